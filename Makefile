@@ -51,7 +51,7 @@ sweep-rows: install  ## spoil every column of JSON in every way, a session each,
 	SWEEP=1 $(BIN)/python -m pytest tests/api/test_unreadable_rows.py
 
 webhook-kills: install  ## kill -9 twenty times while events go to a webhook that hangs, and see none lost and none out of order
-	SWEEP=1 $(BIN)/python -m pytest tests/jobs/test_webhooks.py -k kill
+	SWEEP=1 $(BIN)/python -m pytest tests/turns/jobs/test_webhooks.py -k kill
 
 login-kills: install  ## logins at an MCP server while processes are killed
 	SWEEP=1 $(BIN)/python -m pytest tests/mcp/test_logins.py -k kill

@@ -13,9 +13,9 @@ from alembic.util import CommandError
 from dotenv import dotenv_values
 
 from alembic import command
+from segue.around.embedded.servers import embedded_servers
 from segue.config import Settings
 from segue.db.migrations import config, upgrade
-from segue.embedded.servers import embedded_servers
 from segue.main import create_app
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,7 +21,7 @@ from segue.db.causes import CONFLICT, LOCKED, cause_of
 from segue.db.engine import UNNAMED
 from segue.db.migrations import MIGRATION_LOCK
 from segue.db.models import metadata
-from segue.db.postgres_url import address
+from segue.db.urls import address
 
 LIMIT_LOCKS = """
 SELECT set_config('lock_timeout', greatest(extract(epoch FROM current_setting('deadlock_timeout')::interval) * 500, 1)

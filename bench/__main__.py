@@ -27,7 +27,7 @@ from bench.sessions import BATCH, FILLED, candidate, plain_turns, set_bare_windo
 from bench.start import starts
 from bench.takeover import measures_of as measures_of_takeovers
 from bench.takeover import takeovers
-from segue.embedded.servers import embedded_servers
+from segue.around.embedded.servers import embedded_servers
 
 ALONE = "1 × serve"
 GROUPS = {  # commands, and how many sessions talk at once

@@ -19,8 +19,8 @@ from typing import Any
 
 from jsonschema_rs import Draft202012Validator
 
+from segue.around.replay.run_replay import ReplayReport, replay
 from segue.domain.recording import RecordedCall, RecordedTool, RecordedTurn, Recording, Round, recording_text
-from segue.replay.run import ReplayReport, replay
 
 RESULTS_IN_VIEW = 20  # as many as short-term memory holds
 

@@ -16,7 +16,7 @@ import uvloop
 from bench.client import conversations, turns_of
 from bench.meter import COMMANDS, meter_of, processor_ms
 from bench.processes import Setup, serving, setup
-from segue.embedded.servers import embedded_servers
+from segue.around.embedded.servers import embedded_servers
 
 SESSIONS = 16
 TIMEOUT_S = 180

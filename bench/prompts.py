@@ -36,7 +36,7 @@ from starlette.routing import Route
 from bench.client import Session, connected
 from bench.report import Measure, count, table
 from segue.agent.prompts import EXTRACTOR, PLANNER, SUMMARISER
-from segue.memory.token_count import estimate
+from segue.memory.history_window import estimate
 
 TWELVE, MINIMUM, STEP = 12, 1024, 128
 PRICES = {"a million tokens of input": 0.25, "of cached input": 0.025, "of output": 2.00}  # dollars, a small model's

@@ -18,8 +18,8 @@ from bench.meter import database_of
 from bench.processes import serving, setup
 from bench.provider import ANSWER, MESSAGE
 from bench.wide import PROGRAM
+from segue.around.embedded.servers import embedded_servers
 from segue.domain.ids import new_id
-from segue.embedded.servers import embedded_servers
 
 TURNS = 1_000_000
 SESSIONS = 10_000

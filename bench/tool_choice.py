@@ -19,18 +19,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.bfcl import Definitions, read_definitions
-from segue.agent.tool_choice.choice import ChoiceLimits, ToolChooser, ToolNeeds, ToolTokens
-from segue.agent.tool_choice.search import Embeddings, ToolSearch
+from segue.agent.tool_choice import ChoiceLimits, ToolChooser, ToolNeeds, ToolSearch, ToolTokens
 from segue.config import Settings
 from segue.domain.agent import Agent
 from segue.domain.session import TurnKey
 from segue.domain.tool import Tool, ToolChoice, ToolSpec
 from segue.limits_from_settings import health_rules
-from segue.memory.long_term import LongTermMemory
-from segue.memory.token_count import estimate
+from segue.memory.history_window import estimate
+from segue.memory.long_term import Embeddings, LongTermMemory
 from segue.tools.availability import ToolAvailability, ToolGuard
 from segue.tools.catalog import ToolCatalog
-from segue.tools.global_state import GlobalToolState
+from segue.tools.states import GlobalToolState
 from segue.tools_from_settings import builtin_tools
 
 NO_STORE = cast("Any", None)  # choosing reads and writes none

@@ -26,7 +26,7 @@ from bench.meter import database_of, resident_mb
 from bench.processes import OUR_MODULES, Group, Setup, serving, setup
 from bench.provider import MESSAGE, TOOL_MESSAGE
 from bench.report import ROOT
-from segue.embedded.servers import embedded_servers
+from segue.around.embedded.servers import embedded_servers
 
 SESSIONS = 100_000
 TURNS = 10_000

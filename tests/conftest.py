@@ -15,10 +15,10 @@ import structlog
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
+from segue.around.embedded.servers import embedded_servers
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from segue.db.migrations import upgrade
-from segue.embedded.servers import embedded_servers
-from segue.embedded.urls import ServerUrls
 from tests.support import fork_server, memory, statements
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
@@ -38,15 +38,15 @@ LONGEST = (
     "tests/faults/test_instances.py",
     "tests/faults/test_crash.py",
     "tests/test_main.py",
-    "tests/commands/test_doctor.py",
+    "tests/around/test_doctor.py",
     "tests/turns/test_fair_scheduling.py",
     "tests/mcp/test_servers.py",
     "tests/test_deployment.py",
-    "tests/commands/test_cli.py",
-    "tests/replay/test_replay.py",
+    "tests/around/test_cli.py",
+    "tests/around/replay/test_replay.py",
     "tests/api/test_streams.py",
-    "tests/jobs/test_fact_extraction.py",
-    "tests/commands/test_chat.py",
+    "tests/turns/jobs/test_fact_extraction.py",
+    "tests/around/test_chat.py",
     "tests/examples/test_mailbox.py",
 )
 

@@ -17,8 +17,8 @@ import typer
 import yaml  # type: ignore[import-untyped]  # it ships no types
 from packaging.requirements import Requirement
 
-from segue.api.console import FOLDER
-from segue.commands.cli import app
+from segue.api.pages import FOLDER
+from segue.around.cli import app
 from segue.config import Settings
 from tests.support.commands import ROOT, fresh
 from tests.support.pages import needs_pages

@@ -15,8 +15,9 @@ import yaml  # type: ignore[import-untyped]  # it ships no types
 from dotenv import dotenv_values
 from pydantic import SecretStr
 
+from segue.api.prometheus import SharedState, shared_metrics
 from segue.config import Settings
-from segue.telemetry.gauges import Backlog, SharedState, shared_metrics
+from segue.domain.telemetry import Backlog
 from tests.support.commands import ROOT
 from tests.test_deployment import dockerfile, image_environment, parses
 

@@ -24,7 +24,7 @@ HEAVY = {
     "jwt",
     "trafilatura",
 }
-NOT_TO_START = {*PROVIDERS, "mcp", "alembic", "jwt", "trafilatura", "segue.embedded.servers"}
+NOT_TO_START = {*PROVIDERS, "mcp", "alembic", "jwt", "trafilatura", "segue.around.embedded.servers"}
 
 
 def imported_by(statement: str) -> set[str]:
@@ -49,13 +49,13 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
 
 
 def test_a_doctor_without_a_model_and_servers_imports_neither_and_no_agent() -> None:
-    imported = imported_by("import segue.commands.doctor")
+    imported = imported_by("import segue.around.doctor_command")
     assert not {*PROVIDERS, "mcp", "mcp_types", "langgraph", "langchain_core", "segue.agent", "fastapi"} & imported
 
 
 def test_a_service_imports_only_what_its_settings_need() -> None:
     """With URLs, for example, not what starts the embedded servers."""
-    imported = imported_by("import segue.commands.serve")
+    imported = imported_by("import segue.around.serve")
     assert "segue.main" in imported
     assert not NOT_TO_START & imported
 

@@ -6,7 +6,9 @@ Each exception is listed with its reason. An entry that is no longer needed fail
 import ast
 import asyncio
 import importlib
+import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,74 +16,63 @@ PACKAGE = Path(__file__).parents[1] / "backend" / "segue"
 
 STATEMENTS = {"select", "insert", "update", "delete", "text", "union_all"}
 OWNERS_OF_TABLES = {
-    "db/adoption.py": "gives rows of every table to another user, by its metadata",
-    "db/backup/dump.py": "copies every table, by its metadata",
+    "around/backup.py": "copies every table, by its metadata",
+    "db/causes.py": "asks PostgreSQL who holds a lock",
     "db/engine.py": "has no table: asks for the time, and whether pgvector is there",
-    "db/erasure.py": "deletes from every table, by its metadata",
-    "db/inspection.py": "measures every table, by its metadata",
-    "db/outages.py": "asks PostgreSQL who holds a lock",
     "db/migrations.py": "asks which migration the store is at, and waits for its lock",
     "db/models.py": "defines the tables",
-    "db/order.py": "has no table: how the rows of those with a seq are ordered",
-    "db/personal_data.py": "reads every table, by its metadata",
-    "db/revision.py": "asks which migration the store is at",
+    "db/owners.py": "gives, reads or deletes the rows of a user in every table, by its metadata",
+    "db/rows.py": "has no table: how the rows of those with a seq are ordered",
+    "db/server.py": "measures every table, by its metadata; asks which migration the store is at",
     "events/outbox.py": "webhook_events",
-    "identity/api_keys.py": "api_keys",
-    "identity/audit.py": "audit",
-    "identity/stream_tokens.py": "stream_tokens",
-    "jobs/fact_extraction.py": "turns.facts_due_at",
-    "mcp/oauth/store.py": "mcp_logins, mcp_login_attempts, mcp_clients",
-    "mcp/oauth/tool_lists.py": "mcp_tool_lists",
+    "history/figures.py": "turns of all users; has no table: what each user has, over all of them",
+    "history/fork.py": "copies of a session's rows in all its tables, for another session",
+    "history/imports.py": "turns and messages that were held elsewhere",
+    "history/operations.py": "turns of all users, and their calls; what one turn did when, with its calls and its plan",
+    "mcp/oauth/store.py": "mcp_logins, mcp_login_attempts, mcp_clients; mcp_tool_lists",
     "memory/facts.py": "memories",
-    "memory/feedback.py": "feedback",
     "memory/history.py": "messages",
     "memory/session_search.py": "has no table: searches sessions and messages",
-    "memory/sessions.py": "sessions, client_sessions",
-    "memory/summary.py": "sessions.summary",
-    "memory/titles.py": "sessions.title_due_at",
-    "plans/approvals.py": "plans, over all sessions of a user",
-    "plans/grants.py": "grants",
+    "memory/session_store.py": "feedback; sessions, client_sessions",
+    "memory/summary.py": "sessions.summary; sessions.title_due_at",
+    "plans/approvals.py": "plans, over all sessions of a user; grants",
     "plans/store.py": "plans",
-    "tools/attachments/store.py": "attachments, and the results that were read from one that is deleted",
-    "tools/definitions.py": "tool_definitions",
-    "tools/holds.py": "tool_holds",
+    "tools/attachment_store.py": "attachments, and the results that were read from one that is deleted",
+    "tools/catalog.py": "tool_definitions; tool_holds",
     "tools/results.py": "tool_calls, tool_results",
     "tools/retention.py": "tool_results",
     "tools/states.py": "tool_states, tool_state_changes",
     "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
-    "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement",
+    "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement; turns",
     "turns/claims.py": "turns",
-    "turns/figures.py": "turns of all users",
-    "turns/fork.py": "copies of a session's rows in all its tables, for another session",
-    "turns/imports.py": "turns and messages that were held elsewhere",
-    "turns/operations.py": "turns of all users, and their calls",
+    "turns/jobs/learn_facts.py": "turns.facts_due_at",
     "turns/presence.py": "turns.lease_until, of processes that are gone",
     "turns/queries.py": "turns",
-    "turns/steering.py": "turns",
+    "turns/run_record.py": "what turns did, dropped when that is old",
     "turns/store.py": "turns",
     "turns/terminations.py": "turns",
-    "turns/users.py": "has no table: what each user has, over all of them",
-    "turns/timeline.py": "what one turn did when, with its calls and its plan",
-    "usage/ledger.py": "usage, reservations",
-    "usage/user_limits.py": "user_limits",
+    "users/api_keys.py": "api_keys; stream_tokens",
+    "users/audit.py": "audit",
+    "users/ledger.py": "usage, reservations",
+    "users/user_limits.py": "user_limits",
 }
 BROAD = {
-    "agent/llm/model.py": "a provider's library has errors of its own, and any other is raised again",
     "agent/stream_reply.py": "closes the stream of a reply, and raises again",
-    "embedded/servers.py": "stops the servers that have started, and raises again",
-    "plans/call_policy.py": "an operator's own rule may raise anything, and then the call is denied",
-    "mcp/connection.py": "tries the older transport of HTTP, and raises again",
-    "mcp/servers.py": "leaves the servers that were entered, and raises again",
+    "around/embedded/servers.py": "stops the servers that have started, and raises again",
+    "around/tracing.py": "records what a span ended with, and raises again",
+    "mcp/mcp_servers.py": "leaves the servers that were entered, and raises again",
+    "mcp/server_connection.py": "tries the older transport of HTTP, and raises again",
     "mcp/supervisor.py": "a connection may end with any error of the SDK, and the next one is tried",
-    "telemetry/tracing.py": "records what a span ended with, and raises again",
-    "tools/attachments/texts.py": "a library fails in any way on a broken file, which is refused then",
+    "models/model.py": "a provider's library has errors of its own, and any other is raised again",
+    "plans/policy.py": "an operator's own rule may raise anything, and then the call is denied",
+    "tools/attachment_texts.py": "a library fails in any way on a broken file, which is refused then",
     "tools/run.py": "where a tool fails",
     "turns/runner.py": "where a turn fails",
-    "usage/account.py": "keeps what could not be booked, and raises again",
+    "users/account.py": "keeps what could not be booked, and raises again",
 }
 PRIVATE = {
-    "agent/llm/providers/anthropic.py": "langchain-anthropic takes no HTTP client but through this",
-    "agent/llm/providers/async_model.py": "langchain-core wants these of a chat model",
+    "models/providers/adapted.py": "langchain-core wants these of a chat model",
+    "models/providers/anthropic.py": "langchain-anthropic takes no HTTP client but through this",
 }
 
 
@@ -191,9 +182,19 @@ def test_no_private_member_of_a_library_is_used_or_overridden() -> None:
     assert faults == PRIVATE.keys()
 
 
-def test_no_two_classes_have_one_name() -> None:
-    classes = (node for _, module in sources() for node in ast.walk(module) if isinstance(node, ast.ClassDef))
-    assert [name for name, times in Counter(kind.name for kind in classes).items() if times > 1] == []
+def names_of_types(module: ast.Module) -> Iterator[str]:
+    """The classes of a module, and its public aliases, type variables and annotated types."""
+    yield from (node.name for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    assigned = (node for node in module.body if isinstance(node, ast.Assign | ast.AnnAssign))
+    targets = (node.targets[0] if isinstance(node, ast.Assign) else node.target for node in assigned)
+    yield from (
+        each.id for each in targets if isinstance(each, ast.Name) and re.fullmatch(r"[A-Z]\w*[a-z]\w*", each.id)
+    )
+
+
+def test_no_two_types_have_one_name() -> None:
+    names = Counter(name for _, module in sources() for name in names_of_types(module))
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_each_of_these_can_fail() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from segue.domain.tool import DependencyGroup, ToolContext, ToolFailed, ToolRetry
     from segue.domain.user_request import ToolAsks, UserRequest
     from segue.main import create_app
-    from segue.plans.call_policy import Deny, ProposedCall
+    from segue.plans.policy import Deny, ProposedCall
     from segue.tools.native import tool
 
 __all__ = [
@@ -39,9 +39,9 @@ __all__ = [
 
 _MODULES = {
     "Agent": "segue.domain.agent",
-    "Deny": "segue.plans.call_policy",
+    "Deny": "segue.plans.policy",
     "DependencyGroup": "segue.domain.tool",
-    "ProposedCall": "segue.plans.call_policy",
+    "ProposedCall": "segue.plans.policy",
     "Settings": "segue.config",
     "ToolAsks": "segue.domain.user_request",
     "ToolContext": "segue.domain.tool",

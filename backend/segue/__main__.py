@@ -1,5 +1,5 @@
 """`python -m segue`: the command line."""
 
-from segue.commands.cli import app
+from segue.around.cli import app
 
 app()

@@ -32,14 +32,13 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from segue.domain.agent import ParallelCalls, Rounds, ToolCalls
-from segue.domain.clock import known_zone
+from segue.domain.agent import PROVIDERS, ModelProvider, ParallelCalls, ProviderApi, Rounds, ToolCalls, provider_and_id
 from segue.domain.identity import is_loopback
+from segue.domain.ids import known_zone
 from segue.domain.plan import Confirm, ConfirmWords, Planning
-from segue.domain.providers import PROVIDERS, Api, Provider, provider_and_id
 from segue.domain.redaction import header_secrets, is_recognisable
 from segue.secret_files import read_secrets
-from segue.usage.prices import ANSWER_TOKENS, read_prices
+from segue.users.prices import ANSWER_TOKENS, read_prices
 
 _OWN_TO_A_REQUEST = frozenset({"model", "messages", "input", "tools", "stream"})
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
@@ -56,11 +55,11 @@ MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
 
 # The bounds are those of times and numbers in PostgreSQL and Redis.
 Seconds = Annotated[float, Field(gt=0, le=31_622_400, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=2_147_483_647)]
-Days = Annotated[int, Field(ge=1, le=36_500)]
+PositiveCount = Annotated[int, Field(ge=1, le=2_147_483_647)]
+DayCount = Annotated[int, Field(ge=1, le=36_500)]
 KeptDays = Annotated[int, Field(ge=0, le=36_500)]  # 0 keeps for ever
 Bytes = Annotated[int, Field(ge=1, le=2**53)]
-Limit = Annotated[int, Field(ge=0, le=2**53)]  # 0 means no limit
+OptionalLimit = Annotated[int, Field(ge=0, le=2**53)]  # 0 means no limit
 
 
 class Settings(BaseSettings):
@@ -85,12 +84,12 @@ class Settings(BaseSettings):
     webhook_url: SecretStr | None = None
     webhook_secret: SecretStr | None = None
     webhook_content: bool = False
-    limit_requests_per_minute: Limit = 0
-    limit_turns_per_minute: Limit = 0
-    limit_concurrent_turns: Limit = 0
-    limit_tokens_per_day: Limit = 0
+    limit_requests_per_minute: OptionalLimit = 0
+    limit_turns_per_minute: OptionalLimit = 0
+    limit_concurrent_turns: OptionalLimit = 0
+    limit_tokens_per_day: OptionalLimit = 0
     limit_cost_per_day: Annotated[Decimal, Field(ge=0)] = Decimal(0)
-    limit_total_tokens_per_day: Limit = 0
+    limit_total_tokens_per_day: OptionalLimit = 0
     limit_total_cost_per_day: Annotated[Decimal, Field(ge=0)] = Decimal(0)
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     max_body_bytes: Bytes = 1_048_576
@@ -115,11 +114,11 @@ class Settings(BaseSettings):
     google_api_key: SecretStr | None = None
     google_base_url: str | None = None
     llm_model: str = "gpt-5-mini"
-    llm_api: Api = "auto"
+    llm_api: ProviderApi = "auto"
     llm_small_model: str | None = None
     llm_fallback_model: str | None = None
     llm_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    llm_max_output_tokens: Count | None = None
+    llm_max_output_tokens: PositiveCount | None = None
     llm_reasoning_effort: str | None = None
     llm_structured_output: Literal["auto", "off"] = "auto"
     llm_extra_body: Annotated[Mapping[str, Any], NoDecode] = {}
@@ -142,25 +141,25 @@ class Settings(BaseSettings):
     confirm_words: ConfirmWords = "shown"
     language_dir: Path | None = None
     before_call: ImportString[Callable[..., object]] | None = None
-    plan_ttl_s: Count = 86_400
+    plan_ttl_s: PositiveCount = 86_400
 
     turn_timeout_s: Seconds = 900
     max_rounds: Rounds = 50
     max_tool_calls: ToolCalls = 100
     max_parallel_calls: ParallelCalls = 8
     turn_lease_s: Seconds = 30
-    worker_concurrency: Count = 64
-    history_limit: Count = 80
+    worker_concurrency: PositiveCount = 64
+    history_limit: PositiveCount = 80
     context_token_budget: Annotated[int, Field(ge=1000)] = 24_000
-    short_term_memory_ttl: Count = 3600
+    short_term_memory_ttl: PositiveCount = 3600
     time_zone: Annotated[str, AfterValidator(known_zone)] = "UTC"
 
     mcp_config: Path = Path("mcp.json")
     mcp_token_key: SecretStr | None = None
     public_url: str | None = None
     tool_timeout_s: Seconds = 30
-    tool_result_ttl_days: Days = 30
-    tool_result_preview_chars: Count = 500
+    tool_result_ttl_days: DayCount = 30
+    tool_result_preview_chars: PositiveCount = 500
     tool_result_inline_bytes: Bytes = 2000
     tool_result_max_bytes: Bytes = 10_000_000
     tool_result_session_bytes: Bytes = 200_000_000
@@ -170,9 +169,9 @@ class Settings(BaseSettings):
     turn_details_ttl_days: KeptDays = 0
     usage_ttl_days: KeptDays = 0
     audit_ttl_days: KeptDays = 400
-    tool_failure_threshold: Count = 3
+    tool_failure_threshold: PositiveCount = 3
     tool_failure_duration_s: Seconds = 300
-    tool_fleet_threshold: Count = 3
+    tool_fleet_threshold: PositiveCount = 3
     disabled_tools: Annotated[tuple[str, ...], NoDecode] = ()
     web_search_provider: Literal["ddgs", "searxng", "tavily", "none"] = "ddgs"
     searxng_url: str | None = None
@@ -213,9 +212,9 @@ class Settings(BaseSettings):
     @classmethod
     def _leads_to_a_server(cls, value: SecretStr | None, field: ValidationInfo) -> SecretStr | None:
         if value is not None:
-            from segue.db import server_urls  # noqa: PLC0415 (its libraries are slow to import)
+            from segue.db import urls  # noqa: PLC0415 (its libraries are slow to import)
 
-            check = server_urls.check_postgres if field.field_name == "database_url" else server_urls.check_redis
+            check = urls.check_postgres if field.field_name == "database_url" else urls.check_redis
             check(value.get_secret_value())
         return value
 
@@ -411,7 +410,7 @@ class Settings(BaseSettings):
             return f"needs a package that is not installed: pip install 'segue-agent[{provider.extra}]'"
         return f"needs {provider.key}" if (provider.extra or is_needed) and not self.has_access_to(model) else None
 
-    def access_to(self, provider: Provider) -> tuple[SecretStr | None, str | None]:
+    def access_to(self, provider: ModelProvider) -> tuple[SecretStr | None, str | None]:
         return getattr(self, provider.key.lower()), getattr(self, provider.base_url.lower())
 
 

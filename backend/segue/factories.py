@@ -18,71 +18,60 @@ from langchain_core.language_models import BaseChatModel
 
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
-from segue.agent.llm.model_choice import Models
-from segue.agent.tool_choice.search import ToolSearch
-from segue.agents_from_settings import declared_agents
+from segue.agent.tool_choice import ToolSearch
+from segue.agents_config import declared_agents
+from segue.api.prometheus import Metrics, ProcessState
+from segue.around.doctor.examination import Doctor
+from segue.around.doctor.of_stores import OpenStores
+from segue.around.embedded.service_process import server_urls
+from segue.around.tracing import tracing
 from segue.config import Settings
-from segue.db.clock import StoreClock
 from segue.db.engine import Database
-from segue.db.rate_limits import Rates
-from segue.db.reading import unreadable_reads
-from segue.db.redis import Cache, Streams
+from segue.db.redis import Cache, Rates, Streams
 from segue.db.redis_server import RedisServer
-from segue.db.revision import is_newest
-from segue.doctor.examination import Doctor
-from segue.doctor.stores import OpenStores
-from segue.domain.agent import LIMITS, Agent
-from segue.domain.clock import Clock
+from segue.db.rows import unreadable_reads
+from segue.db.server import StoreClock, is_newest
+from segue.domain.agent import LIMITS, OFFLINE, Agent
 from segue.domain.errors import AppError
-from segue.domain.memory import Memory
-from segue.domain.providers import OFFLINE
+from segue.domain.ids import Clock
+from segue.domain.session import Memory
 from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe, OpenSpan, TurnEnded
-from segue.embedded.urls import server_urls
-from segue.events.log import EventLog
+from segue.events.event_log import EventLog
 from segue.events.outbox import Outbox
 from segue.events.user_feed import UserFeeds, fact_noted
-from segue.identity.api_keys import ApiKeys
-from segue.identity.authenticator import Anonymous, Authenticator
-from segue.jobs.fact_extraction import DueExtraction, FactExtraction
-from segue.jobs.fact_upkeep import FactUpkeep
-from segue.jobs.leased_loop import JobLoop
-from segue.jobs.summaries import Summaries
-from segue.jobs.titles import Titles
-from segue.jobs.webhooks import TIMEOUT_S, Webhooks
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import McpFile
-from segue.memory.history_window import LEAST_LISTED
+from segue.memory.history_window import LEAST_LISTED, estimate
 from segue.memory.long_term import LongTermMemory
-from segue.memory.summary import DueSummary
-from segue.memory.titles import DueTitle
-from segue.memory.token_count import estimate
+from segue.memory.summary import DueSummary, DueTitle
+from segue.models.metered_model import Models
 from segue.models_from_settings import ChatModels, provider_options
 from segue.net.addresses import allowed_for_operator
 from segue.net.http_client import checked_client, tls_context
 from segue.secret_files import SecretFiles
-from segue.telemetry.gauges import ProcessState
-from segue.telemetry.metrics import Metrics
-from segue.telemetry.tracing import tracing
-from segue.tools.attachments.store import Attachments
+from segue.tools.attachment_store import Attachments
 from segue.tools.availability import ToolAvailability
-from segue.tools.catalog import ToolCatalog
-from segue.tools.definitions import DefinitionNotes
+from segue.tools.catalog import DefinitionNotes, ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools_from_settings import builtin_tools, tool_availability
-from segue.turns.agents import Agents, Speaker
-from segue.turns.context import ContextLimits
-from segue.turns.deps import TurnDeps
+from segue.turns.jobs.learn_facts import DueExtraction, FactExtraction, FactUpkeep
+from segue.turns.jobs.leased_loop import JobLoop
+from segue.turns.jobs.summarize import Summaries, Titles
+from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.limits import Limiter
 from segue.turns.queries import outcomes_of
 from segue.turns.service import TurnService
-from segue.usage.account import Books
-from segue.usage.user_limits import LimitsInForce
+from segue.turns.snapshot import Agents, ContextLimits, Speaker
+from segue.turns.turn_deps import TurnDeps
+from segue.users.account import Books
+from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
+from segue.users.user_limits import LimitsInForce
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 
 
 if TYPE_CHECKING:
-    from segue.mcp.oauth.grants import Servers
+    from segue.mcp.oauth.login_tokens import Servers
     from segue.mcp.oauth.personal_server import PersonalServers
 
 log = structlog.get_logger()
@@ -215,23 +204,23 @@ async def authenticator(stack: AsyncExitStack, base: Foundation) -> Authenticato
 
 
 async def _token_authenticator(stack: AsyncExitStack, settings: Settings) -> Authenticator:
-    from segue.identity import key_set, tokens  # noqa: PLC0415 (PyJWT and cryptography are for AUTH=jwt)
+    from segue.users import id_tokens  # noqa: PLC0415 (PyJWT and cryptography are for AUTH=jwt)
 
-    keys: tokens.KeySource
+    keys: id_tokens.KeySource
     if settings.jwt_key is not None:
-        keys = tokens.OneKey(tokens.verification_key(settings.jwt_key.get_secret_value()))
+        keys = id_tokens.OneKey(id_tokens.verification_key(settings.jwt_key.get_secret_value()))
     else:
         client = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
-        keys = await stack.enter_async_context(key_set.KeySet(settings.jwt_jwks_url or "", client))
+        keys = await stack.enter_async_context(id_tokens.KeySet(settings.jwt_jwks_url or "", client))
     issuer, audience = settings.jwt_issuer or "", settings.jwt_audience or ""
-    return tokens.Tokens(keys, issuer=issuer, audience=audience, groups=settings.jwt_groups_claim)
+    return id_tokens.Tokens(keys, issuer=issuer, audience=audience, groups=settings.jwt_groups_claim)
 
 
 def forwarded_user(base: Foundation) -> Callable[[str], str] | None:
     secret = base.settings.openwebui_jwt_secret
     if secret is None:
         return None
-    from segue.identity.forwarded_users import user_of_token  # noqa: PLC0415 (PyJWT)
+    from segue.users.id_tokens import user_of_token  # noqa: PLC0415 (PyJWT)
 
     return partial(user_of_token, secret=secret.get_secret_value())
 
@@ -270,7 +259,7 @@ async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermM
 
     if settings.embedding_model is None:
         return LongTermMemory(base.stores.database, None, noted)
-    from segue.agent.llm.embeddings import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
+    from segue.models.embeddings import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
     embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}", base.chat_models.files))
     return LongTermMemory(base.stores.database, await stack.enter_async_context(embedder), noted)
@@ -315,9 +304,9 @@ async def tooling(
 
 def _personal_servers(base: Foundation, servers: "Servers") -> "PersonalServers":
     """Raises AppError `mcp_token_key_missing` if the tokens of users, who are to log in, cannot be kept."""
+    from segue.mcp.oauth.login_tokens import Seal  # noqa: PLC0415 (the same)
     from segue.mcp.oauth.logins import Logins  # noqa: PLC0415 (cryptography is needed with such servers only)
     from segue.mcp.oauth.personal_server import PersonalServers  # noqa: PLC0415 (the same)
-    from segue.mcp.oauth.sealing import Seal  # noqa: PLC0415 (the same)
 
     settings, database = base.settings, base.stores.database
     if not settings.mcp_token_keys:

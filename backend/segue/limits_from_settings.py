@@ -3,20 +3,18 @@
 import sys
 
 from segue.agent.context import AgentLimits
-from segue.agent.tool_choice.choice import FIND_TOOLS, ChoiceLimits, ToolTokens
+from segue.agent.tool_choice import FIND_TOOLS, ChoiceLimits, ToolTokens
 from segue.config import Settings
-from segue.domain.agent import LIMITS
-from segue.domain.providers import provider_and_id
-from segue.memory.history_window import WindowLimits
-from segue.memory.token_count import Count, counter_for
-from segue.tools.attachments.store import AttachmentLimits
-from segue.tools.health import HealthRules
+from segue.domain.agent import LIMITS, provider_and_id
+from segue.memory.history_window import CountTokens, WindowLimits, counter_for
+from segue.tools.attachment_store import AttachmentLimits
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
-from segue.turns.context import ContextLimits
-from segue.turns.deps import TurnLimits
+from segue.tools.tool_health import HealthRules
 from segue.turns.maintenance import KeepLimits
-from segue.usage.user_limits import Limits
+from segue.turns.snapshot import ContextLimits
+from segue.turns.turn_deps import TurnLimits
+from segue.users.user_limits import Limits
 
 FRESH_RESULT_FACTOR = 10
 LEASE_SHARE = 0.8  # the rest is for recovery to find the turn and to end it, within TURN_LEASE_S
@@ -87,7 +85,7 @@ def context_limits(settings: Settings, *, summarises: bool) -> ContextLimits:
     )
 
 
-def choice_limits(settings: Settings, count: Count, *, offline: bool) -> ChoiceLimits:
+def choice_limits(settings: Settings, count: CountTokens, *, offline: bool) -> ChoiceLimits:
     if offline:  # that model reads all tools there are, at no cost
         return ChoiceLimits(sys.maxsize, settings.context_token_budget, size=lambda _: 0)
     finds = FIND_TOOLS.name not in settings.disabled_tools

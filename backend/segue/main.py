@@ -11,90 +11,73 @@ from starlette.middleware.cors import CORSMiddleware
 from segue import factories
 from segue.api import (
     agents,
-    approvals,
     attachments,
-    branches,
     chat,
-    console,
-    diagnosis,
-    events,
-    export,
-    feed,
-    feedback,
+    event_streams,
     health,
-    keys,
     mcp,
-    mcp_logins,
     me,
-    memories,
-    metrics,
     ops,
-    overview,
+    pages,
     plans,
-    prompts,
     sessions,
-    tool_results,
-    tool_states,
     tools,
-    turns,
-    usage,
-    users,
+    user_admin,
 )
 from segue.api.access_control import Gate
 from segue.api.attachments import MULTIPART_BYTES
 from segue.api.deps import Services, State
 from segue.api.doors import agui, openai_chat, openai_responses, vercel
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
-from segue.api.openapi import DescribedApp
+from segue.api.pages import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, add_problem_handlers
+from segue.api.prometheus import LoopLag, metrics_served
 from segue.config import Settings
 from segue.domain.agent import Agent
-from segue.domain.clock import Clock
+from segue.domain.ids import Clock
 from segue.domain.telemetry import LoopLagged
-from segue.language.word_lists import use_folder
-from segue.plans.call_policy import BeforeCall
-from segue.telemetry.loop_lag import LoopLag
-from segue.telemetry.metrics_server import metrics_served
-from segue.turns.agents import Agents
+from segue.language.lexicon import use_folder
+from segue.plans.policy import BeforeCall
 from segue.turns.service import TurnService
+from segue.turns.snapshot import Agents
 from segue.version import VERSION
 
-RESOURCES = (
-    agents,
-    sessions,
-    export,
-    chat,
-    branches,
-    attachments,
-    turns,
-    events,
-    feed,
-    plans,
-    prompts,
-    approvals,
-    tool_results,
-    tools,
-    tool_states,
-    memories,
-    feedback,
-    usage,
-    me,
-    health,
-    metrics,
-    ops,
-    overview,
-    diagnosis,
-    mcp,
-    mcp_logins,
-    keys,
-    users,
-    agui,
-    vercel,
-    openai_chat,
-    openai_responses,
+ROUTERS = (
+    agents.router,
+    sessions.router,
+    sessions.export_router,
+    chat.router,
+    chat.branches_router,
+    attachments.router,
+    chat.turns_router,
+    event_streams.router,
+    event_streams.feed_router,
+    plans.router,
+    mcp.prompts_router,
+    plans.approvals_router,
+    tools.results_router,
+    tools.router,
+    tools.states_router,
+    me.memories_router,
+    sessions.feedback_router,
+    me.usage_router,
+    me.router,
+    health.router,
+    health.metrics_router,
+    ops.router,
+    ops.overview_router,
+    health.doctor_router,
+    mcp.router,
+    mcp.logins_router,
+    user_admin.keys_router,
+    user_admin.router,
+    agui.router,
+    vercel.router,
+    openai_chat.router,
+    openai_responses.router,
 )
 # Made once: `include_router` would make every route, and the models of what it takes and gives, again for each app.
-ROUTES = [route for resource in RESOURCES for route in resource.router.routes]
+ROUTES = [route for router in ROUTERS for route in router.routes]
 
 
 def create_app(
@@ -136,9 +119,9 @@ def create_app(
         redoc_url=None,
         routes=[
             *ROUTES,
-            *console.docs_router.routes,
-            *mcp_logins.browser_router.routes,
-            *(console.router.routes if settings.console else ()),
+            *pages.docs_router.routes,
+            *mcp.browser_router.routes,
+            *(pages.router.routes if settings.console else ()),
         ],
     )
     _add_middleware(app, settings)

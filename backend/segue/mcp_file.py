@@ -1,6 +1,6 @@
 """Follows mcp.json: what changes in it reaches the servers it concerns, and a file that cannot be used none.
 
-Below are `mcp/config.py`, which says what a file means, and `mcp/servers.py`, which has what runs.
+Below are `mcp/mcp_config.py`, which says what a file means, and `mcp/mcp_servers.py`, which has what runs.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import structlog
 
 from segue.domain.errors import AppError
 from segue.log import never_log
-from segue.mcp.config import McpConfig, read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_config import McpConfig, read_mcp_config
+from segue.mcp.mcp_servers import McpServers
 from segue.watch import Watch
 
 RESTLESS: Final = 5  # looks in a row that find the file changed

@@ -9,17 +9,16 @@ from functools import partial
 
 from langchain_core.language_models import BaseChatModel
 
-from segue.agent.llm.model import ChatModel, ModelLimits
-from segue.agent.llm.model_choice import Models, ModelWithFallback
-from segue.agent.llm.providers.options import ProviderOptions
-from segue.agent.llm.tool_schemas import Bounds
+from segue.around.offline.offline_model import OfflineModel
 from segue.config import Settings
-from segue.domain.agent import Agent
-from segue.domain.providers import OFFLINE, provider_and_id
+from segue.domain.agent import OFFLINE, Agent, provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
-from segue.offline.model import OfflineModel
+from segue.models.metered_model import Models, ModelWithFallback
+from segue.models.model import ChatModel, ModelLimits
+from segue.models.providers.adapted import ProviderOptions
+from segue.models.tool_schemas import Bounds
 from segue.secret_files import SecretFiles
-from segue.usage.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
+from segue.users.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
 
 NO_FILES = SecretFiles(None)
 
@@ -157,9 +156,9 @@ async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> BaseChat
     """Imports what the one that answers needs, and nothing for the others."""
     match options.provider.extra:
         case "anthropic":
-            from segue.agent.llm.providers.anthropic import anthropic_messages as opened  # noqa: PLC0415 (see above)
+            from segue.models.providers.anthropic import anthropic_messages as opened  # noqa: PLC0415 (see above)
         case "google":
-            from segue.agent.llm.providers.google_genai import google_genai as opened  # noqa: PLC0415 (the same)
+            from segue.models.providers.google_genai import google_genai as opened  # noqa: PLC0415 (the same)
         case _:
-            from segue.agent.llm.providers.openai_apis import openai_model as opened  # noqa: PLC0415 (the same)
+            from segue.models.providers.openai import openai_model as opened  # noqa: PLC0415 (the same)
     return await stack.enter_async_context(opened(options))

@@ -8,19 +8,18 @@ from segue import limits_from_settings as limits
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.redis import Cache
-from segue.domain.clock import Clock
+from segue.domain.ids import Clock
 from segue.domain.telemetry import Observe
 from segue.domain.tool import Tool
 from segue.memory.long_term import LongTermMemory
 from segue.net.http_client import checked_client, tls_context
 from segue.tools.availability import ToolAvailability
-from segue.tools.builtin.clock import current_time_tool
 from segue.tools.builtin.get_tool_result import get_tool_result_tool
-from segue.tools.builtin.memory import remember_tool, search_memory_tool
+from segue.tools.builtin.remember import current_time_tool, remember_tool, search_memory_tool
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.catalog import ToolCatalog
-from segue.tools.global_state import GlobalToolState
+from segue.tools.states import GlobalToolState
 
 
 def tool_availability(

@@ -10,10 +10,11 @@ import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import without_time
-from segue.agent.tool_choice.search import Embeddings, ToolSearch
+from segue.agent.tool_choice import ToolSearch
 from segue.config import Settings
 from segue.domain.tool import ToolSpec
-from segue.memory.token_count import estimate
+from segue.memory.history_window import estimate
+from segue.memory.long_term import Embeddings
 from tests.mcp.test_connection import Peer, listening, said
 from tests.support.logs import until
 from tests.support.plans import planned

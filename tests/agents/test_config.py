@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from segue.commands.cli import app
+from segue.around.cli import app
 
 DECLARED = '''\
 [agents.travel]

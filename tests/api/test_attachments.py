@@ -10,8 +10,7 @@ import pytest
 
 from segue.agent.prompts import ATTACHED
 from segue.config import Settings
-from segue.domain.clock import utc_now
-from segue.domain.ids import new_id
+from segue.domain.ids import new_id, utc_now
 from tests.support.files import PNG, pdf
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from segue.api import console
+from segue.api import pages
 from segue.config import Settings
 from tests.support.pages import needs_pages
 from tests.support.service import Client, running
@@ -61,7 +61,7 @@ async def test_head_answers_as_get_does_and_without_a_body(client: Client) -> No
 
 @needs_pages
 def test_all_that_the_console_loads_is_less_than_150_kb() -> None:
-    assert sum(file.stat().st_size for file in console.FOLDER.glob("*.gz") if "docs" not in file.name) < 150_000
+    assert sum(file.stat().st_size for file in pages.FOLDER.glob("*.gz") if "docs" not in file.name) < 150_000
 
 
 async def test_the_console_can_be_turned_off_and_the_docs_stay(settings: Settings) -> None:
@@ -73,6 +73,6 @@ async def test_the_console_can_be_turned_off_and_the_docs_stay(settings: Setting
 async def test_where_it_could_not_be_built_it_says_how(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "FOLDER", tmp_path)
+    monkeypatch.setattr(pages, "FOLDER", tmp_path)
     for path in PAGES:
         assert "python console/build.py" in (await client.http.get(path)).text

@@ -10,8 +10,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
-from segue.domain.clock import utc_now
-from segue.domain.ids import new_id
+from segue.domain.ids import new_id, utc_now
 from tests.support.commands import ROOT
 from tests.support.conversations import changes_of_mind, export, lamps, shelf_service, troubles
 from tests.support.plans import Frozen

@@ -13,7 +13,7 @@ from starlette.routing import Mount
 from segue import create_app
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.identity.api_keys import CHECK_EVERY_S, list_keys, revoke_key
+from segue.users.api_keys import CHECK_EVERY_S, list_keys, revoke_key
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.provider import Provider, calls, says

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from segue.config import Settings
-from segue.domain.clock import utc_now
+from segue.domain.ids import utc_now
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.plans import Frozen

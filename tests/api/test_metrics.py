@@ -13,11 +13,10 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
+from segue.api.prometheus import Metrics, metrics_served
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.main import run_worker
-from segue.telemetry.metrics import Metrics
-from segue.telemetry.metrics_server import metrics_served
 from tests.support.health import MOODY, connect, fails_for_all, put, reset, uses
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from segue.api.event_types import CUSTOM_EVENTS, EVENT_TYPES, tables
-from segue.api.problem_codes import WHAT_TO_DO
+from segue.api.event_streams import CUSTOM_EVENTS, EVENT_TYPES, tables
+from segue.api.problems import WHAT_TO_DO
 from segue.db import causes
 from tests.support.commands import ROOT
 from tests.support.pages import needs_pages
@@ -123,7 +123,7 @@ async def test_the_events_of_a_turn_are_described_wherever_they_are_sent(client:
 
 
 def test_every_event_is_described_and_the_page_says_the_same() -> None:
-    written = (ROOT / "backend/segue/events/agui.py").read_text("utf-8")
+    written = (ROOT / "backend/segue/events/agui_encoding.py").read_text("utf-8")
     assert set(re.findall(r'"([A-Z]+(?:_[A-Z]+)+|CUSTOM)"', written)) == EVENT_TYPES.keys()
     assert set(re.findall(r'custom\("(\w+)"', written)) == CUSTOM_EVENTS.keys()
     assert tables() in (ROOT / "docs/events.md").read_text("utf-8")

@@ -14,10 +14,9 @@ from fastapi.routing import iter_route_contexts
 
 from segue.api.access_control import OPEN_FOLDER, OPEN_PATHS
 from segue.config import Settings
-from segue.domain.clock import utc_now
-from segue.domain.ids import Prefix, new_id
+from segue.domain.ids import Prefix, new_id, utc_now
 from segue.main import create_app
-from segue.mcp.oauth.status import CALLBACK_PATH, DOCUMENT_PATH
+from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
 from tests.support.identity import new_key, speaking
 from tests.support.service import Client, running
 

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from segue.agent.prompts import in_own_words
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
+from segue.domain.ids import utc_now
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
 from tests.support.logs import until

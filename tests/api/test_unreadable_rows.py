@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from sqlalchemy import JSON
 
+from segue.around.doctor.examination import examine
 from segue.config import Settings
 from segue.db.models import metadata
-from segue.doctor.examination import examine
-from segue.domain.clock import utc_now
+from segue.domain.ids import utc_now
 from tests.support.copies import TABLES, copied
 from tests.support.facts import tell
 from tests.support.metrics import scraped

@@ -185,6 +185,10 @@ class Round:
         for call in self.calls:
             turn = self.seen.turns[call.turn]
             plan = decided.get(turn.key or "", turn.ran if turn.opening.text == "yes" else None)
+            if (
+                call.status == "failed"
+            ):  # refused before it ran, as of a tool that is out; an effect of it is told below
+                continue
             if call.destroys and turn.at > self.start.seq and (call.step is None or call.step[0] != plan):
                 yield f"ran without a yes: {call}"
         for thing in {call.thing for call in self.calls} | self.effects.keys():

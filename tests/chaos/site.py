@@ -18,10 +18,10 @@ import httpx2
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
+from segue.around.embedded.servers import embedded_servers
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from segue.db.migrations import upgrade
-from segue.embedded.servers import embedded_servers
-from segue.embedded.urls import ServerUrls
 from tests.chaos.ledger import Ledger
 from tests.chaos.world import Tools, answers_by_rule, tools_served
 from tests.support.commands import Starter

@@ -135,3 +135,11 @@ def test_a_message_that_the_running_turn_reads_is_explained_and_one_that_another
 )
 def test_a_broken_promise_is_told(what: str, ops: list[Op], turns: list[Turn], deletions: int) -> None:
     assert what in "\n".join(history(*ops, turns=turns, deletions=deletions).wrongs())
+
+
+def test_a_call_that_was_refused_before_it_ran_needs_no_yes_unless_it_took_effect() -> None:
+    refused = Call("turn_2", "h1x-too", "failed", True)
+    seen = history(*OPS, turns=TURNS, deletions=1)
+    assert replace(seen, calls=[DELETION, refused]).wrongs() == []
+    [wrong] = replace(seen, calls=[DELETION, refused], effects={"h1x": 1, "h1x-too": 1}).wrongs()
+    assert wrong.startswith("h1x-too happened 1 times")

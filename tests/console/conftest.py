@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from segue.api.console import FOLDER
-from segue.embedded.urls import ServerUrls
+from segue.api.pages import FOLDER
+from segue.around.embedded.service_process import ServerUrls
 from tests.api.test_ops import guarded, service, shelf  # noqa: F401 (fixtures of test_operations.py)
 from tests.console.browsing import ASK, Browsing, Window
 from tests.support.mailbox import write_mailbox_config

@@ -9,8 +9,8 @@ import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
-from segue.db.adoption import OF_USERS
 from segue.db.models import metadata
+from segue.db.owners import OF_USERS
 from tests.api.test_attachments import uploaded
 from tests.support.commands import ROOT, forked, segue, surroundings
 from tests.support.identity import new_key, speaking

@@ -14,11 +14,11 @@ from zipfile import ZipFile
 import pytest
 from pydantic import SecretStr
 
+from segue.around.backup import driver_of
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
-from segue.db.backup.dump import driver_of
 from segue.db.engine import Database
 from segue.db.migrations import MIGRATION_LOCK
-from segue.embedded.urls import ServerUrls
 from tests.db.test_migrations import schema
 from tests.support.commands import ROOT, forked, segue, surroundings
 from tests.support.logs import until

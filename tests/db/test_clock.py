@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from segue.config import Settings
-from segue.db.clock import StoreClock
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
+from segue.db.server import StoreClock
+from segue.domain.ids import utc_now
 from tests.support.provider import Provider, calls
 from tests.support.service import running
 from tests.support.stores import Stores, looking_into

@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from segue.db.causes import LOST, TLS, StorageUnavailable, cause_of
 from segue.db.engine import Database
 from segue.db.models import sessions
-from segue.domain.clock import utc_now
-from segue.memory.sessions import create_session
+from segue.domain.ids import utc_now
+from segue.memory.session_store import create_session
 from segue.turns.queries import CHANGES_NOTHING
 from tests.support.logs import awaiting, until
 from tests.support.patience import PATIENCE_S

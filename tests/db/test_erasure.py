@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from segue.config import Settings
-from segue.db.erasure import belongs_to_sessions
 from segue.db.models import metadata
+from segue.db.owners import belongs_to_sessions
 from tests.api.test_attachments import uploaded
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking

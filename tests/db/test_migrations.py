@@ -13,12 +13,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import make_url
 
 from alembic import command
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from segue.db.migrations import config, upgrade
 from segue.db.models import metadata
-from segue.db.revision import newest
+from segue.db.server import newest
 from segue.domain.errors import AppError
-from segue.embedded.urls import ServerUrls
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says
 from tests.support.proxy import Proxy, proxied

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from segue.db.rate_limits import WINDOW_S, Rates
-from segue.db.redis import Cache
+from segue.db.redis import WINDOW_S, Cache, Rates
 from segue.db.redis_server import RedisServer
 
 NOWHERE = "redis://127.0.0.1:1"

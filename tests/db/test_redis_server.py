@@ -8,8 +8,7 @@ from pathlib import Path
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from segue.db.rate_limits import Rates
-from segue.db.redis import Batch, Cache, Streams
+from segue.db.redis import Batch, Cache, Rates, Streams
 from segue.db.redis_server import RedisServer
 from segue.domain.session import TurnKey
 from segue.turns.queue import TurnQueue

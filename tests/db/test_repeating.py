@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from segue.config import Settings
 from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
-from segue.memory.sessions import create_session
+from segue.domain.ids import utc_now
+from segue.memory.session_store import create_session
 from tests.support.logs import until
 from tests.support.provider import Provider, calls, says
 from tests.support.service import running

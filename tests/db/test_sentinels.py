@@ -6,9 +6,8 @@ import pytest
 from redis.asyncio import Redis
 
 from segue.db.redis import Cache
-from segue.db.redis_server import RedisServer
-from segue.db.sentinels import watched_by_sentinels
-from segue.db.server_urls import check_redis
+from segue.db.redis_server import RedisServer, watched_by_sentinels
+from segue.db.urls import check_redis
 from tests.support.logs import until
 from tests.support.redis_servers import (
     free_port,

@@ -6,8 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from segue.db.reading import reader
-from segue.db.writing import without_defaults
+from segue.db.rows import reader, without_defaults
 from segue.domain.plan import Step, new_plan
 from segue.domain.session import (
     AcknowledgementReport,
@@ -18,7 +17,7 @@ from segue.domain.session import (
     Usage,
     WebSearchReport,
 )
-from segue.domain.timeline import ModelRun, NodeRun, RunTimeline
+from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
 from segue.turns.claims import Origin, TurnRequest
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)

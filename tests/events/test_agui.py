@@ -21,7 +21,7 @@ from segue.domain.session import (
     WebSearchReport,
 )
 from segue.domain.tool import ResultRef, ToolCall, ToolCallMetadata
-from segue.events.agui import answer_json, run_ended
+from segue.events.agui_encoding import answer_json, run_ended
 
 TURN = TurnKey("ses_1", "turn_1", 1)
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

@@ -22,7 +22,7 @@ from segue.domain import turn_errors
 from segue.domain.events import StepStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.session import TurnKey
 from segue.events.event_buffer import ATTEMPT, END, WOKEN_AT_ONCE, Entry, EventBuffer, Wakeups
-from segue.events.log import SAVE_EVERY_S, EventLog, due_to_save
+from segue.events.event_log import SAVE_EVERY_S, EventLog, due_to_save
 from segue.turns.queries import outcomes_of
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says, streams

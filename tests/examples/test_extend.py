@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
-from segue.embedded.urls import ServerUrls
-from segue.language.word_lists import use_folder
+from segue.language.lexicon import use_folder
 from segue.tools.native import native_tools
 from tests.support.commands import ROOT, python
 from tests.support.patience import PATIENCE_S

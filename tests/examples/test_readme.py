@@ -18,7 +18,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import without_time
-from segue.embedded.urls import ServerUrls
+from segue.around.embedded.service_process import ServerUrls
 from tests.support.commands import ROOT, python
 from tests.support.mailbox import write_mailbox_config
 from tests.support.provider import Provider, says
@@ -234,7 +234,7 @@ def _has(path: Path, test: str) -> bool:
 
 def test_the_map_of_the_code_has_every_room_and_every_module_beside_them() -> None:
     package = ROOT / "backend" / "segue"
-    rooms = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
-    modules = {path.name for path in package.glob("[!_]*.py")} - {"version.py"}
-    named = re.findall(r"^\| (`.+?`) \|", (ROOT / "docs" / "developing.md").read_text("utf-8"), re.MULTILINE)
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+    modules = {path.stem for path in package.glob("[!_]*.py")} - {"version"}
+    named = re.findall(r"^\| (`.+?`) \|", (ROOT / "docs" / "how-it-works.md").read_text("utf-8"), re.MULTILINE)
     assert {each for row in named for each in re.findall("`(.+?)`", row)} >= rooms | modules

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from segue.around.embedded.servers import embedded_servers
+from segue.around.embedded.service_process import ServerUrls
 from segue.db.migrations import upgrade
-from segue.embedded.servers import embedded_servers
-from segue.embedded.urls import ServerUrls
 from tests.support.service import Client, Process
 from tests.support.site import Site, site_on
 from tests.support.stores import notify_changes

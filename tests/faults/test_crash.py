@@ -11,7 +11,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import in_own_words
-from segue.agent.untrusted import unfenced
+from segue.models.untrusted import unfenced
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import planned
 from tests.support.provider import Provider, Reply, calls, raw, says

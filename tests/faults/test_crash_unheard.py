@@ -10,7 +10,7 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from segue.agent.untrusted import unfenced
+from segue.models.untrusted import unfenced
 from tests.support.provider import calls, says, streams
 from tests.support.service import Client
 from tests.support.site import Site

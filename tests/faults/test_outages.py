@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from starlette.responses import Response
 
-from segue.api.problem_codes import OF_STORAGE
+from segue.api.problems import OF_STORAGE
 from tests.support.logs import until
 from tests.support.provider import calls, says
 from tests.support.proxy import Outage, Proxy

@@ -16,22 +16,20 @@ from mcp_types import CallToolResult, ListToolsResult, jsonrpc_message_adapter
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
-from segue.agent.llm.model_errors import MALFORMED, ModelFailure
-from segue.agent.llm.providers.chat_completions import ChatCompletions
-from segue.agent.llm.providers.content_blocks import AnswerReader, Dialect
-from segue.agent.llm.providers.event_stream import events
-from segue.agent.llm.providers.refusals import MAX_MESSAGE_CHARS, RefusalReader
-from segue.agent.llm.providers.wire_json import read_json, write_json
-from segue.agent.llm.streamed_answer import Listener, StreamedAnswer
 from segue.domain.tool import ToolFailed
-from segue.identity.authenticator import Unauthorized
-from segue.identity.tokens import OneKey, Tokens, verification_key
-from segue.mcp.config import McpServerConfig
+from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import packed_message
 from segue.mcp.tool_mapping import tools_of, value_of, without_broken_tools
-from segue.memory.token_count import estimate
+from segue.memory.history_window import estimate
+from segue.models.providers.content_blocks import AnswerReader, Dialect
+from segue.models.providers.event_stream import events, read_json, write_json
+from segue.models.providers.openai import ChatCompletions
+from segue.models.refusals import MALFORMED, MAX_MESSAGE_CHARS, ModelFailure, RefusalReader
+from segue.models.streamed_answer import Listener, StreamedAnswer
 from segue.tools.input_schema import InputSchema, UnfitSchema
 from segue.tools.normalize import Unread, clean, make_payload
+from segue.users.api_keys import Unauthorized
+from segue.users.id_tokens import OneKey, Tokens, verification_key
 from tests.fuzz.draw import Draw
 
 LINE_ENDS: Final = (b"\n", b"\r\n", b"\r")

@@ -18,9 +18,14 @@ from segue.memory.fact_cues import (
     search_words,
 )
 from segue.plans.acknowledgement import LEXICON, Acknowledgement, classify
-from segue.plans.multistep_detector import CUES, asks_for_several_steps
+from segue.plans.multistep_detector import (
+    CUES,
+    SEARCH_LEXICON,
+    asks_for_several_steps,
+    needs_own_things_first,
+    search_readings,
+)
 from segue.plans.question import ACTIONS, Question, is_about, question_in, question_of
-from segue.plans.search_words import SEARCH_LEXICON, needs_own_things_first, search_readings
 from tests.fuzz.draw import Draw, as_text
 
 INVISIBLE: Final = (

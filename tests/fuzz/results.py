@@ -8,17 +8,15 @@ from typing import Final
 
 import orjson
 
-from segue.agent.untrusted import CLOSE, fenced, neutralised, unfenced
 from segue.domain.plan import MAX_STEPS as MOST_STEPS
 from segue.domain.redaction import without_secret_texts, without_secrets
+from segue.models.untrusted import CLOSE, fenced, neutralised, unfenced
 from segue.plans.arguments import referred_to
 from segue.plans.plan_parser import MAX_DESCRIPTION_CHARS, REFERENCE, find_json, parse_plan
-from segue.tools.identifiers import MAX_IDENTIFIERS, identifiers
-from segue.tools.normalize import clean, make_payload
-from segue.tools.outcome import credentials_refused, reported_error
+from segue.tools.normalize import clean, described, make_payload
 from segue.tools.paging import MAX_STEPS, InvalidPath, TooManySteps, Wanted, page_here
-from segue.tools.parts import described
-from segue.tools.summaries import MAX_SUMMARY_CHARS, preview, summarise, summarise_call
+from segue.tools.run import credentials_refused, reported_error
+from segue.tools.summaries import MAX_IDENTIFIERS, MAX_SUMMARY_CHARS, identifiers, preview, summarise, summarise_call
 from tests.fuzz.draw import Draw, as_text
 
 TOOLS: Final = ("search_mail", "read_mail", "mcp_delete_all", "web_search")

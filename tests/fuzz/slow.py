@@ -6,27 +6,24 @@ from typing import Final
 
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
 
-from segue.agent.llm.streamed_answer import StreamedAnswer
-from segue.agent.untrusted import fenced
 from segue.api.schemas import MAX_MESSAGE_CHARS
+from segue.around.offline.offline_model import reply_to
 from segue.domain.redaction import without_secrets
 from segue.language.detect_language import detect_language
 from segue.language.utterance import own_words, parse_own_words
 from segue.language.written_values import dates_in, numbers_in, times_in
 from segue.memory.fact_cues import LONGEST_READ, index_words, is_correction, may_state_facts, search_words
-from segue.memory.token_count import estimate
-from segue.offline.model import reply_to
-from segue.plans.acknowledgement import classify
+from segue.memory.history_window import estimate
+from segue.models.streamed_answer import StreamedAnswer
+from segue.models.untrusted import fenced
+from segue.plans.acknowledgement import chosen_of, classify
 from segue.plans.multistep_detector import asks_for_several_steps
 from segue.plans.plan_parser import MAX_TEXT_CHARS, parse_plan
 from segue.plans.policy import should_search_web
 from segue.plans.question import is_about, question_in, question_of
-from segue.plans.selection import chosen_of
-from segue.tools.identifiers import identifiers
-from segue.tools.normalize import clean_text
-from segue.tools.outcome import MAX_ERROR_CHARS, credentials_refused
-from segue.tools.parts import described
-from segue.tools.summaries import preview, summarise, summarise_call
+from segue.tools.normalize import clean_text, described
+from segue.tools.run import MAX_ERROR_CHARS, credentials_refused
+from segue.tools.summaries import identifiers, preview, summarise, summarise_call
 from tests.fuzz.draw import Draw
 
 MOST_S: Final = 0.4  # what the fuzzer adds makes it four times as slow

@@ -10,10 +10,9 @@ from segue import create_app, tool
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.language.detect_language import detect_language
-from segue.language.translations import translate
-from segue.language.word_lists import use_folder
-from segue.memory.days_meant import days_meant
-from segue.memory.fact_cues import is_correction
+from segue.language.lexicon import use_folder
+from segue.language.shown_call import translate
+from segue.memory.fact_cues import days_meant, is_correction
 from segue.plans.acknowledgement import classify
 from segue.plans.multistep_detector import asks_for_several_steps
 from tests.support.provider import Provider, calls, says

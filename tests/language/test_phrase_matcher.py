@@ -1,6 +1,6 @@
 import pytest
 
-from segue.language.phrase_matcher import match_phrases
+from segue.language.lexicon import match_phrases
 
 MATCHER = match_phrases(
     [

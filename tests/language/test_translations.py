@@ -1,6 +1,6 @@
 import pytest
 
-from segue.language.translations import TRANSLATIONS, check_translations, translate
+from segue.language.shown_call import TRANSLATIONS, check_translations, translate
 
 LANGUAGES = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "zh", "ja", "ko", "hi")
 FIELDS = {

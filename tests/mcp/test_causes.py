@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from segue.config import Settings
 from segue.domain.tool import ToolFailed
-from segue.mcp import connection, supervisor
-from segue.mcp.config import read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp import server_connection, supervisor
+from segue.mcp.mcp_config import read_mcp_config
+from segue.mcp.mcp_servers import McpServers
 from segue.tools.run import RunLimits, run_tool
 from tests.mcp.test_connection import TOOL, Peer, connected, listening, said
 from tests.mcp.test_live_config import SMALL
@@ -172,7 +172,7 @@ async def test_tools_of_a_server_that_dies_or_returns_are_taken_away_and_given_b
 
 async def test_a_process_that_hangs_is_replaced_without_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_QUIET_S", 0.1)
-    monkeypatch.setattr(connection, "_SIGN_S", 0.1)
+    monkeypatch.setattr(server_connection, "_SIGN_S", 0.1)
     async with connected(tmp_path, {**SMALL, "timeout_s": 0.5}) as servers:
         pid = int(str(await tool(servers, "pid").run({}, WHO)))
         os.kill(pid, signal.SIGSTOP)

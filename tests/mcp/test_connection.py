@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from segue.domain.tool import ToolContext, ToolFailed
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES
-from segue.mcp.config import McpConfig, read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_config import McpConfig, read_mcp_config
+from segue.mcp.mcp_servers import McpServers
 from segue.tools.normalize import Unread
 from tests.support.server import serving
 

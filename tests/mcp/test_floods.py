@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from structlog.testing import capture_logs
 
-from segue.mcp.config import read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_config import read_mcp_config
+from segue.mcp.mcp_servers import McpServers
 from tests.mcp.test_connection import WHO, Peer, connected, listening
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S

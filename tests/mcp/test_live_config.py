@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from segue.domain.tool import Tool, ToolRetry
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import RESTLESS, McpFile
 from tests.mcp.test_servers import WHO, until
 from tests.support.patience import PATIENCE_S

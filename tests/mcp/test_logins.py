@@ -20,15 +20,12 @@ from structlog.testing import capture_logs
 from segue import factories
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
 from segue.domain.errors import AppError
-from segue.mcp.config import McpServerConfig
-from segue.mcp.oauth.asking import OAuthFault
-from segue.mcp.oauth.config import OAuthClientConfig
-from segue.mcp.oauth.grants import Grants
-from segue.mcp.oauth.records import LoginAttempt
-from segue.mcp.oauth.sealing import Seal
-from segue.mcp.oauth.tokens import TokenSource
+from segue.domain.ids import utc_now
+from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
+from segue.mcp.oauth.discovery import OAuthFault
+from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal
+from segue.mcp.oauth.token_endpoint import TokenSource
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.login_server import TOOLS, LoginServer, at_browser, query_of, serving_logins
@@ -308,7 +305,7 @@ async def test_the_first_call_of_a_user_asks_for_a_login_and_the_tools_come_with
 async def test_of_a_list_that_is_too_long_all_instances_offer_the_same_first_tools(
     with_logins: Settings, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segue.mcp.connection.MAX_LIST_BYTES", 120)
+    monkeypatch.setattr("segue.mcp.server_connection.MAX_LIST_BYTES", 120)
     monkeypatch.setattr("segue.mcp.oauth.personal_server.LOOK_EVERY_S", 0.05)
     async with running(with_logins) as first, running(with_logins) as second:
         for client, other in ((first, second), (second, first)):

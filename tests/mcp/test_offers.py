@@ -11,7 +11,7 @@ import pytest
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.tool import ToolRetry
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_servers import McpServers
 from segue.tools.normalize import Unread
 from tests.mcp.test_progress import SERVER, WHO, connected, tool
 from tests.support.provider import Provider, calls, says

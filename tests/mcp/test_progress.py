@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed
-from segue.mcp.config import read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_config import read_mcp_config
+from segue.mcp.mcp_servers import McpServers
 from tests.support.patience import PATIENCE_S
 
 SERVER = {"command": "python", "args": [str(Path(__file__).with_name("mcp_protocol_server.py"))]}

@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from segue.config import Settings
 from segue.domain.tool import Tool, ToolContext
 from segue.domain.user_request import ToolAsks, UserAnswer
-from segue.mcp.config import read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_config import read_mcp_config
+from segue.mcp.mcp_servers import McpServers
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says
 from tests.support.server import serving

@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
-from segue.mcp.config import McpConfig, McpServerConfig, read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_config import McpConfig, McpServerConfig, read_mcp_config
+from segue.mcp.mcp_servers import McpServers
 from segue.mcp.status import LeftOut
-from segue.mcp.stderr import Stderr
+from segue.mcp.stdio import Stderr
 from segue.mcp.tool_mapping import tools_of
 from segue.tools.normalize import Unread
 from segue.tools.run import RunLimits, run_tool

@@ -13,11 +13,11 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 from structlog.testing import capture_logs
 
+from segue.around.doctor.examination import examine
 from segue.config import Settings
-from segue.doctor.examination import examine
 from segue.domain.tool import ToolSpec, definition_of
-from segue.mcp.config import Unannotated
-from segue.mcp.tool_effects import effect_of
+from segue.mcp.mcp_config import Unannotated
+from segue.mcp.tool_mapping import effect_of
 from tests.support.provider import Provider, calls, says
 from tests.support.server import serving
 from tests.support.service import running

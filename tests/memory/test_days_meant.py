@@ -4,7 +4,7 @@ from datetime import date
 
 import pytest
 
-from segue.memory.days_meant import days_meant, with_dates
+from segue.memory.fact_cues import days_meant, with_dates
 
 SUNDAY = date(2026, 11, 1)
 MEANT = [

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from langchain_core.messages import SystemMessage, convert_to_openai_messages
 from starlette.responses import Response
 
-from segue.agent.llm.normal_form import normal_form, short_id
 from segue.agent.render_messages import to_model
+from segue.around.replay.requests import invalid_history
 from segue.config import Settings
 from segue.domain.session import Message, RequestedCall
 from segue.memory.history import INTERRUPTED, provider_valid
-from segue.replay.requests import invalid_history
+from segue.models.normal_form import normal_form, short_id
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.stores import arrived, looking_into

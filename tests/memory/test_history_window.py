@@ -7,15 +7,23 @@ import pytest
 
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import CallStatus, Reference
-from segue.memory.history_window import Form, Turn, Window, WindowCosts, WindowLimits, WindowParts, select_window
+from segue.memory.history_window import (
+    HistoryWindow,
+    ShownForm,
+    TurnMessages,
+    WindowCosts,
+    WindowLimits,
+    WindowParts,
+    select_window,
+)
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PLENTY = 10**6
-TOKENS: dict[Form, int] = {"whole": 100, "reference": 10, "brief": 1}
+TOKENS: dict[ShownForm, int] = {"whole": 100, "reference": 10, "brief": 1}
 REFERENCE = 50
 
 
-def turn(number: int, *called: str, status: CallStatus = "succeeded") -> Turn:
+def turn(number: int, *called: str, status: CallStatus = "succeeded") -> TurnMessages:
     """A question, calls with these arguments and their results, an answer. Its seqs start at ten times its number."""
     seq, turn_id = number * 10, f"turn_{number}"
     ids = [f"call_{number}{index}" for index in range(len(called))]
@@ -29,7 +37,7 @@ def turn(number: int, *called: str, status: CallStatus = "succeeded") -> Turn:
     return [*spoken, Message(f"msg_{seq + 9}", seq + 9, turn_id, "assistant", "!", AT)]
 
 
-def asked(number: int) -> Turn:
+def asked(number: int) -> TurnMessages:
     return turn(number)[:1]
 
 
@@ -38,8 +46,8 @@ def earlier(count: int) -> list[Reference]:
 
 
 def shown(
-    *turns: Turn, tokens: int = PLENTY, messages: int = 1000, listed: int = 0, origin_id: str | None = None
-) -> Window:
+    *turns: TurnMessages, tokens: int = PLENTY, messages: int = 1000, listed: int = 0, origin_id: str | None = None
+) -> HistoryWindow:
     window = [message for each in turns for message in each]
     whole = [message.tool_call_id for message in window if message.tool_call_id]
     parts = WindowParts(window, earlier(listed), whole=whole, fixed=0, origin_id=origin_id)
@@ -47,7 +55,7 @@ def shown(
     return select_window(parts, limits, WindowCosts(lambda _, form: TOKENS[form], lambda _: REFERENCE))
 
 
-def total(selected: Window) -> int:
+def total(selected: HistoryWindow) -> int:
     messages = sum(TOKENS[selected.forms[message.tool_call_id or message.id]] for message in selected.history)
     return messages + REFERENCE * len(selected.listed)
 
@@ -74,7 +82,7 @@ TALK = [turn(1, "a"), turn(2, "b"), turn(3, "a"), asked(4)]  # 13 messages, 3 re
         pytest.param(1, [], "whole", 1, id="which stays whatever it takes"),
     ],
 )
-def test_what_is_reduced_first(tokens: int, results: list[Form], texts: Form, turns: int) -> None:
+def test_what_is_reduced_first(tokens: int, results: list[ShownForm], texts: ShownForm, turns: int) -> None:
     selected = shown(*TALK, tokens=tokens)
     forms = [selected.forms[message.tool_call_id] for message in selected.history if message.tool_call_id]
     said = [selected.forms[message.id] for message in selected.history if not message.tool_call_id]

@@ -10,12 +10,12 @@ from pydantic import SecretStr
 from starlette.responses import Response
 
 from segue.agent.prompts import FACTS
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
-from segue.domain.memory import NewFact
-from segue.embedded.urls import ServerUrls
+from segue.domain.ids import utc_now
+from segue.domain.session import NewFact
 from segue.memory import facts
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.identity import new_key, speaking

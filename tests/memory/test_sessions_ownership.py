@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.domain.errors import NotFound
-from segue.memory import history, sessions
+from segue.memory import history, session_store
 from segue.tools import results
 from segue.turns import store
 from segue.turns.store import ChatRequest
@@ -30,28 +30,28 @@ async def connection(database_url: str) -> AsyncIterator[AsyncConnection]:
 
 
 async def test_another_owner_can_neither_read_nor_change_nor_write_to_a_session(connection: AsyncConnection) -> None:
-    made = await sessions.create_session(connection, OWNER, title="mine", metadata={}, now=NOW)
+    made = await session_store.create_session(connection, OWNER, title="mine", metadata={}, now=NOW)
     attempts: dict[str, Attempt] = {
-        "get": lambda at, owner: sessions.get_session(at, owner, made.id),
-        "update": lambda at, owner: sessions.update_session(at, owner, made.id, changes={"title": "ours"}),
-        "delete": lambda at, owner: sessions.delete_session(at, owner, made.id),
-        "lock": lambda at, owner: sessions.lock_session(at, owner, made.id),
+        "get": lambda at, owner: session_store.get_session(at, owner, made.id),
+        "update": lambda at, owner: session_store.update_session(at, owner, made.id, changes={"title": "ours"}),
+        "delete": lambda at, owner: session_store.delete_session(at, owner, made.id),
+        "lock": lambda at, owner: session_store.lock_session(at, owner, made.id),
     }
     for name, attempt in attempts.items():
         with pytest.raises(NotFound) as refused:
             await attempt(connection, OTHER)
         assert refused.value.code == "session_not_found", name
     assert await store.begin_turn(connection, OTHER, made.id, ChatRequest("hello"), now=NOW, room=1) is None
-    assert await sessions.get_session(connection, OWNER, made.id) == made
+    assert await session_store.get_session(connection, OWNER, made.id) == made
 
 
 async def test_a_list_holds_only_the_owners_sessions(connection: AsyncConnection) -> None:
-    mine = await sessions.create_session(connection, OWNER, title=None, metadata={}, now=NOW)
-    theirs = await sessions.create_session(connection, OTHER, title=None, metadata={}, now=NOW)
-    assert await sessions.list_sessions(connection, OWNER, before=None, limit=10) == [mine]
-    assert await sessions.list_sessions(connection, OTHER, before=None, limit=10) == [theirs]
+    mine = await session_store.create_session(connection, OWNER, title=None, metadata={}, now=NOW)
+    theirs = await session_store.create_session(connection, OTHER, title=None, metadata={}, now=NOW)
+    assert await session_store.list_sessions(connection, OWNER, before=None, limit=10) == [mine]
+    assert await session_store.list_sessions(connection, OTHER, before=None, limit=10) == [theirs]
     after = (theirs.updated_at, theirs.id)
-    assert await sessions.list_sessions(connection, OTHER, before=after, limit=10) == []
+    assert await session_store.list_sessions(connection, OTHER, before=after, limit=10) == []
 
 
 async def test_another_owner_sees_neither_messages_nor_tool_calls_nor_results(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import tiktoken
 
-from segue.memory.token_count import counter_for, counting_with, estimate
+from segue.memory.history_window import counter_for, counting_with, estimate
 
 SPOKEN = {
     "en": ("I found three messages about the invoices of November. Shall I read the first one to you? ", 3.0, 4.5),

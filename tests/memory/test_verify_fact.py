@@ -2,7 +2,7 @@
 
 import pytest
 
-from segue.memory.verify_fact import is_said
+from segue.memory.fact_cues import is_said
 
 SAID = [
     ("The user is vegetarian", "remember I'm vegetarian please"),

@@ -20,8 +20,7 @@ COSMIC_RAY = "8.7.0"
 NEEDED = 0.9
 RULES = {
     "domain/plan.py": "tests/domain/test_plan.py tests/plans/test_plan_parser.py",
-    "tools/health.py": "tests/tools/test_health.py",
-    "tools/dependencies.py": "tests/tools/test_dependencies.py tests/tools/test_health.py",
+    "tools/tool_health.py": "tests/tools/test_dependencies.py tests/tools/test_health.py",
     "plans/acknowledgement.py": "tests/plans/test_acknowledgement.py",
     "plans/policy.py": "tests/plans/test_policy.py",
 }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from segue.plans.argument_origins import MAX_VALUES, REST, is_users, not_from_user, origins_of, values_of
+from segue.plans.arguments import MAX_VALUES, REST, is_users, not_from_user, origins_of, values_of
 
 
 @pytest.mark.parametrize(

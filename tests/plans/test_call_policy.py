@@ -7,8 +7,7 @@ import pytest
 
 from segue import Deny, ProposedCall, ToolContext, tool
 from segue.config import Settings
-from segue.domain.clock import utc_now
-from segue.domain.ids import new_id
+from segue.domain.ids import new_id, utc_now
 from segue.domain.session import RequestedCall
 from segue.memory.history import NewMessage
 from segue.turns.call_starts import start_calls

@@ -1,6 +1,6 @@
 import pytest
 
-from segue.plans.conversation_language import conversation_language
+from segue.plans.acknowledgement import conversation_language
 
 REQUESTS = {
     "it": "Cerca le mail di Rossi e leggi la più recente",

@@ -1,6 +1,6 @@
 import pytest
 
-from segue.plans.selection import chosen_of
+from segue.plans.acknowledgement import chosen_of
 
 THREE = (4, 5, 6)
 

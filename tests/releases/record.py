@@ -15,9 +15,9 @@ import asyncpg
 import httpx2
 from redis.asyncio import Redis
 
+from segue.around.embedded.servers import embedded_servers
+from segue.around.embedded.service_process import ServerUrls
 from segue.db.migrations import upgrade
-from segue.embedded.servers import embedded_servers
-from segue.embedded.urls import ServerUrls
 from tests.releases.keys import read_key
 from tests.support.health import MOODY, put, uses
 from tests.support.plans import THREE_STEPS, offered

@@ -20,9 +20,9 @@ from alembic.script import ScriptDirectory
 from structlog.testing import capture_logs
 
 from alembic import command
+from segue.around.embedded.service_process import ServerUrls
 from segue.db.migrations import config, upgrade
-from segue.db.revision import newest
-from segue.embedded.urls import ServerUrls
+from segue.db.server import newest
 from tests.support.commands import Started
 from tests.support.fork_client import Streams
 from tests.support.logs import until

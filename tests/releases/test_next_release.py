@@ -6,9 +6,9 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
+from segue.around.doctor.examination import examine
 from segue.config import Settings
 from segue.db.migrations import upgrade
-from segue.doctor.examination import examine
 from segue.domain.errors import AppError
 from tests.support.copies import copied
 from tests.support.pasted import pasted

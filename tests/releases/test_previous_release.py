@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from alembic import command
-from segue.agent.llm.normal_form import short_id
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from segue.db.migrations import config, upgrade
 from segue.db.models import metadata
-from segue.domain.clock import utc_now
-from segue.embedded.urls import ServerUrls
+from segue.domain.ids import utc_now
+from segue.models.normal_form import short_id
 from tests.releases.keys import write_key
 from tests.support.commands import segue
 from tests.support.health import MOODY, states

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from segue.around.replay.play import RealModel, replay_config
+from segue.around.replay.run_replay import GivenService, ReplayReport, replay
 from segue.config import Settings
 from segue.domain.recording import read_recording
-from segue.replay.config import RealModel, replay_config
-from segue.replay.run import GivenService, ReplayReport, replay
 from tests.support.plans import ASK, THREE_STEPS, deletion, planned, reads
 from tests.support.provider import Provider, Reply, calls, fails, says
 from tests.support.server import serving

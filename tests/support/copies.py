@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from segue.db.models import metadata
-from segue.domain.clock import utc_now
-from segue.domain.ids import first_id
+from segue.domain.ids import first_id, utc_now
 from tests.support.stores import Stores
 
 LEFT: dict[str, Any] = json.loads((Path(__file__).parents[1] / "releases" / "previous.json").read_text("utf-8"))

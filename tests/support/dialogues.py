@@ -19,9 +19,9 @@ from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from starlette.responses import Response
 
-from segue.agent.llm.normal_form import PLACEHOLDERS
 from segue.agent.prompts import in_own_words
 from segue.domain.tool import canonical_args
+from segue.models.normal_form import PLACEHOLDERS
 from tests.support.provider import calls_raw, says, scripted_provider
 from tests.support.server import serving
 from tests.support.service import Process

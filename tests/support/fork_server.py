@@ -29,7 +29,7 @@ from tests.support.fork_client import BYTES, SOCKET
 ROOT = Path(__file__).resolve().parents[2]
 END_S = 10
 PRELOADED = (
-    "segue.embedded.servers",
+    "segue.around.embedded.servers",
     "segue.db.migrations",
     "mcp.server.mcpserver",
 )  # imported late, or by MCP servers
@@ -180,9 +180,9 @@ def _write(status: int, number: int) -> None:
 @cache
 def _preload() -> None:
     gc.disable()  # as the command line does
-    commands = import_module("segue.commands.cli").COMMANDS
+    commands = import_module("segue.around.cli").COMMANDS
     for entry in commands.values():
-        import_module(f"segue.commands.{entry.target.partition(':')[0]}")
+        import_module(f"segue.around.{entry.target.partition(':')[0]}")
     for module in PRELOADED:
         import_module(module)
     gc.freeze()

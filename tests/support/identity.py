@@ -7,9 +7,9 @@ import httpx2
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
 from segue.domain.identity import Scope
-from segue.identity.api_keys import create_key
+from segue.domain.ids import utc_now
+from segue.users.api_keys import create_key
 from tests.support.service import Client
 
 

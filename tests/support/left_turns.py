@@ -2,8 +2,8 @@
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
+from segue.domain.ids import utc_now
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
 from tests.support.service import Client

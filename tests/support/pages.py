@@ -2,7 +2,7 @@
 
 import pytest
 
-from segue.api.console import FOLDER
+from segue.api.pages import FOLDER
 
 needs_pages = pytest.mark.skipif(
     not (FOLDER / "index.html.gz").exists(), reason="the pages are not built: python console/build.py"

@@ -19,10 +19,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from segue.agent.llm.normal_form import PLACEHOLDERS
 from segue.agent.prompts import SUMMARISER, TITLER, in_own_words, message_and_instruction, notes_and_message
-from segue.agent.untrusted import CLOSE, OPEN, unfenced
-from segue.replay.requests import invalid_history, invalid_tools
+from segue.around.replay.requests import invalid_history, invalid_tools
+from segue.models.normal_form import PLACEHOLDERS
+from segue.models.untrusted import CLOSE, OPEN, unfenced
 from tests.support.patience import PATIENCE_S
 from tests.support.server import serving
 

@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from segue.embedded.stores import redis_binary
+from segue.around.embedded.servers import redis_binary
 from tests.support.logs import until
 
 # The embedded Redis knows no TLS.

@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from segue.agent.untrusted import unfenced
 from segue.config import Settings
+from segue.models.untrusted import unfenced
 from tests.support.commands import ROOT
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client

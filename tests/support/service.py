@@ -13,7 +13,7 @@ from typing import IO, Any
 import httpx2
 
 from segue.config import Settings
-from segue.domain.clock import Clock
+from segue.domain.ids import Clock
 from segue.main import create_app
 from tests.support.commands import ROOT, Started, Starter, forked, surroundings
 from tests.support.logs import until

@@ -10,8 +10,8 @@ from typing import Any
 import asyncpg
 from redis.asyncio import Redis
 
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
-from segue.embedded.urls import ServerUrls
 from tests.support.patience import PATIENCE_S
 
 TABLES = ("sessions", "turns", "messages", "tool_calls", "tool_results")

@@ -10,7 +10,7 @@ import orjson
 from ag_ui.core import Event
 from pydantic import TypeAdapter
 
-from segue.api.event_types import EVENT_TYPES
+from segue.api.event_streams import EVENT_TYPES
 from tests.support.service import Client
 
 _check = TypeAdapter[Any](Event).validate_python

@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolSpec
-from segue.mcp.config import read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_config import read_mcp_config
+from segue.mcp.mcp_servers import McpServers
 from segue.tools.catalog import ToolCatalog
-from segue.tools.dependencies import (
+from segue.tools.tool_health import (
     check_groups,
     marks_of_success,
     missing_members,

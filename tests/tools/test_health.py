@@ -8,9 +8,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from segue.domain.tool import DependencyGroup, ToolSpec
-from segue.domain.tool_state import ManualStatus, ReasonCode, ToolState, ToolStatus
-from segue.tools.health import (
+from segue.domain.tool import DependencyGroup, ManualStatus, ReasonCode, ToolSpec, ToolState, ToolStatus
+from segue.tools.normalize import no_payload
+from segue.tools.run import CallOutcome, Fault
+from segue.tools.tool_health import (
     NEVER_RAN,
     HealthRules,
     ToolHealth,
@@ -21,8 +22,6 @@ from segue.tools.health import (
     set_by_person,
     tool_state,
 )
-from segue.tools.normalize import no_payload
-from segue.tools.outcome import Fault, Outcome
 
 Event = Literal["success", "failure", "lost", "refused_login", "bad_arguments", "refusal", "wait", "reset"]
 
@@ -40,10 +39,12 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def outcome(event: str) -> Outcome:
+def outcome(event: str) -> CallOutcome:
     if event == "success":
-        return Outcome("succeeded", no_payload(), None, 1)
-    return Outcome("unknown" if event == "lost" else "failed", no_payload(), "the shelf is closed", 1, FAULTS[event])
+        return CallOutcome("succeeded", no_payload(), None, 1)
+    return CallOutcome(
+        "unknown" if event == "lost" else "failed", no_payload(), "the shelf is closed", 1, FAULTS[event]
+    )
 
 
 def apply(health: ToolHealth, event: str, now: datetime) -> ToolHealth:

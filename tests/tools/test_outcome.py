@@ -2,7 +2,7 @@
 
 import pytest
 
-from segue.tools.outcome import credentials_refused
+from segue.tools.run import credentials_refused
 
 
 @pytest.mark.parametrize(

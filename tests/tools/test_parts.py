@@ -12,8 +12,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from segue.config import Settings
-from segue.tools.normalize import clean
-from segue.tools.parts import described
+from segue.tools.normalize import clean, described
 from tests.support.provider import Provider, calls, says
 from tests.support.results import last_result, loaded, problem, ran, use_toolbox
 from tests.support.service import Client, running

@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
-from segue.tools.outcome import Fault, Outcome, failed
-from segue.tools.run import RunLimits, run_tool
+from segue.tools.run import CallOutcome, Fault, RunLimits, failed, run_tool
 
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 ANYTHING = {"type": "object"}
@@ -38,7 +37,7 @@ def run(
     schema: Any = ANYTHING,
     timeout_s: float = 5,
     own_timeout_s: float | None = None,
-) -> Awaitable[Outcome]:
+) -> Awaitable[CallOutcome]:
     tool = Tool(ToolSpec("find", "Finds.", schema, timeout_s=own_timeout_s), function)
     return run_tool(tool, args or {}, WHO, limits=RunLimits(timeout_s=timeout_s, max_result_bytes=1000))
 

@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segue.tools.identifiers import MAX_IDENTIFIER_CHARS, MAX_IDENTIFIERS, MAX_IDENTIFIERS_CHARS, identifiers
 from segue.tools.normalize import clean, clean_text
 from segue.tools.summaries import (
+    MAX_IDENTIFIER_CHARS,
+    MAX_IDENTIFIERS,
+    MAX_IDENTIFIERS_CHARS,
     MAX_SUMMARY_CHARS,
+    identifiers,
     preview,
     summarise,
     summarise_call,

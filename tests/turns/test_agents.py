@@ -10,8 +10,8 @@ import pytest
 from segue import Agent, create_app
 from segue.agent.prompts import SYSTEM
 from segue.config import Settings
-from segue.domain.clock import UNKNOWN_ZONE
 from segue.domain.errors import AppError
+from segue.domain.ids import UNKNOWN_ZONE
 from segue.tools.catalog import BUILTIN
 from tests.support.identity import new_key, speaking
 from tests.support.plans import deletion, planned

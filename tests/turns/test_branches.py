@@ -10,8 +10,7 @@ from segue import tool
 from segue.agent.prompts import TAKEN_BACK
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
-from segue.domain.ids import new_id
+from segue.domain.ids import new_id, utc_now
 from segue.memory.summary import DueSummary, store_summary
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running

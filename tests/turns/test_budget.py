@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from segue.config import Settings
-from segue.memory.token_count import estimate
+from segue.memory.history_window import estimate
 from tests.support.provider import Provider, says
 from tests.support.results import ran, use_toolbox
 from tests.support.service import Client, running

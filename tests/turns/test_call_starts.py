@@ -6,8 +6,7 @@ import pytest
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
-from segue.domain.ids import new_id
+from segue.domain.ids import new_id, utc_now
 from segue.domain.session import RequestedCall
 from segue.memory.history import NewMessage
 from segue.tools.results import calls_of_turns

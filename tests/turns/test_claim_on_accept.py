@@ -9,9 +9,9 @@ import pytest
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
-from segue.memory.sessions import lock_session
+from segue.domain.ids import utc_now
+from segue.memory.session_store import lock_session
 from segue.turns import claims, store
 from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn

@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
-from segue.domain.clock import utc_now
+from segue.domain.ids import utc_now
 from tests.support.facts import tell
 from tests.support.health import put
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned

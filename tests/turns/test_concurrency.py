@@ -8,11 +8,11 @@ import orjson
 from starlette.responses import Response
 
 from segue.agent.prompts import in_own_words
-from segue.agent.untrusted import unfenced
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
+from segue.domain.ids import utc_now
+from segue.models.untrusted import unfenced
 from segue.turns.store import ChatRequest, begin_turn
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from segue import Agent, tool
-from segue.agent.llm.offered_tools import offered_name
 from segue.agent.prompts import ASKED_FIRST, MAX_NAMED_TOOLS, MAY_BE_ASKED, SYSTEM, confirmation_line
 from segue.config import Settings
 from segue.domain.tool import ToolSpec
+from segue.models.tool_schemas import offered_name
 from tests.support.provider import Provider, says
 from tests.support.service import running
 from tests.support.shelf import serving_shelf

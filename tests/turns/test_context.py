@@ -8,9 +8,9 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
-from segue.agent.llm.normal_form import short_id
 from segue.config import Settings
-from segue.memory.token_count import estimate
+from segue.memory.history_window import estimate
+from segue.models.normal_form import short_id
 from tests.support.provider import Provider, says
 from tests.support.results import ran, use_toolbox
 from tests.support.service import Client, running

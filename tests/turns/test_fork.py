@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from segue import tool
 from segue.config import Settings
-from segue.domain.clock import utc_now
-from segue.domain.ids import new_id
+from segue.domain.ids import new_id, utc_now
 from tests.api.test_attachments import uploaded
 from tests.support.provider import Provider, calls, says
 from tests.support.results import listed, loaded

@@ -15,8 +15,8 @@ from segue.domain.session import (
     Usage,
     WebSearchReport,
 )
-from segue.domain.timeline import ModelRun, NodeRun, RunTimeline
-from segue.turns.last_run import prompt_of, run_of, stored_run
+from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
+from segue.turns.run_record import prompt_of, run_of, stored_run
 
 PROMPT = PromptReport((PromptPart("tools", 90, cacheable=True), PromptPart("message", 9, cacheable=False)), 99)
 REPORT = TurnReport(

@@ -15,9 +15,9 @@ from sqlalchemy import make_url
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
+from segue.around.doctor.examination import examine
 from segue.config import Settings
-from segue.doctor.examination import examine
-from segue.domain.clock import utc_now
+from segue.domain.ids import utc_now
 from tests.support.left_turns import left_running
 from tests.support.logs import awaiting, until
 from tests.support.patience import PATIENCE_S

@@ -8,7 +8,7 @@ import pytest
 
 from segue.agent.prompts import SYSTEM, notes_and_message
 from segue.config import Settings
-from segue.memory.token_count import estimate
+from segue.memory.history_window import estimate
 from tests.support.identity import new_key, speaking
 from tests.support.plans import ASK, planned
 from tests.support.provider import Provider, calls, fails, says

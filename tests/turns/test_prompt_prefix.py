@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from segue.agent.prompts import OPEN_NOTES
 from segue.config import Settings
+from segue.models.untrusted import OPEN_NOTES
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox

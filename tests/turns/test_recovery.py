@@ -15,11 +15,10 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns, usage
 from segue.domain import turn_errors
-from segue.domain.clock import utc_now
-from segue.domain.identity import LOCAL_USER
+from segue.domain.identity import LOCAL_USER, Charge
+from segue.domain.ids import utc_now
 from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
-from segue.domain.timeline import RunTimeline
-from segue.domain.usage import Charge
+from segue.domain.telemetry import RunTimeline
 from segue.memory.history import NewMessage, append_message
 from segue.turns import claims, store, terminations
 from segue.turns.claims import Claim

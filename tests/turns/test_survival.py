@@ -15,11 +15,11 @@ from redis.asyncio import Redis
 from sqlalchemy import select
 from starlette.responses import Response
 
-from segue.agent.llm.normal_form import short_id
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns
-from segue.embedded.urls import ServerUrls
+from segue.models.normal_form import short_id
 from tests.api.test_attachments import uploaded
 from tests.support.commands import ROOT, python
 from tests.support.files import PNG

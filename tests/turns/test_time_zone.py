@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from segue import Agent
 from segue.config import Settings
-from segue.domain.clock import UNKNOWN_ZONE
+from segue.domain.ids import UNKNOWN_ZONE
 from tests.support.facts import fact, known, notes
 from tests.support.logs import awaiting
 from tests.support.plans import Frozen, planned

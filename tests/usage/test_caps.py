@@ -14,16 +14,15 @@ from starlette.responses import Response
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
 from segue.domain.errors import AppError
-from segue.domain.identity import LOCAL_USER
-from segue.domain.usage import Charge
+from segue.domain.identity import LOCAL_USER, Charge
+from segue.domain.ids import utc_now
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
-from segue.usage import ledger
-from segue.usage.account import Books
-from segue.usage.ledger import Reservation
-from segue.usage.user_limits import Limits
+from segue.users import ledger
+from segue.users.account import Books
+from segue.users.ledger import Reservation
+from segue.users.user_limits import Limits
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from segue.usage.prices import read_prices
+from segue.users.prices import read_prices
 from tests.support.commands import segue
 
 TOML = """

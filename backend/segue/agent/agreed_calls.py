@@ -3,9 +3,15 @@
 It does if the offer is of that action, the reply is a strong yes, and every value of the call was said by the user in
 this session or shown to them. It covers each call once, and none that the session has made already. See
 docs/security.md for what an operator who leaves CONFIRM_WORDS on relies on.
+
+Whether a call that needs a yes has one already: the user's, for its tool and the rest of the session.
+
+Asked only about calls that would wait otherwise, right before they run: what was revoked meanwhile counts no more.
+
+What the values of a call may come from: the user's own words, what is known of the user, and what others said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -19,13 +25,15 @@ from segue.domain.errors import AppError
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolSpec, canonical_args
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
-from segue.memory.history import recent_texts, said_by_user
-from segue.plans.argument_origins import leaves
+from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user
+from segue.plans.approvals import is_granted
+from segue.plans.arguments import is_users, leaves, origins_of
+from segue.plans.policy import Ruling
 from segue.plans.question import is_about, is_value, names_action, offer_in
 from segue.tools.results import StoredResult, load_results, recent_references
 
 MAX_TEXTS = 100
-MAX_RESULTS = 40
+MAX_SHOWN_RESULTS = 40
 MAX_RESULT_BYTES = 200_000
 
 log = structlog.get_logger()
@@ -83,14 +91,14 @@ async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[st
     async with context.transaction() as connection:
         said = await recent_texts(connection, context.owner, session_id, limit=MAX_TEXTS)
         references = await recent_references(connection, session_id)
-        ids = [reference.tool_call_id for reference in references[:MAX_RESULTS]]
+        ids = [reference.tool_call_id for reference in references[:MAX_SHOWN_RESULTS]]
         kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
     made = {(each.tool_name, canonical_args(each.args)) for each in references if each.status == "succeeded"}
     before = [each for each in said if each.role == "user" or each.turn_id != context.turn.turn_id]
-    return before, [_told(each, kept.get(each.tool_call_id)) for each in references], made
+    return before, [_shown_result(each, kept.get(each.tool_call_id)) for each in references], made
 
 
-def _told(reference: Reference, kept: StoredResult | None) -> Any:
+def _shown_result(reference: Reference, kept: StoredResult | None) -> Any:
     """Returns a result, or what is known of one that failed, is no longer kept or is too large."""
     return kept.value() if kept and kept.content else " ".join((reference.preview, *reference.identifiers))
 
@@ -125,3 +133,61 @@ async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall)
     except AppError as error:  # then the service asks
         log.warning("agreement_not_read", code=error.code)
         return False
+
+
+MAX_MESSAGES = 200
+MAX_RESULTS = 20
+
+
+async def find_origins(
+    turn: TurnCalls, args: Mapping[str, Any], schema: Mapping[str, Any], *, every: bool = False
+) -> dict[str, str]:
+    """Returns by path where each value of a call comes from, as `Step.args_origin` has it; of `every` value if it must
+    be the user's whatever it is.
+    """
+    context, session_id = turn.context, turn.context.turn.session_id
+    async with context.transaction() as connection:
+        said = await recent_user_messages(connection, context.owner, session_id, limit=MAX_MESSAGES)
+        told = (await recent_references(connection, session_id))[:MAX_RESULTS]
+        ids = [reference.tool_call_id for reference in told]
+        kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
+
+    def find() -> dict[str, str]:
+        words = [(message, said_by_user(message)) for message in said]
+        own = [(f"message:{message.id}", text) for message, text in words]
+        quoted = [(_of_another(message), str(message.content)) for message, text in words if text != message.content]
+        facts = [(f"fact:{fact.id}", fact.content) for fact in turn.facts]
+        return origins_of(args, [*own, *facts, *quoted, *_told(told, kept)], schema, every=every)
+
+    return await to_thread.run_sync(find)
+
+
+def _of_another(message: Message) -> str:
+    return f"{'program' if BY_PROGRAM in message.metadata else 'quoted'}:{message.id}"
+
+
+def _told(references: Sequence[Reference], kept: Mapping[str, StoredResult]) -> Iterator[tuple[str, str]]:
+    for reference in reversed(references):  # the first that told it: later ones repeat what they were asked
+        result = kept.get(reference.tool_call_id)
+        content = result.content if result else None
+        values = [str(value) for _, value in leaves(result.value())] if result and content else []
+        known = [reference.summary, reference.preview, *reference.identifiers, content or "", *values]
+        yield f"result:{reference.tool_call_id}", "\n".join(known)
+
+
+async def runs_under_grant(turn: TurnCalls, call: RequestedCall, tool: Tool, ruling: Ruling) -> bool:
+    """Returns whether the call may run unasked, and then notes that it does so under a grant, and what that covers.
+
+    A grant does not answer what the operator's rule asks, and covers no value that the user did not say, but in a call
+    that only reads.
+    """
+    if ruling != "allow":
+        return False
+    async with turn.context.transaction() as connection:
+        if not await is_granted(connection, turn.context.turn.session_id, tool.spec):
+            return False
+    origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)
+    if tool.spec.effect != "read_only" and not all(map(is_users, origins.values())):
+        return False
+    turn.granted[call.id] = origins
+    return True

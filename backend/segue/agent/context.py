@@ -11,18 +11,18 @@ from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.llm.metered_model import MeteredModel, ModelBudget
-from segue.agent.tool_choice.choice import ToolChooser
+from segue.agent.tool_choice import ToolChooser
 from segue.db.redis import Cache
-from segue.domain.clock import Clock
 from segue.domain.events import Emit, SteerRead
+from segue.domain.ids import Clock
 from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import OpenSpan
 from segue.domain.tool import ToolContext
 from segue.domain.user_request import UserAnswer
 from segue.memory.history import NewMessage
-from segue.plans.call_policy import BeforeCall
+from segue.models.metered_model import MeteredModel, ModelBudget
+from segue.plans.policy import BeforeCall
 from segue.tools.availability import ToolGuard
 from segue.tools.results import PlanStep
 from segue.tools.retention import Retention

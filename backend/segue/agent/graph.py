@@ -2,8 +2,15 @@
 
 START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond → knowledge → END
                                        └─────────────┘  if the plan node has answered already
+
+Reads the message as a yes, a no or something else, and decides whether a search that was asked for makes sense.
+
+Writes the answer: the loop's own, or beyond its bounds what there is.
+
+Writes the session's short-term memory, before the turn ends.
 """
 
+from dataclasses import replace
 from functools import cache
 from typing import Literal, Protocol
 
@@ -11,14 +18,77 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
+from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
-from segue.agent.nodes.detect_acknowledgement import detect_acknowledgement
-from segue.agent.nodes.knowledge import knowledge
-from segue.agent.nodes.plan import plan
-from segue.agent.nodes.respond import respond
-from segue.agent.nodes.tool_loop import tool_loop
-from segue.agent.state import TurnInput, TurnState, Update
+from segue.agent.plan_node import plan
+from segue.agent.state import TurnInput, TurnState, Update, language_of
+from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply
+from segue.agent.tool_loop import tool_loop
 from segue.domain.events import PlanChanged, StepFinished, StepStarted
+from segue.memory import short_term
+from segue.memory.short_term import ShortTermMemory
+from segue.models.reply import Reply
+from segue.plans.acknowledgement import Acknowledgement, classify
+from segue.plans.policy import should_search_web, without_forbidden
+from segue.plans.question import Question, joined, question_in, question_of
+from segue.tools.normalize import clean
+
+
+async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]) -> Update:  # noqa: ARG001 (a node's)
+    if state["amends"]:
+        acknowledgement = Acknowledgement("amend", "button")
+    else:
+        acknowledgement = classify(state["message"], question=_question(state))
+        if acknowledgement.verdict == "confirm" and state["attachments"]:
+            acknowledgement = replace(acknowledgement, verdict="amend", rule="attachment", strength=None)
+        if state["attachments"]:
+            acknowledgement = replace(acknowledgement, carries_yes=False)
+    search = should_search_web(state["message"], force=state["force_web_search"], verdict=acknowledgement.verdict)
+    return {"acknowledgement": acknowledgement, "search": search}
+
+
+def _question(state: TurnState) -> Question | None:
+    """Returns what the message may answer: the steps that wait, or the offer that the last answer ends with."""
+    stored = state["open_plan"]
+    if stored is not None and (steps := stored.plan.waiting_steps):
+        return joined([question_of(step.tool, step.description, step.args) for step in steps])
+    return question_in(state["answered"])
+
+
+async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
+    context = runtime.context
+    answer, started = state["answer"], state.get("started")
+    touched = state["touched_plan"]
+    if answer is None:
+        reply, started = await _last_words(context, state, prompts.OUT_OF_ROUNDS)
+        answer = reply.text or prompts.NO_ANSWER
+    postscript, beside = state.get("postscript"), state.get("beside")
+    if beside is not None and touched is not None and touched.plan.id != beside.plan.id:
+        postscript = plan_messages.superseded(beside.plan, language_of(state))
+    answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
+    return {"answer": answer, "answer_id": emit_message(context, answer, started)}
+
+
+async def _last_words(context: TurnContext, state: TurnState, instruction: str) -> tuple[Reply, StartedMessage | None]:
+    """Returns a reply without calls. Shows the tools all the same: the request begins as those before it."""
+    tools = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
+    conversation = prompts.with_instruction(state["conversation"], instruction)
+    return await stream_reply(context, conversation, tools, tool_choice="none")
+
+
+async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
+    context = runtime.context
+    memory = ShortTermMemory(
+        session_id=context.turn.session_id,
+        turn_id=context.turn.turn_id,
+        last_user_message=state["message"],
+        last_assistant_message=state["answer"],
+        message_count=state["message_count"] + 1,
+        tool_results=short_term.merge_results(state["earlier_results"], state.get("references", [])),
+    )
+    await short_term.write(context.cache, memory, ttl_s=context.limits.memory_ttl_s)
+    return {}
+
 
 Graph = CompiledStateGraph[TurnState, TurnContext, TurnInput, TurnState]
 

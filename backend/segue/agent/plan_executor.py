@@ -13,14 +13,11 @@ from langchain_core.messages import AIMessage, BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.argument_sources import find_origins
+from segue.agent.agreed_calls import find_origins, runs_under_grant
 from segue.agent.context import TurnContext
-from segue.agent.refused_tools import mark_refused
-from segue.agent.session_grants import runs_under_grant
-from segue.agent.steering import read_steers
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import ReadyCall, SettledCall, interrupted_call, keep_answer, record_start, run_call
-from segue.agent.turn_calls import TurnCalls
+from segue.agent.turn_calls import TurnCalls, mark_refused, read_steers
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
@@ -32,17 +29,17 @@ from segue.domain.user_request import ToolAsks, UserAnswer, answers_to, with_que
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
 from segue.plans.arguments import Unresolved, missing, referred_to, resolve
-from segue.plans.call_policy import Deny
+from segue.plans.policy import Deny
 from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
-from segue.tools.definitions import changed_since
-from segue.tools.health import is_blocked
+from segue.tools.catalog import changed_since
 from segue.tools.input_schema import accepts, check_args
 from segue.tools.normalize import clean
-from segue.tools.outcome import Outcome
 from segue.tools.paging import InvalidPath, at_path
 from segue.tools.results import PlanStep, StoredResult
+from segue.tools.run import CallOutcome
+from segue.tools.tool_health import is_blocked
 
 MAX_GOAL_CHARS = 500
 AGENT: Final = "<agent>"  # which is no name of a tool
@@ -349,7 +346,7 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 
 
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:
-    async def move_to_end(connection: AsyncConnection, outcome: Outcome) -> None:
+    async def move_to_end(connection: AsyncConnection, outcome: CallOutcome) -> None:
         if outcome.asks is not None and isinstance(call, ReadyCall):
             run.stored = await _hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
             return

@@ -15,23 +15,19 @@ from typing import Any
 import orjson
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from segue.agent.llm.offered_tools import offered_name
-from segue.agent.shown_args import clipped
-from segue.agent.untrusted import CLOSE, NOTES, OPEN, fenced
 from segue.domain.agent import Agent
-from segue.domain.memory import Memory
 from segue.domain.plan import Confirm, Plan, Step
-from segue.domain.session import Message, RequestedCall, Verdict
-from segue.domain.tool import ToolSpec
-from segue.domain.tool_state import ToolState
+from segue.domain.session import Memory, Message, RequestedCall, Verdict
+from segue.domain.tool import ToolSpec, ToolState
 from segue.domain.user_request import UserRequest
 from segue.memory.summary import MAX_SUMMARY_CHARS
+from segue.models.tool_schemas import offered_name
+from segue.models.untrusted import CLOSE, CLOSE_NOTES, EARLIER_RESULTS, OPEN, OPEN_NOTES, clipped, fenced
 from segue.plans.policy import needs_confirmation
-from segue.tools.parts import described
+from segue.tools.normalize import described
 from segue.tools.summaries import one_line
 
 DATE, TIME_ZONE = "{date}", "{time_zone}"
-OPEN_NOTES, CLOSE_NOTES = f"<{NOTES}>", f"</{NOTES}>"
 
 SYSTEM = f"""\
 You are Segue, an assistant that gets things done with its tools and picks up where the conversation left off.
@@ -83,7 +79,6 @@ GONE = (
 )
 FACTS = "What the user has told you before, each with its date; what they say now goes before it."
 SUMMARY = "Summary of the earlier conversation:"
-EARLIER_RESULTS = "Results from earlier in this session, newest first (load one with get_tool_result):"
 WITHHELD = "Tools that cannot be called now; say so where one is needed and cannot be unlocked:"
 DENIED = (
     "{tool} was not run: the rules of this service deny it ({reason}). Tell the user so, and do not try it another way."
@@ -248,12 +243,6 @@ def system_parts(instructions: str, summary: str | None, references: Sequence[st
 def joined(system_parts: Mapping[str, str]) -> str:
     """Returns the whole system message. Strict providers refuse a second one."""
     return "\n\n".join(system_parts.values())
-
-
-def without_references(text: str) -> str:
-    """Returns a system message without its list of earlier results."""
-    before, heading, after = text.partition(f"\n\n{EARLIER_RESULTS}\n{OPEN}\n")
-    return before + after.partition(CLOSE)[2] if heading else text
 
 
 def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:

@@ -13,8 +13,6 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
-from segue.agent.llm.reply import OPAQUE
-from segue.agent.llm.request_tokens import estimated_input
 from segue.agent.prompts import (
     CUT_OFF,
     Instructions,
@@ -28,17 +26,22 @@ from segue.agent.prompts import (
     turn_notes,
     with_notes,
 )
-from segue.agent.shown_args import clipped
-from segue.agent.untrusted import fenced, without_notes
-from segue.domain.memory import Memory
 from segue.domain.plan import Plan
-from segue.domain.session import Message, PromptPart, PromptReport, RequestedCall
+from segue.domain.session import Memory, Message, PromptPart, PromptReport, RequestedCall
 from segue.domain.tool import Reference
-from segue.memory.history_window import Form, WindowCosts, WindowLimits, WindowParts, message_key, select_window
-from segue.memory.token_count import Count
-from segue.tools.normalize import Payload
-from segue.tools.outcome import Outcome
-from segue.tools.parts import BinaryPart, described
+from segue.memory.history_window import (
+    CountTokens,
+    ShownForm,
+    WindowCosts,
+    WindowLimits,
+    WindowParts,
+    message_key,
+    select_window,
+)
+from segue.models.reply import OPAQUE, estimated_input
+from segue.models.untrusted import clipped, fenced, without_notes
+from segue.tools.normalize import BinaryPart, Payload, described
+from segue.tools.run import CallOutcome
 
 MAX_BRIEF_CHARS = 2000
 LISTED = ("tool_call_id", "tool_name", "args", "status", "size_bytes", "summary", "identifiers")
@@ -89,14 +92,14 @@ class Prompt:
     before: tuple[PromptPart, ...]
 
 
-def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) -> Prompt:
+def build_prompt(session: SessionContent, limits: WindowLimits, count: CountTokens) -> Prompt:
     """Returns what the model is shown of a session, within `limits`. `count` gives the tokens of a text."""
     calls = {call.id: call for message in session.history for call in message.tool_calls}
     messages = {message_key(message): message for message in session.history}
     references = {reference.tool_call_id: reference for reference in session.earlier}
 
     @cache
-    def text(key: str, form: Form) -> str:
+    def text(key: str, form: ShownForm) -> str:
         return shown_text(messages[key], form, inline=session.inline, expired=session.expired)
 
     @cache
@@ -104,7 +107,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
         return listed_reference(references[call_id], session.expired)
 
     @cache
-    def cost(key: str, form: Form) -> int:
+    def cost(key: str, form: ShownForm) -> int:
         tokens = count(text(key, form)) + MESSAGE_TOKENS
         if (call := calls.get(key)) is not None:  # a call counts with its answer: both get shorter together
             tokens += count(as_json(shown_call(call, brief=form == "brief").args))
@@ -152,7 +155,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
 
 
 def request_parts(
-    before: Sequence[PromptPart], messages: Sequence[BaseMessage], tool_tokens: int, count: Count
+    before: Sequence[PromptPart], messages: Sequence[BaseMessage], tool_tokens: int, count: CountTokens
 ) -> PromptReport:
     """Returns the parts of a turn's request in their order. `before` are those of its prompt, which it begins with."""
     at = running_message(messages)
@@ -186,7 +189,7 @@ def to_model(
             return assistant_message(text, [shown_call(call, brief=call.id in brief) for call in message.tool_calls])
 
 
-def shown_text(message: Message, form: Form, *, inline: Mapping[str, str], expired: Collection[str]) -> str:
+def shown_text(message: Message, form: ShownForm, *, inline: Mapping[str, str], expired: Collection[str]) -> str:
     """Returns a stored message's content in this form. `inline` holds by tool call the results that can be whole."""
     match message.content, form:
         case dict() as reference, "brief":
@@ -250,7 +253,7 @@ def image_message(images: Mapping[str, Sequence[BinaryPart]]) -> SystemMessage:
     return SystemMessage(content)
 
 
-def fresh_result(tool_call_id: str, outcome: Outcome, *, max_bytes: int) -> str:
+def fresh_result(tool_call_id: str, outcome: CallOutcome, *, max_bytes: int) -> str:
     """Returns a result for the turn that made it, fenced: whole up to `max_bytes`, beyond that its head and tail."""
     shown = _head_and_tail(tool_call_id, outcome.payload, max_bytes=max_bytes)
     if outcome.error:

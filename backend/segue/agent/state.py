@@ -7,17 +7,15 @@ from typing import Any, TypedDict
 from langchain_core.messages import BaseMessage
 
 from segue.agent.stream_reply import StartedMessage
-from segue.domain.memory import Memory
-from segue.domain.session import AcknowledgementReport, PromptPart, WebSearchReport
+from segue.domain.session import AcknowledgementReport, Memory, PromptPart, WebSearchReport
 from segue.domain.tool import Reference, ToolCall
 from segue.language.detect_language import ENGLISH
 from segue.memory.short_term import ShortTermMemory
-from segue.plans.acknowledgement import Acknowledgement
-from segue.plans.conversation_language import conversation_language
+from segue.plans.acknowledgement import Acknowledgement, conversation_language
 from segue.plans.policy import WEB_SEARCH, SearchDecision, SearchReason
 from segue.plans.store import StoredPlan
-from segue.tools.outcome import Outcome
 from segue.tools.results import LedgerCall
+from segue.tools.run import CallOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class TurnInput(TypedDict):
     """
 
     message: str
-    attachments: Mapping[str, Outcome]
+    attachments: Mapping[str, CallOutcome]
     message_id: str
     message_count: int
     force_web_search: bool

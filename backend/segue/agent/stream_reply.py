@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage
 
 from segue.agent.context import TurnContext
-from segue.agent.llm.reply import Reply, ToolChoice
-from segue.agent.llm.streamed_answer import Listener
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
+from segue.models.reply import Reply, ToolChoiceMode
+from segue.models.streamed_answer import Listener
 
 MAX_REASONING_CHARS = 100_000  # of one reply
 
@@ -32,7 +32,7 @@ async def stream_reply(
     messages: Sequence[BaseMessage],
     tools: Sequence[ToolSpec] = (),
     *,
-    tool_choice: ToolChoice = "auto",
+    tool_choice: ToolChoiceMode = "auto",
 ) -> tuple[Reply, StartedMessage | None]:
     """Returns the model's reply and, if any of it was emitted, the message that `emit_message` has to end.
 

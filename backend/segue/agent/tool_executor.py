@@ -15,14 +15,10 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.agreed_calls import not_covered
+from segue.agent.agreed_calls import not_covered, runs_under_grant
 from segue.agent.context import TurnContext, WriteWithStart
-from segue.agent.llm import traced_call
-from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
-from segue.agent.session_grants import runs_under_grant
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.agent.turn_calls import TurnCalls, call_key
-from segue.domain.attachment import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.events import (
     CallEnded,
     CallProgressed,
@@ -33,21 +29,22 @@ from segue.domain.events import (
     ToolStateChanged,
 )
 from segue.domain.ids import new_id
-from segue.domain.session import RequestedCall
+from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.memory.history import NewMessage, append_message
-from segue.plans.call_policy import Deny, Ruling
+from segue.models import traced_call
+from segue.models.reply import ModelCall, Reply, opaque_parts
+from segue.plans.policy import Deny, Ruling
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import clean
-from segue.tools.outcome import Outcome, failed, lost
 from segue.tools.results import LedgerCall, PlanStep
-from segue.tools.run import run_tool
+from segue.tools.run import CallOutcome, failed, lost, run_tool
 
 Offer = Callable[[AsyncConnection, "TurnCalls", "ReadyCall", ToolAsks], Awaitable[None]]
-WriteWithEnd = Callable[[AsyncConnection, Outcome], Awaitable[None]]
+WriteWithEnd = Callable[[AsyncConnection, CallOutcome], Awaitable[None]]
 
 log = structlog.get_logger()
 
@@ -82,7 +79,7 @@ class SettledCall:
 
     request: RequestedCall
     tool: Tool | None
-    outcome: Outcome
+    outcome: CallOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +207,7 @@ async def record_start(
             context.emit(GrantUsed(call.id, call.name))
 
 
-async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: WriteWithEnd | None = None) -> Outcome:
+async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: WriteWithEnd | None = None) -> CallOutcome:
     """Runs a call if it may run at this moment, records how it ended, and returns that."""
     turn.ledger.setdefault(call.request.id, None)
     call = await _ruled(turn, call)
@@ -282,7 +279,7 @@ async def _run_together(
     gate = asyncio.Semaphore(turn.context.limits.max_parallel_calls)
 
     async def answer(call: ReadyCall | SettledCall) -> str:
-        async def hold(connection: AsyncConnection, outcome: Outcome) -> None:
+        async def hold(connection: AsyncConnection, outcome: CallOutcome) -> None:
             if outcome.asks is not None and offer is not None and isinstance(call, ReadyCall):
                 await offer(connection, turn, call, outcome.asks)
 
@@ -298,7 +295,7 @@ async def _run_together(
     return {key: task.result() for key, task in answers.items()}
 
 
-async def _run(context: TurnContext, call: ReadyCall) -> Outcome:
+async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
     identity = context.caller(call.request.id, call.answers)
     if _is_recorded(call.tool):
         identity = replace(identity, report=partial(_tell_progress, context, call.request.id))
@@ -321,7 +318,7 @@ def _tell_progress(
 
 
 async def _record_end(
-    turn: TurnCalls, call: ReadyCall | SettledCall, outcome: Outcome, also: WriteWithEnd | None
+    turn: TurnCalls, call: ReadyCall | SettledCall, outcome: CallOutcome, also: WriteWithEnd | None
 ) -> None:
     """Stores the outcome, the payload, the tool message and the tool's state, in one transaction."""
     context, tool = turn.context, call.tool
@@ -341,7 +338,7 @@ async def _record_end(
 
 
 async def _store_end(
-    connection: AsyncConnection, context: TurnContext, request: RequestedCall, outcome: Outcome
+    connection: AsyncConnection, context: TurnContext, request: RequestedCall, outcome: CallOutcome
 ) -> StoredEnd:
     now = context.clock()
     call, reference = await results.finish_call(
@@ -357,7 +354,7 @@ def _tell_end(turn: TurnCalls, end: StoredEnd) -> None:
     turn.context.emit(CallEnded(end.reference, end.message_id))
 
 
-def keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: Outcome) -> str:
+def keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: CallOutcome) -> str:
     """Returns what the model is shown of a call that has ended. One that took effect or may have is not run again."""
     max_bytes = SHOWN_BYTES if request.name == READ_ATTACHMENT else turn.context.limits.fresh_result_bytes
     answer = render_messages.fresh_result(request.id, outcome, max_bytes=max_bytes)
@@ -371,7 +368,7 @@ def _is_recorded(tool: Tool | None) -> bool:
     return tool is None or not tool.spec.ephemeral
 
 
-def _tool_outcome(outcome: Outcome) -> ToolOutcome:
+def _tool_outcome(outcome: CallOutcome) -> ToolOutcome:
     match outcome.status, outcome.fault:
         case "failed", "arguments":
             return "bad_arguments"

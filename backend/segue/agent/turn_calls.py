@@ -1,24 +1,31 @@
 """The calls of a turn so far: what they gave, which of them need no repeat, and which a yes.
 
 Runs nothing: `tool_executor.py` does.
+
+Marks the tools that the model's endpoint refuses, so that the session is offered them no more until a reset.
+
+Reads what the user says to a turn that runs, between two requests to the model.
+
+It is no yes to anything: what was approved and has not run yet is asked about again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.context import TurnContext
 from segue.agent.render_messages import image_message
-from segue.domain.memory import Memory
-from segue.domain.session import RequestedCall
+from segue.domain.events import ToolStateChanged
+from segue.domain.session import Memory, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec, canonical_args
-from segue.plans.call_policy import Ruling, rule
-from segue.plans.policy import needs_confirmation
+from segue.models.untrusted import without_notes
+from segue.plans.policy import Ruling, needs_confirmation, rule
 from segue.plans.store import StoredPlan
 from segue.tools.input_schema import accepts
-from segue.tools.outcome import Outcome
-from segue.tools.parts import IMAGES, BinaryPart
+from segue.tools.normalize import IMAGES, BinaryPart
+from segue.tools.run import CallOutcome
 
 MAX_IMAGES_BYTES = 6_000_000  # of a turn: every later request of it repeats them
 
@@ -104,7 +111,7 @@ class TurnCalls:
             self.rulings[key] = await rule(limits.before_call, call, tool.spec, who, timeout_s=timeout_s)
         return self.rulings[key]
 
-    def keep_images(self, request: RequestedCall, outcome: Outcome) -> None:
+    def keep_images(self, request: RequestedCall, outcome: CallOutcome) -> None:
         kept = []
         for part in outcome.payload.parts:
             if part.kind in IMAGES and part.size_bytes <= self.image_bytes_left:
@@ -117,3 +124,39 @@ class TurnCalls:
         """Returns the images of the calls that have ended since, in a message that goes behind their results."""
         images = {made: self.images.pop(made) for made in self.ledger if made in self.images}
         return [image_message(images)] if images else []
+
+
+async def mark_refused(turn: TurnCalls, left_out: Mapping[str, str]) -> None:
+    """Stores a refusal as the tool's state, with the provider's words by the tool's name."""
+    context = turn.context
+    for name, said in left_out.items():
+        spec = turn.tools[name].spec
+        async with context.transaction() as connection:
+            changed = await context.guard.mark_refused(connection, spec, said)
+        context.guard.marked_refused(spec, changed)
+        if changed.moved:
+            context.emit(ToolStateChanged(name, context.guard.state(spec)))
+
+
+WriteWithSteers = Callable[[AsyncConnection], Awaitable[None]]
+
+
+async def read_steers(turn: TurnCalls, conversation: list[BaseMessage], *, also: WriteWithSteers | None = None) -> bool:
+    """Adds what the user has said since to the conversation. Returns whether there was anything; `also` is written in
+    the same transaction then.
+    """
+    context = turn.context
+    if not await context.is_steered():
+        return False
+    async with context.transaction() as connection:
+        read = await context.read_steers(connection)
+        if read and also is not None:
+            await also(connection)
+    for steer in read:
+        conversation.append(HumanMessage(without_notes(str(steer.message.content))))
+        context.emit(steer)
+    turn.stored_messages += len(read)
+    if read:
+        turn.agreement = None
+        turn.approved.clear()
+    return bool(read)

@@ -15,9 +15,8 @@ from segue.api.deps import Services
 from segue.api.problems import app_problem, route_path
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
-from segue.identity.authenticator import Unauthorized
-from segue.identity.stream_tokens import user_of_token
-from segue.mcp.oauth.status import CALLBACK_PATH, DOCUMENT_PATH
+from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
+from segue.users.api_keys import Unauthorized, user_of_token
 
 OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi.json", CALLBACK_PATH, DOCUMENT_PATH})
 OPEN_FOLDER = "/assets/"

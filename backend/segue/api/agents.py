@@ -6,16 +6,15 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from segue.api.deps import IdentityDep, Ops, Services, ServicesDep
-from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
+from segue.api.problems import PROBLEMS, problems
 from segue.api.schemas import Page
 from segue.domain.agent import LIMITS
 from segue.domain.doc import doc
 from segue.domain.identity import Identity
 from segue.domain.plan import Confirm, ConfirmWords, Planning
-from segue.identity.audit import record_act
 from segue.plans.policy import WEB_SEARCH
-from segue.turns.agents import Speaker
+from segue.turns.snapshot import Speaker
+from segue.users.audit import record_act
 
 AgentId = Annotated[str, Path(description="One of the list.")]
 

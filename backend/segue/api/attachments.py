@@ -9,14 +9,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, router_of
-from segue.api.problem_codes import OF_FILES, problems
+from segue.api.problems import OF_FILES, problems
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
-from segue.domain.attachment import Attachment
 from segue.domain.errors import AppError, InvalidRequest
-from segue.memory.sessions import check_session
-from segue.tools.attachments import store
-from segue.tools.attachments.kinds import SERVED
-from segue.tools.parts import IMAGES
+from segue.domain.session import Attachment
+from segue.memory.session_store import check_session
+from segue.tools import attachment_store
+from segue.tools.attachment_texts import SERVED
+from segue.tools.normalize import IMAGES
 
 router = router_of("attachments", "/sessions/{session_id}/attachments")
 
@@ -80,7 +80,7 @@ async def list_attachments(
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await store.list_attachments(connection, caller, session_id, before=before, limit=limit + 1)
+        found = await attachment_store.list_attachments(connection, caller, session_id, before=before, limit=limit + 1)
     return page(found, limit, lambda each: each.id)
 
 
@@ -90,7 +90,7 @@ async def get_attachment(
 ) -> Response:
     """Loads a file as it was uploaded. An image may be shown, anything else is a download."""
     async with services.database.read_only() as connection:
-        file, content = await store.get_file(connection, caller, session_id, attachment_id)
+        file, content = await attachment_store.get_file(connection, caller, session_id, attachment_id)
     shown = "inline" if file.media_type in IMAGES else "attachment"
     headers = {
         "Content-Disposition": f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}",
@@ -106,4 +106,4 @@ async def delete_attachment(
 ) -> None:
     """Deletes a file and what was read from it. Messages still name it; what was said of it stays said."""
     async with services.database.transaction() as connection:
-        await store.delete_attachment(connection, caller, session_id, attachment_id)
+        await attachment_store.delete_attachment(connection, caller, session_id, attachment_id)

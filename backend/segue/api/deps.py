@@ -16,27 +16,26 @@ from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
 from segue.api.problems import PROBLEMS
+from segue.api.prometheus import Metrics
 from segue.db.engine import Database
 from segue.db.redis import Cache
-from segue.domain.clock import Clock
 from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import Identity, Operator
-from segue.domain.ids import Prefix, is_id
+from segue.domain.ids import Clock, Prefix, is_id
 from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.domain.telemetry import OpenSpan
-from segue.events.log import EventLog
+from segue.events.event_log import EventLog
 from segue.events.user_feed import UserFeeds
-from segue.identity.authenticator import Authenticator
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_servers import McpServers
 from segue.memory.long_term import LongTermMemory
-from segue.telemetry.metrics import Metrics
-from segue.tools.attachments.store import Attachments
+from segue.tools.attachment_store import Attachments
 from segue.tools.availability import ToolAvailability
-from segue.turns.agents import Agents
 from segue.turns.claims import Origin
 from segue.turns.limits import Limiter
 from segue.turns.service import TurnService
-from segue.usage.user_limits import LimitsInForce
+from segue.turns.snapshot import Agents
+from segue.users.api_keys import Authenticator
+from segue.users.user_limits import LimitsInForce
 
 if TYPE_CHECKING:  # not needed without logins
     from segue.mcp.oauth.logins import Logins

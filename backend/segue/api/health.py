@@ -1,15 +1,27 @@
-"""Health checks: whether the process is alive, and whether it can run turns."""
+"""Health checks: whether the process is alive, and whether it can run turns.
 
-from typing import Literal
+The route that Prometheus scrapes: metrics of this process, and of what all processes share, read from the stores.
 
-from fastapi import APIRouter, Response
+The route of the doctor: what is wrong with the service, or with one session. HTTP only.
+"""
 
-from segue.api.deps import Services, ServicesDep
-from segue.api.problems import PROBLEMS
+import asyncio
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from segue.api.deps import Ops, Services, ServicesDep, may_read_metrics, router_of
+from segue.api.problems import PROBLEMS, problems
+from segue.api.prometheus import CONTENT_TYPE, SharedState, shared_metrics
 from segue.db.causes import StorageUnavailable
-from segue.identity.authenticator import Unauthorized
+from segue.domain.errors import AppError, NotFound
+from segue.domain.ids import is_id
+from segue.domain.telemetry import Backlog
+from segue.events.outbox import read_pending
 from segue.mcp.status import STDERR_SHOWN
-from segue.turns.queries import CHANGES_NOTHING
+from segue.turns.queries import CHANGES_NOTHING, read_backlog
+from segue.users.api_keys import Unauthorized
+from segue.users.audit import record_act
 from segue.version import VERSION
 
 Condition = Literal["ok", "down"]
@@ -71,3 +83,65 @@ async def _anyone_operates(services: Services) -> bool:
         return "ops" in (await services.authenticator.identify(None)).scopes
     except Unauthorized:
         return False
+
+
+READ_TIMEOUT_S = 1.0
+
+metrics_router = APIRouter(tags=["ops"], responses=PROBLEMS)
+
+
+@metrics_router.get(
+    "/metrics",
+    dependencies=[Depends(may_read_metrics)],
+    response_class=Response,
+    responses={
+        200: {"description": "In Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **problems("forbidden"),
+    },
+)
+async def metrics(services: ServicesDep) -> Response:
+    """Gives the metrics in Prometheus' text format. For the scope `ops`, or with METRICS_PUBLIC for all. A store
+    that is away costs only what it knows.
+    """
+    (backlog, outbox), jobs, failed = await asyncio.gather(
+        _of_postgres(services), services.turns.queue.waiting(), _globally_failed_tools(services)
+    )
+    shared = SharedState(backlog=backlog, jobs=jobs, tools_failed=failed, outbox=outbox)
+    return Response(services.metrics.text(shared_metrics(shared)), media_type=CONTENT_TYPE)
+
+
+async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, float] | None]:
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S), services.database.read_only() as connection:
+            return await read_backlog(connection), await read_pending(connection)
+    except (AppError, TimeoutError):
+        return None, None
+
+
+async def _globally_failed_tools(services: Services) -> dict[str, bool] | None:
+    failed = await services.tools.failed_for_all()
+    return None if services.cache.degraded else {name: name in failed for name in services.tools.tools()}
+
+
+doctor_router = router_of("ops", "/ops/doctor")
+
+
+@doctor_router.get("", responses=problems("forbidden", "session_not_found"))
+async def examine(
+    services: ServicesDep,
+    operator: Ops,
+    *,
+    session_id: Annotated[str | None, Query(max_length=200, description="A session of any user.")] = None,
+) -> dict[str, Any]:
+    """Says what `segue doctor --json` says: `healthy`, the `problems` and what to do, and what was found of each part.
+    Asks the model a word, so it takes a second or more. For the scope `ops`; what was said in a session, as the goal
+    of its plan, is only for `ops:content`.
+    """
+    if session_id is not None and not is_id("ses", session_id):
+        raise NotFound("session")
+    words = session_id is not None and "ops:content" in operator.scopes
+    found = await services.examine(session_id, words=words)
+    if words:
+        async with services.database.transaction() as connection:
+            await record_act(connection, operator, "read_session", session_id=session_id)
+    return found

@@ -1,21 +1,46 @@
-"""Routes to the MCP servers of this process. HTTP only."""
+"""Routes to the MCP servers of this process. HTTP only.
 
+The caller's logins at MCP servers, and where an authorization server sends a browser back. HTTP only.
+
+The callback is open: its `state` is the proof, and works once. Its page has no script and says nothing secret.
+
+The prompts that MCP servers offer to users. HTTP only.
+"""
+
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated
+from html import escape
+from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Path
+from fastapi import APIRouter, Path, Request
+from pydantic import Field
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from segue.api.deps import Ops, Services, ServicesDep, router_of
-from segue.api.problem_codes import problems
+from segue.api.deps import Caller, IdentityDep, Ops, Services, ServicesDep, router_of
+from segue.api.problems import problems
+from segue.api.schemas import Body, Page
 from segue.domain.doc import doc
-from segue.domain.errors import NotFound
-from segue.identity.audit import record_act
-from segue.mcp.status import McpServerStatus
-from segue.tools.definitions import definition_changes
+from segue.domain.errors import AppError, NotFound
+from segue.mcp.status import (
+    CALLBACK_PATH,
+    DOCUMENT_PATH,
+    BegunLogin,
+    FilledPrompt,
+    LoginRefused,
+    McpLogin,
+    McpPrompt,
+    McpServerStatus,
+)
+from segue.tools.catalog import definition_changes
+from segue.users.audit import record_act
+
+if TYPE_CHECKING:
+    from segue.mcp.oauth.logins import Logins
+
 
 router = router_of("ops", "/mcp/servers")
 
-McpServerName = Annotated[str, Path(max_length=64, description="A server of mcp.json that is not switched off.")]
+ConfiguredServer = Annotated[str, Path(max_length=64, description="A server of mcp.json that is not switched off.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +61,7 @@ async def list_mcp_servers(services: ServicesDep, _: Ops) -> McpServerList:
 
 
 @router.post("/{mcp_server}/reconnect", status_code=202, responses=problems("forbidden"))
-async def reconnect_mcp_server(mcp_server: McpServerName, services: ServicesDep, operator: Ops) -> McpServerStatus:
+async def reconnect_mcp_server(mcp_server: ConfiguredServer, services: ServicesDep, operator: Ops) -> McpServerStatus:
     """Ends the connection of this process to a server once its calls have ended, and opens the next at once; new calls
     wait for it. One at a time: a second request while that lasts changes nothing. For the scope `ops`.
     """
@@ -60,3 +85,104 @@ async def _status(services: Services, name: str) -> McpServerStatus:
         if server.name == name:
             return server
     raise NotFound("mcp_server")
+
+
+logins_router = router_of("mcp", "/mcp")
+browser_router = APIRouter(include_in_schema=False)
+
+LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
+
+_MAX_CHARS = 8192  # of what a server sends a browser back with
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+@logins_router.get("/logins")
+async def list_mcp_logins(services: ServicesDep, caller: Caller) -> Page[McpLogin]:
+    """Lists the MCP servers at which users log in, and how the caller stands there."""
+    return Page(await services.mcp_logins.of(caller) if services.mcp_logins else [], None)
+
+
+@logins_router.post("/servers/{mcp_server}/login", status_code=201, responses=problems("mcp_login_unavailable"))
+async def begin_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> BegunLogin:
+    """Begins a login of the caller's at an MCP server. One that there is stays until the new one is finished."""
+    return await _logins(services).begin(caller, mcp_server)
+
+
+@logins_router.delete("/servers/{mcp_server}/login", status_code=204)
+async def end_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> None:
+    """Ends the caller's login, also at the authorization server if that can be told. Nothing happens without one."""
+    await _logins(services).end(caller, mcp_server)
+
+
+@browser_router.get(CALLBACK_PATH)
+async def finish_mcp_login(request: Request) -> Response:
+    services: Services = request.state.services
+    given = {name: _only(request, name) for name in ("state", "code", "iss", "error")}
+    state = given.pop("state")
+    if services.mcp_logins is None or not state:
+        return _page("This is no login", "It names no login that was begun here.", 400)
+    try:
+        finished = await services.mcp_logins.finish(state, **given)
+    except LoginRefused as refused:
+        return _page("You are not logged in", str(refused), 400)
+    if services.mcp is not None:
+        await services.mcp.welcome(finished.owner, finished.server)
+    with suppress(AppError):  # such as a limit: the login stands, and the user goes on in words
+        await services.turns.done_elsewhere(finished.owner, finished.key)
+    return _page(
+        "You are logged in", f"{finished.owner} is logged in at {finished.server}. You can close this page.", 200
+    )
+
+
+@browser_router.get(DOCUMENT_PATH)
+async def describe_client(request: Request) -> Response:
+    services: Services = request.state.services
+    if services.mcp_logins is None:
+        raise NotFound("mcp_server")
+    return JSONResponse(services.mcp_logins.document())
+
+
+def _logins(services: Services) -> "Logins":
+    if services.mcp_logins is None:
+        raise NotFound("mcp_server")
+    return services.mcp_logins
+
+
+def _only(request: Request, name: str) -> str | None:
+    """A parameter that is there once and is not too long; sent twice, it means nothing."""
+    values = request.query_params.getlist(name)
+    return values[0] if len(values) == 1 and 0 < len(values[0]) <= _MAX_CHARS else None
+
+
+def _page(title: str, text: str, status: int) -> HTMLResponse:
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+    return HTMLResponse(f"{head}<h1>{escape(title)}</h1><p>{escape(text)}</p>", status, _HEADERS)
+
+
+prompts_router = router_of("tools", "/mcp/prompts")
+
+
+class WantedPrompt(Body):
+    """Which prompt of a server, and what it is filled with."""
+
+    name: Annotated[str, Field(max_length=200, description="One of the list.")]
+    arguments: Annotated[dict[str, str], Field(default_factory=dict, max_length=20, description="By name.")]
+
+
+@prompts_router.get("")
+async def list_prompts(services: ServicesDep, identity: IdentityDep) -> Page[McpPrompt]:
+    """Lists the prompts that the MCP servers offer, as they are worded there. A server that is away offers none."""
+    return Page(await services.mcp.prompts(identity.user), None)
+
+
+@prompts_router.post("/{mcp_server}", responses=problems("mcp_prompt_not_found", "mcp_server_failed"))
+async def fill_prompt(
+    mcp_server: ConfiguredServer, body: WantedPrompt, services: ServicesDep, identity: IdentityDep
+) -> FilledPrompt:
+    """Fills a prompt with its arguments. Nothing is sent to a session: the user says what they like of it."""
+    return await services.mcp.fill_prompt(identity.user, mcp_server, body.name, body.arguments)

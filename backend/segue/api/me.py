@@ -1,19 +1,43 @@
-"""Who the caller is, all that is stored of them, and the end of it."""
+"""Who the caller is, all that is stored of them, and the end of it.
+
+Routes to list, search, add and delete the caller's durable facts.
+
+Routes to what model calls took. HTTP only.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import Query
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
 from starlette.responses import StreamingResponse
 
-from segue.api.deps import Caller, IdentityDep, Services, ServicesDep, router_of
-from segue.api.problem_codes import problems
+from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
+from segue.api.problems import problems
+from segue.api.schemas import (
+    Cursor,
+    Limit,
+    MemoryChanges,
+    NewMemory,
+    Page,
+    Seq,
+    decode_cursor,
+    invalid_cursor,
+    page,
+    page_of_placed,
+)
 from segue.db.engine import Database
-from segue.db.erasure import ErasedRows, erase_user
-from segue.db.personal_data import line_of, rows_of_user
+from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.doc import doc
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.identity import MAX_USER_CHARS
+from segue.domain.ids import id_pattern
+from segue.domain.session import Memory, NewFact, UnreadableMemory
+from segue.memory import facts
+from segue.turns.jobs.learn_facts import cancel_extraction
+from segue.users.ledger import Group, UsageTotal, list_usage
 
 router = router_of("me", "/me")
 
@@ -30,7 +54,7 @@ class Me:
     groups: Annotated[list[str], doc("As the token or the key has them.")]
 
 
-Confirm = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
+ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
 
 
 @router.get("")
@@ -48,7 +72,7 @@ async def export_me(services: ServicesDep, caller: Caller) -> StreamingResponse:
 
 
 @router.delete("", responses=problems("not_confirmed"))
-async def erase_me(services: ServicesDep, caller: Caller, confirm: Confirm) -> ErasedRows:
+async def erase_me(services: ServicesDep, caller: Caller, confirm: ConfirmedUser) -> ErasedRows:
     """Removes all that is stored of the caller, API keys too, as `segue erase` does, and revokes logins at MCP servers.
     It cannot be undone. One that was cut off goes on when it is repeated.
     """
@@ -81,3 +105,112 @@ async def erase_all(services: Services, owner: str) -> ErasedRows:
 async def _lines(database: Database, owner: str) -> AsyncIterator[str]:
     async for table, row in rows_of_user(database, owner):
         yield line_of(table, row)
+
+
+memories_router = router_of("memories", "/memories")
+
+ToldIn = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
+
+_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(
+    tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]]
+)
+
+
+@memories_router.get("", responses=problems("query_in_session"))
+async def list_memories(
+    services: ServicesDep,
+    caller: Caller,
+    query: Annotated[str | None, Query(max_length=500, description="What they are to be about.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    session_id: Annotated[str | None, Query(max_length=200, description="Only those that were told in it.")] = None,
+) -> Page[Memory | UnreadableMemory]:
+    """Lists the caller's facts. Newest first; with a query those it finds, best first, on one page."""
+    if query:
+        if session_id is not None:
+            detail = "Ask for the facts of a session or for those that a query finds, not for both."
+            raise AppError("query_in_session", status=422, title="No query in a session", detail=detail)
+        if cursor is not None:
+            raise invalid_cursor()
+        return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
+    before = decode_cursor(cursor, _MEMORY_POSITION)
+    async with services.database.read_only() as connection:
+        found = await facts.list_facts(connection, caller, before=before, limit=limit + 1, session_id=session_id)
+    return page_of_placed(found, limit)
+
+
+@memories_router.post("", status_code=201)
+async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
+    """Notes a fact. One that is known already is given as it is."""
+    async with services.database.autocommit() as connection:
+        fact = await facts.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
+    services.long_term.noted(caller, fact)
+    return fact
+
+
+@memories_router.delete("", status_code=204)
+async def delete_memories(session_id: ToldIn, services: ServicesDep, caller: Caller) -> None:
+    """Deletes the facts that were told in a session. Also notes nothing more of what has been said in it so far."""
+    async with services.database.transaction() as connection:
+        await cancel_extraction(connection, caller, session_id)
+        await facts.delete_facts_of_session(connection, caller, session_id)
+
+
+@memories_router.patch("/{memory_id}", responses=problems("memory_exists"))
+async def change_memory(
+    memory_id: MemoryId, body: MemoryChanges, services: ServicesDep, caller: Caller
+) -> Memory | UnreadableMemory:
+    """Changes a fact."""
+    async with services.database.autocommit() as connection:
+        return await facts.change_fact(connection, caller, memory_id, content=body.content, kind=body.kind)
+
+
+@memories_router.delete("/{memory_id}", status_code=204)
+async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
+    """Deletes a fact."""
+    async with services.database.autocommit() as connection:
+        await facts.delete_fact(connection, caller, memory_id)
+
+
+DEFAULT_DAYS = 30
+MAX_DAYS = 366
+
+usage_router = router_of("usage")
+
+Day = Annotated[date, Field(ge=date(2000, 1, 1))]
+_Key = Annotated[str, StringConstraints(max_length=500, pattern="^[^\x00]*$")]
+_USAGE_POSITION: TypeAdapter[str] = TypeAdapter(_Key)
+
+
+class UsageQuery(BaseModel):
+    """What to add up, and by what."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    from_: Annotated[Day | None, Field(alias="from"), doc("The first UTC day, 29 days before `to` by default.")] = None
+    to: Annotated[Day | None, doc("The last UTC day, today by default.")] = None
+    group: Annotated[Group, doc("What to add up by. `user` is for ops.")] = "day"
+    user: Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$"), doc("For ops.")] = None
+    limit: Annotated[int, Field(ge=1, le=200), doc("How many items to give at most.")] = 50
+    cursor: Annotated[str | None, Field(max_length=500), doc("`next_cursor` of the page before, as it is.")] = None
+
+
+@usage_router.get("/usage", responses=problems("forbidden"))
+async def get_usage(
+    services: ServicesDep, identity: IdentityDep, asked: Annotated[UsageQuery, Query()]
+) -> Page[UsageTotal]:
+    """Adds up what turns, summaries and facts took. The caller's; with the scope `ops` also another user's, or each."""
+    if asked.user is not None or asked.group == "user":
+        require_ops(identity)
+    last = asked.to or services.clock().date()
+    first = asked.from_ or last - timedelta(days=DEFAULT_DAYS - 1)
+    if not 0 <= (last - first).days < MAX_DAYS:
+        detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
+        raise InvalidRequest(detail)
+    owner = asked.user if asked.user is not None or asked.group == "user" else identity.user
+    after = decode_cursor(asked.cursor, _USAGE_POSITION)
+    async with services.database.read_only() as connection:
+        found = await list_usage(
+            connection, owner, first=first, last=last, group=asked.group, after=after, limit=asked.limit + 1
+        )
+    return page(found, asked.limit, lambda item: item.key or "")

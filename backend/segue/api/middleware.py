@@ -18,10 +18,9 @@ from segue.api.access_control import METRICS_PATH
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, http_problem, route_path
+from segue.api.prometheus import METHODS
 from segue.domain.errors import AppError
-from segue.domain.telemetry import RequestAnswered, Span, trace_of
-from segue.telemetry.metrics import METHODS
-from segue.telemetry.tracing import untraced
+from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
 from segue.version import VERSION
 
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

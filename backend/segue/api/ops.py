@@ -1,7 +1,10 @@
-"""Routes for operators: turns and sessions of every user, without what was said. HTTP only."""
+"""Routes for operators: turns and sessions of every user, without what was said. HTTP only.
+
+The route of the overview for operators: how the service does now and did in the last hour or day. HTTP only.
+"""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,7 +14,7 @@ from starlette.responses import StreamingResponse
 
 from segue.api.deps import Ops, Services, ServicesDep, SessionId, TurnId, router_of
 from segue.api.me import AS_LINES, as_lines
-from segue.api.problem_codes import problems
+from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.db.engine import Database
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
@@ -20,14 +23,15 @@ from segue.domain.identity import MAX_USER_CHARS, Operator
 from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
 from segue.domain.session import Message, Session, TurnStatus, UnreadableMessage
-from segue.domain.tool_state import ToolState
+from segue.domain.tool import ToolState
 from segue.events.outbox import OutboxState, read_outbox, retry_all
-from segue.identity.audit import Act, Action, list_acts, record_act
+from segue.history.figures import Period, WindowFigures, figures_of
+from segue.history.operations import OpsTurn, TurnTimeline, find_any, list_any, timeline_of, with_activity
 from segue.memory.history import list_messages
-from segue.memory.sessions import get_session, owner_of
-from segue.plans.approvals import OpsApproval, list_all_approvals
-from segue.turns.operations import OpsTurn, find_any, list_any, with_activity
-from segue.turns.timeline import TurnTimeline, timeline_of
+from segue.memory.session_store import get_session, owner_of
+from segue.plans.approvals import OpsApproval, count_approvals, list_all_approvals
+from segue.turns.queries import TurnsOverview, overview
+from segue.users.audit import Act, AuditedAction, list_acts, record_act
 
 MESSAGES_SHOWN = 50
 FAILED_SHOWN = 5
@@ -182,7 +186,7 @@ async def list_audit(
     services: ServicesDep,
     _: Ops,
     *,
-    action: Annotated[Action | None, Query(description="Only these acts.")] = None,
+    action: Annotated[AuditedAction | None, Query(description="Only these acts.")] = None,
     actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -199,14 +203,14 @@ async def export_audit(
     services: ServicesDep,
     _: Ops,
     *,
-    action: Annotated[Action | None, Query(description="Only these acts.")] = None,
+    action: Annotated[AuditedAction | None, Query(description="Only these acts.")] = None,
     actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
 ) -> StreamingResponse:
     """Exports what operators did, as JSON, an act of `GET /ops/audit` a line. Newest first. For the scope `ops`."""
     return as_lines(_lines_of_acts(services.database, action, actor))
 
 
-async def _lines_of_acts(database: Database, action: Action | None, actor: str | None) -> AsyncIterator[str]:
+async def _lines_of_acts(database: Database, action: AuditedAction | None, actor: str | None) -> AsyncIterator[str]:
     before: int | None = None
     while True:
         async with database.read_only() as connection:
@@ -257,3 +261,45 @@ async def _content(services: Services, owner: str, session: Session, operator: O
 def _plan(plan: Plan) -> OpsPlan:
     steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps)
     return OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps)
+
+
+overview_router = router_of("ops", "/ops/overview")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWork(TurnsOverview):
+    """What there is to do at this moment, in all processes together."""
+
+    approvals_waiting: Annotated[int, doc("Plans that wait for their user's yes.")]
+    instances: Annotated[int | None, doc("Processes that take turns; null if Redis does not say.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """How the service does."""
+
+    __pydantic_config__ = BUILT_AT_FIRST_USE
+
+    window: Annotated[Period, doc("What the figures are of.")]
+    at: Annotated[datetime, doc("When it was asked.")]
+    now: Annotated[OpenWork, doc("What there is to do.")]
+    figures: Annotated[WindowFigures, doc("What was done, and how it went.")]
+
+
+@overview_router.get("", responses=problems("forbidden"))
+async def get_overview(
+    services: ServicesDep,
+    _: Ops,
+    *,
+    window: Annotated[Period, Query(description="The last 60 minutes, or the last 96 quarters of an hour.")] = "hour",
+) -> Overview:
+    """Shows how the service does: turns, latency, errors, tokens and costs over time, and what there is to do now. Each
+    turn counts when its message was accepted. For the scope `ops`.
+    """
+    at = services.clock()
+    async with services.database.read_only() as connection:
+        figures = await figures_of(connection, window, now=at)
+        now = await overview(connection)
+        waiting = await count_approvals(connection, now=at)
+    work = OpenWork(**asdict(now), approvals_waiting=waiting, instances=await services.turns.queue.workers())
+    return Overview(window, at, work, figures)

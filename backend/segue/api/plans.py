@@ -1,21 +1,25 @@
-"""Routes to read plans, to decide on the step that waits for the user, and to what is remembered of decisions."""
+"""Routes to read plans, to decide on the step that waits for the user, and to what is remembered of decisions.
+
+Routes to what waits for the caller's yes in all their sessions, and to decide on several at once.
+"""
 
 from typing import Annotated
 
-from fastapi import Path, Response
+from fastapi import Path, Request, Response
 from pydantic import Field, TypeAdapter
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import AskingDep
-from segue.api.deps import Caller, ServicesDep, SessionId, router_of
-from segue.api.events import OR_EVENTS, answer_or_events, wants_events
-from segue.api.problem_codes import OF_DECISIONS, problems
-from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_cursor, id_position, page
-from segue.domain.errors import AppError
+from segue.api.chat import AcceptedTurn, AskingDep, events_url
+from segue.api.deps import Caller, OriginDep, ServicesDep, SessionId, router_of
+from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
+from segue.api.problems import OF_DECISIONS, problems
+from segue.api.schemas import Cursor, Decisions, Limit, Page, PlanDecision, decode_cursor, id_position, page
+from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
-from segue.memory.sessions import check_session, get_session
-from segue.plans import grants, store
+from segue.memory.session_store import check_session, get_session
+from segue.plans import approvals, store
+from segue.plans.approvals import Approval, list_approvals
 from segue.turns.store import once
 
 router = router_of("plans", "/sessions/{session_id}")
@@ -63,12 +67,12 @@ async def decide(session_id: SessionId, body: PlanDecision, asking: AskingDep) -
 @router.get("/grants")
 async def list_grants(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[grants.Grant]:
+) -> Page[approvals.Grant]:
     """Lists the tools that need not ask again in this session. By name."""
     after, tools = decode_cursor(cursor, _TOOL), services.tools.tools()
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await grants.list_grants(connection, session_id, tools, after=after, limit=limit + 1)
+        found = await approvals.list_grants(connection, session_id, tools, after=after, limit=limit + 1)
     return page(found, limit, lambda grant: grant.tool)
 
 
@@ -82,8 +86,38 @@ async def revoke_grant(
     """Lets a tool ask again. The next call of a turn that runs asks already."""
     async with services.database.transaction() as connection:
         await check_session(connection, caller, session_id)
-        if await grants.revoke(connection, session_id, tool):
+        if await approvals.revoke(connection, session_id, tool):
             return
     services.tools.specs(tool)
     detail = f"{tool} asks in this session as it is: nothing is remembered for it."
     raise AppError("no_grant", status=404, title="No grant", detail=detail)
+
+
+approvals_router = router_of("plans", "/approvals")
+
+
+@approvals_router.get("")
+async def get_approvals(
+    services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+) -> Page[Approval]:
+    """Lists what waits for the caller's yes in all sessions. The newest plan first."""
+    before = decode_cursor(cursor, _POSITION)
+    async with services.database.read_only() as connection:
+        found = await list_approvals(connection, caller, before=before, limit=limit + 1, now=services.clock())
+    return page(found, limit, lambda each: each.plan_id)
+
+
+@approvals_router.post("/decisions", status_code=202, responses=problems("session_not_found", *OF_DECISIONS))
+async def decide_several(
+    body: Decisions, services: ServicesDep, caller: Caller, http: Request, origin: OriginDep
+) -> Page[AcceptedTurn]:
+    """Decides on plans of several sessions. All are accepted, or none: then the problem's `session_id` says which could
+    not be. The turns are those of `items`, in their order.
+    """
+    wanted = {each.session_id: each.button for each in body.items}
+    if len(wanted) < len(body.items):
+        detail = "A session is named twice. It has one plan at most, and a decision is made once."
+        raise InvalidRequest(detail)
+    admitted = await services.turns.decide_several(caller, wanted, origin=origin)
+    turns = [admitted[each.session_id] for each in body.items]
+    return Page([AcceptedTurn(each.turn.turn_id, each.status, events_url(http, each.turn)) for each in turns], None)

@@ -21,17 +21,13 @@ from pydantic import (
 )
 
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.attachment import MAX_ATTACHMENTS
-from segue.domain.clock import known_zone
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.identity import MAX_USER_CHARS, SCOPES, Scope, known_user
-from segue.domain.ids import Prefix, id_pattern
-from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
+from segue.domain.ids import Prefix, id_pattern, known_zone
 from segue.domain.plan import Button, Pressed
-from segue.domain.session import Rating
-from segue.domain.tool import Remember, canonical_args
-from segue.domain.tool_state import ManualStatus
+from segue.domain.session import MAX_ATTACHMENTS, MAX_CONTENT_CHARS, MemoryKind, Rating
+from segue.domain.tool import ManualStatus, RememberFor, canonical_args
 from segue.turns.store import OnBusy
 
 MAX_MESSAGE_CHARS = 32_000
@@ -50,16 +46,16 @@ def _bounded(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 Item = TypeVar("Item")
-Position = TypeVar("Position")
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+CursorPosition = TypeVar("CursorPosition")
+FilledText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Title = Annotated[str, Field(max_length=200)]
 Name = Annotated[str, Field(max_length=200)]
-Content = Annotated[Text, Field(max_length=MAX_CONTENT_CHARS)]
+Content = Annotated[FilledText, Field(max_length=MAX_CONTENT_CHARS)]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")]
 TimeZone = Annotated[str, AfterValidator(known_zone)]
 _ISO = TypeAdapter(Annotated[str, Field(strict=True, pattern=r"^\d{4}-\d\d-\d\dT")])  # no number, as pydantic takes
 Moment = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_ISO.validate_python)]
-User = Annotated[str, Field(max_length=MAX_USER_CHARS), AfterValidator(known_user)]
+KnownUser = Annotated[str, Field(max_length=MAX_USER_CHARS), AfterValidator(known_user)]
 UserLimit = Annotated[int, Field(ge=0, le=2**53)]
 Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS), AfterValidator(_bounded)]
 
@@ -101,7 +97,7 @@ class Delivery(Body):
 class EditedMessage(Delivery):
     """What the user says instead."""
 
-    message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS), doc("What the user says.")]
+    message: Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS), doc("What the user says.")]
     attachments: Annotated[
         list[Annotated[str, Field(max_length=200)]],
         Field(max_length=MAX_ATTACHMENTS),
@@ -126,10 +122,10 @@ class PlanDecision(Body):
     version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that the user was shown.")
     args: Annotated[dict[str, Any] | None, doc("With `confirm`: in the place of the step's.")] = None
     message: Annotated[
-        Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("With `amend`: what is to be otherwise.")
+        Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("With `amend`: what is to be otherwise.")
     ] = None
     remember: Annotated[
-        Remember | None, doc("With `confirm`: the tool, as it is defined now, need not ask again in this session.")
+        RememberFor | None, doc("With `confirm`: the tool, as it is defined now, need not ask again in this session.")
     ] = None
     answer: Annotated[
         dict[str, Any] | None, doc("With `confirm`, if the step `asks` by a form: what the user filled in.")
@@ -218,9 +214,9 @@ class FleetReset(ToolReset):
 class KeyToMake(Body):
     """An API key to make."""
 
-    user: Annotated[User, doc("Whose it is.")]
+    user: Annotated[KnownUser, doc("Whose it is.")]
     scopes: Annotated[list[Scope], Field(max_length=len(SCOPES)), doc("What else it may do.")] = []
-    name: Annotated[Annotated[Text, Field(max_length=200)] | None, doc("What it is for.")] = None
+    name: Annotated[Annotated[FilledText, Field(max_length=200)] | None, doc("What it is for.")] = None
     expires_at: Annotated[Moment | None, doc("When it ends; null for never.")] = None
 
 
@@ -285,7 +281,7 @@ def encode_cursor(position: object) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
 
 
-def decode_cursor(cursor: str | None, position: TypeAdapter[Position]) -> Position | None:
+def decode_cursor(cursor: str | None, position: TypeAdapter[CursorPosition]) -> CursorPosition | None:
     """Returns the position in a cursor, None without one.
 
     Raises AppError `invalid_cursor` if `page` cannot have made it.
@@ -301,7 +297,7 @@ def id_position(prefix: Prefix) -> TypeAdapter[str]:
     return TypeAdapter(Annotated[str, Field(pattern=id_pattern(prefix))])
 
 
-def page_of_placed(found: list[tuple[Item, Position]], limit: int) -> Page[Item]:
+def page_of_placed(found: list[tuple[Item, CursorPosition]], limit: int) -> Page[Item]:
     """Makes a page of items that come with their positions."""
     listed = page(found, limit, lambda each: each[1])
     return Page([item for item, _ in listed.items], listed.next_cursor)

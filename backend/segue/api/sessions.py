@@ -1,5 +1,11 @@
-"""Routes to create, list, read, change and delete sessions, and to read their messages and memory."""
+"""Routes to create, list, read, change and delete sessions, and to read their messages and memory.
 
+The route that exports a session without secrets: as a recording for `segue replay`, or as Markdown for people.
+
+Routes to say what one thinks of an answer, and for operators to read it.
+"""
+
+import asyncio
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
@@ -7,42 +13,64 @@ from typing import Annotated, Literal
 
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
+from starlette.responses import Response
 
-from segue.api.deps import BranchId, Caller, IdentityDep, OriginDep, Services, ServicesDep, SessionId, router_of
-from segue.api.problem_codes import problems
+from segue.api.deps import (
+    BranchId,
+    Caller,
+    IdentityDep,
+    MessageId,
+    Ops,
+    OriginDep,
+    Services,
+    ServicesDep,
+    SessionId,
+    router_of,
+)
+from segue.api.problems import problems
 from segue.api.schemas import (
     BY_SEQ,
     Cursor,
     Limit,
+    MessageFeedback,
     NewSession,
     Page,
     SessionChanges,
     decode_cursor,
     encode_cursor,
     page,
+    page_of_placed,
 )
 from segue.domain.doc import doc
+from segue.domain.errors import AppError
 from segue.domain.ids import id_pattern
-from segue.domain.memory import Memory, UnreadableMemory
+from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.domain.session import (
+    Feedback,
     FoundSession,
+    Memory,
     Message,
     MessageOfTurn,
     PromptReport,
+    Rating,
     Session,
+    UnreadableMemory,
     UnreadableMessage,
     UnreadableSession,
 )
 from segue.events import user_feed
-from segue.memory import facts, history, sessions
+from segue.history.export import as_markdown, load_conversation, make_recording
+from segue.memory import facts, history, session_store
+from segue.memory.history import get_message
 from segue.memory.session_search import SearchPosition, search_sessions
+from segue.memory.session_store import list_feedback, set_feedback
 from segue.memory.short_term import ShortTermMemory
-from segue.turns.context import working_memory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
+from segue.turns.snapshot import working_memory
 
 FACTS_SHOWN = 50
 
-Words = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
+AllWords = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
 Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or newest first.")]
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
 InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
@@ -72,7 +100,7 @@ async def create_session(body: NewSession, services: ServicesDep, caller: Caller
     """Makes a session."""
     services.agents.check(body.agent, caller, origin.groups, status=422)
     async with services.database.autocommit() as connection:
-        session = await sessions.create_session(
+        session = await session_store.create_session(
             connection,
             caller,
             title=body.title,
@@ -91,7 +119,7 @@ async def list_sessions(
     services: ServicesDep,
     caller: Caller,
     *,
-    query: Words = None,
+    query: AllWords = None,
     archived: Annotated[bool, Query(description="Those that are, or those that are not.")] = False,
     pinned: Annotated[bool | None, Query(description="Only those that are, or that are not.")] = None,
     limit: Limit = 50,
@@ -105,7 +133,7 @@ async def list_sessions(
         return await _search(services, caller, words, archived=archived, pinned=pinned, limit=limit, cursor=cursor)
     before = decode_cursor(cursor, _ACTIVITY)
     async with services.database.read_only() as connection:
-        found = await sessions.list_sessions(
+        found = await session_store.list_sessions(
             connection, caller, archived=archived, pinned=pinned, before=before, limit=limit + 1
         )
     return page(found, limit, lambda session: [session.updated_at, session.id])
@@ -135,7 +163,7 @@ async def _search(
 async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session | UnreadableSession:
     """Shows a session."""
     async with services.database.read_only() as connection:
-        return await sessions.get_session(connection, caller, session_id)
+        return await session_store.get_session(connection, caller, session_id)
 
 
 @router.patch("/{session_id}", responses=problems("unknown_agent"))
@@ -149,7 +177,7 @@ async def update_session(
     if "time_zone" in changes:
         changes["time_zone"] = body.time_zone or services.time_zone
     async with services.database.autocommit() as connection:
-        session = await sessions.update_session(connection, caller, session_id, changes=changes)
+        session = await session_store.update_session(connection, caller, session_id, changes=changes)
     if "title" in changes:
         services.events.tell(caller, user_feed.session_titled(session))
     return session
@@ -180,7 +208,7 @@ async def list_messages(
     after = reached if reached is not None and not newest_first else 0
     below = min(before, reached) if reached is not None and newest_first else before
     async with services.database.read_only() as connection:
-        await sessions.check_session(connection, caller, session_id)
+        await session_store.check_session(connection, caller, session_id)
         if branch is not None:
             await history.check_branch(connection, session_id, branch)
         found = await history.list_messages(
@@ -207,7 +235,7 @@ async def get_prompt(session_id: SessionId, services: ServicesDep, identity: Ide
     owner, groups = identity.user, {*identity.groups}
     if "ops" in identity.scopes:
         async with services.database.read_only() as connection:
-            owner = await sessions.owner_of(connection, session_id)
+            owner = await session_store.owner_of(connection, session_id)
             groups = groups if owner == identity.user else {*await groups_of_last(connection, session_id)}
     return await services.turns.next_request(owner, session_id, groups)
 
@@ -216,7 +244,7 @@ async def get_prompt(session_id: SessionId, services: ServicesDep, identity: Ide
 async def get_memory(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionMemory:
     """Shows what the agent remembers in a session."""
     async with services.database.read_only() as connection:
-        session = await sessions.get_session(connection, caller, session_id)
+        session = await session_store.get_session(connection, caller, session_id)
         known = await facts.list_facts(connection, caller, before=None, limit=FACTS_SHOWN)
     memory, ttl_s = await working_memory(
         services.database,
@@ -227,3 +255,73 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
         now=services.clock(),
     )
     return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[memory for memory, _ in known])
+
+
+export_router = router_of("sessions", "/sessions")
+
+
+Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
+MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
+
+
+@export_router.get(
+    "/{session_id}/export",
+    response_model=Recording,
+    responses={
+        200: {"content": {"text/markdown": {"schema": {"type": "string"}}}},
+        **problems("nothing_to_export", "conversation_too_long"),
+    },
+)
+async def export_session(
+    session_id: SessionId,
+    services: ServicesDep,
+    caller: Caller,
+    format: Format = "json",  # noqa: A002 (the name of the parameter)
+    max_result_bytes: MaxResultBytes = 100_000,
+) -> Response:
+    """Exports the turns that have ended, without secrets. A larger result is represented by its reference; Markdown has
+    references only.
+    """
+    async with services.database.read_only() as connection:
+        conversation = await load_conversation(
+            connection, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
+        )
+    if format == "markdown":
+        return Response(await asyncio.to_thread(as_markdown, conversation), media_type="text/markdown")
+    settings = RecordedSettings(
+        planning=services.planning, confirm=services.confirm, confirm_words=services.confirm_words
+    )
+    tools = services.tools.tools()
+    text = await asyncio.to_thread(lambda: recording_text(make_recording(conversation, tools, settings)))
+    return Response(text, media_type="application/json")
+
+
+feedback_router = router_of("feedback")
+
+Rated = Annotated[Rating | None, Query(description="Only those.")]
+
+
+@feedback_router.put("/sessions/{session_id}/messages/{message_id}/feedback", responses=problems("not_an_answer"))
+async def rate_message(
+    session_id: SessionId, message_id: MessageId, body: MessageFeedback, services: ServicesDep, caller: Caller
+) -> Message | UnreadableMessage:
+    """Rates an answer. Replaces what was said of it before, which `rating: null` takes back; `metadata` has it."""
+    async with services.database.transaction() as connection:
+        message = await get_message(connection, caller, session_id, message_id)
+        if message.role != "assistant":
+            detail = "Only what the assistant said can be rated: this message is the user's own, or a tool's result."
+            raise AppError("not_an_answer", status=422, title="Not an answer", detail=detail)
+        await set_feedback(connection, message_id, rating=body.rating, comment=body.comment)
+        [rated] = await with_metadata(connection, [message])
+    return rated
+
+
+@feedback_router.get("/feedback", responses=problems("forbidden"))
+async def get_feedback(
+    services: ServicesDep, _: Ops, rating: Rated = None, limit: Limit = 50, cursor: Cursor = None
+) -> Page[Feedback]:
+    """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
+    before = decode_cursor(cursor, BY_SEQ)
+    async with services.database.read_only() as connection:
+        found = await list_feedback(connection, rating=rating, before=before, limit=limit + 1)
+    return page_of_placed(found, limit)

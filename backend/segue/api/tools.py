@@ -1,19 +1,60 @@
-"""Lists the tools, as the model sees them."""
+"""Lists the tools, as the model sees them.
 
+How tools are doing: in a session, with what people may change about it, and in all sessions for ops. HTTP only.
+
+Tool results: the ledger of a session as a list, one result by path and page.
+"""
+
+import mimetypes
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Any
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+import orjson
+from anyio import to_thread
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import Field, TypeAdapter
 
-from segue.api.deps import Caller, ServicesDep
-from segue.api.problems import PROBLEMS
-from segue.api.schemas import Page
+from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, ToolCallId, router_of
+from segue.api.problems import PROBLEMS, problems
+from segue.api.schemas import (
+    Cursor,
+    FleetReset,
+    FleetStatusChange,
+    Limit,
+    Page,
+    StatusChange,
+    ToolReset,
+    decode_cursor,
+    id_position,
+    page,
+)
 from segue.domain.doc import doc
-from segue.domain.tool import DependencyGroup, Effect
+from segue.domain.errors import InvalidRequest, NotFound
+from segue.domain.ids import id_pattern, is_id
+from segue.domain.redaction import without_secret_texts
+from segue.domain.tool import (
+    CallStatus,
+    DependencyGroup,
+    Effect,
+    SessionToolState,
+    StatusMoved,
+    ToolCall,
+    ToolOverview,
+    ToolState,
+    ToolStatus,
+    UnreadableCall,
+)
+from segue.memory.session_store import check_session, lock_session, owner_of
 from segue.plans.policy import needs_confirmation
-from segue.tools.definitions import changed_at
+from segue.tools import results
+from segue.tools.availability import Specs
+from segue.tools.catalog import changed_at, lift_holds
+from segue.tools.normalize import BinaryPart
+from segue.tools.paging import Wanted, page_of, part_at
+from segue.tools.states import StatePosition, list_changes
+from segue.users.audit import record_act
 
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
 
@@ -55,3 +96,257 @@ async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescript
         for spec in specs
     ]
     return Page(described, None)
+
+
+states_router = router_of("tool states")
+
+LONGEST = timedelta(days=366)
+
+_CHANGE_POSITION = id_position("chg")
+_SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
+    tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
+)
+
+StateFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
+ToolName = Annotated[str, Path(description="One of `GET /tools`.")]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionToolStates:
+    """How all tools are doing in a session."""
+
+    session_id: Annotated[str, doc("The session.")]
+    tool_states: Annotated[dict[str, ToolState], doc("By the tool's name.")]
+    timestamp: Annotated[datetime, doc("When this was.")]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetToolStates:
+    """How tools are doing for everyone, and a page of the sessions in which one is not available."""
+
+    tools: Annotated[dict[str, ToolOverview], doc("By the tool's name.")]
+    items: Annotated[list[SessionToolState], doc("States in a session that are not `available`.")]
+    next_cursor: Annotated[str | None, doc("For `cursor=`; null on the last page.")]
+
+
+@states_router.get("/sessions/{session_id}/tool-states")
+async def get_tool_states(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionToolStates:
+    """Shows how all tools are doing in a session. Also one that never ran."""
+    async with services.database.read_only() as connection:
+        await check_session(connection, caller, session_id)
+    return await _session_states(services, caller, session_id)
+
+
+@states_router.post("/sessions/{session_id}/tool-states/reset", responses=problems("unknown_tool"))
+async def reset_tool_states(
+    session_id: SessionId, services: ServicesDep, caller: Caller, body: ToolReset | None = None
+) -> SessionToolStates:
+    """Makes tools available again. No failure is held against them; what has succeeded in the session still counts."""
+    specs = services.tools.specs(body.tool_name if body else None, owner=caller)
+    await _reset_in_session(services, caller, session_id, specs)
+    return await _session_states(services, caller, session_id)
+
+
+@states_router.put("/sessions/{session_id}/tool-states/{tool}")
+async def set_tool_state(
+    tool: ToolName, session_id: SessionId, body: StatusChange, services: ServicesDep, caller: Caller
+) -> ToolState:
+    """Sets the state of a tool in a session. No success and no failure changes what a person has set."""
+    services.tools.specs(tool, owner=caller)
+    async with services.database.transaction() as connection:
+        await lock_session(connection, caller, session_id)
+        changes = await services.tools.set_by_person(connection, session_id, tool, body.status, body.reason)
+    services.tools.committed(changes)
+    return (await services.tools.session_states(session_id, caller))[tool]
+
+
+@states_router.get("/sessions/{session_id}/tool-states/history")
+async def list_state_changes(
+    session_id: SessionId,
+    services: ServicesDep,
+    caller: Caller,
+    tool: StateFilter = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[StatusMoved]:
+    """Lists how the states of tools changed in a session. Newest first."""
+    before = decode_cursor(cursor, _CHANGE_POSITION)
+    async with services.database.read_only() as connection:
+        await check_session(connection, caller, session_id)
+        found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=limit + 1)
+    return page(found, limit, lambda change: change.id)
+
+
+@states_router.get("/tool-states", responses=problems("forbidden", "unknown_tool"))
+async def get_fleet_tool_states(
+    services: ServicesDep,
+    _: Ops,
+    status: Annotated[ToolStatus | None, Query(description="Only tools and sessions where it is this.")] = None,
+    tool: StateFilter = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> FleetToolStates:
+    """Shows how tools are doing in all sessions. Every tool, and the sessions in which one is not available. With
+    `status` the tools that are this for everyone or in a session, and those sessions. For the scope `ops`.
+    """
+    after = decode_cursor(cursor, _SESSION_AND_TOOL)
+    return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, limit=limit)
+
+
+@states_router.put("/tool-states/{tool}", responses=problems("forbidden"))
+async def set_fleet_tool_state(
+    tool: ToolName, body: FleetStatusChange, services: ServicesDep, operator: Ops
+) -> ToolState:
+    """Sets the state of a tool over that of every session. Until an operator sets it to `available`, or until a time.
+    For the scope `ops`.
+    """
+    specs, reason = services.tools.specs(tool), without_secret_texts(body.reason)
+    if body.until is not None and not timedelta() < body.until - services.clock() <= LONGEST:
+        detail = f"`until` has to be later than now, by {LONGEST.days} days at most."
+        raise InvalidRequest(detail)
+    async with services.database.transaction() as connection:
+        details = {"status": body.status, "reason": reason, "until": body.until and body.until.isoformat()}
+        await record_act(connection, operator, "set_tool_state", tool=tool, details=details)
+        await services.tools.set_for_all(connection, tool, body.status, reason, body.until)
+    if body.status == "available":
+        await services.tools.everywhere.reset(specs)
+    tools, _ = await services.tools.overview(specs, status=None, after=None, limit=0)
+    return tools[tool].fleet
+
+
+@states_router.post("/tool-states/reset", responses=problems("forbidden", "unknown_tool", "session_not_found"))
+async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: FleetReset) -> FleetToolStates:
+    """Makes tools available again, for everyone and in every session. With `scope` only the one or the other; of the
+    sessions only the one that is named, of any user. What an operator had set for all ends too. For the scope `ops`.
+    """
+    specs = services.tools.specs(body.tool_name)
+    owner = await _owner_of_any(services, body.session_id) if body.session_id is not None else None
+    async with services.database.transaction() as connection:
+        await record_act(
+            connection,
+            operator,
+            "reset_tool_states",
+            session_id=body.session_id,
+            tool=body.tool_name,
+            details={"scope": body.scope},
+        )
+        if body.scope != "sessions":
+            await lift_holds(connection, specs)
+    if body.scope != "sessions":
+        await services.tools.everywhere.reset(specs)
+    if owner is not None and body.session_id is not None:
+        await _reset_in_session(services, owner, body.session_id, specs)
+    elif body.scope != "fleet":
+        await services.tools.reset_in_sessions(specs)
+    return await _fleet_states(services, specs, status=None, after=None, limit=50)
+
+
+async def _owner_of_any(services: Services, session_id: str) -> str:
+    if not is_id("ses", session_id):
+        raise NotFound("session")
+    async with services.database.read_only() as connection:
+        return await owner_of(connection, session_id)
+
+
+async def _session_states(services: Services, owner: str, session_id: str) -> SessionToolStates:
+    return SessionToolStates(session_id, await services.tools.session_states(session_id, owner), services.clock())
+
+
+async def _reset_in_session(services: Services, owner: str, session_id: str, specs: Specs) -> None:
+    async with services.database.transaction() as connection:
+        await lock_session(connection, owner, session_id)
+        changes = await services.tools.reset(connection, session_id, specs)
+    services.tools.committed(changes)
+
+
+async def _fleet_states(
+    services: Services, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
+) -> FleetToolStates:
+    tools, found = await services.tools.overview(specs, status=status, after=after, limit=limit + 1)
+    shown = page(found, limit, lambda state: [state.session_id, state.tool])
+    return FleetToolStates(tools, shown.items, shown.next_cursor)
+
+
+results_router = router_of("tool results", "/sessions/{session_id}/tool-results")
+
+_RESULT_POSITION = id_position("call")
+
+ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
+OF_RESULTS = problems("tool_result_expired", "tool_result_part_not_found", "invalid_path")
+CallFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedResult(ToolCall):
+    """A ToolCall and the page of its result that was asked for."""
+
+    result: Annotated[Any, doc("The page that was asked for. Images and files are named by number: `part=`.")]
+    result_total: Annotated[int | None, doc("All there is, in characters of text or items of a list.")]
+    next_offset: Annotated[int | None, doc("For `offset=`; null at the end.")]
+
+
+@results_router.get("")
+async def list_tool_results(
+    session_id: SessionId,
+    services: ServicesDep,
+    caller: Caller,
+    tool: CallFilter = None,
+    turn_id: CallFilter = None,
+    status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[ToolCall | UnreadableCall]:
+    """Lists the calls of tools in a session. Newest first, without their results."""
+    before = decode_cursor(cursor, _RESULT_POSITION)
+    async with services.database.read_only() as connection:
+        await check_session(connection, caller, session_id)
+        found = await results.list_calls(
+            connection,
+            caller,
+            session_id,
+            tool=tool,
+            turn_id=turn_id,
+            status=status,
+            before=before,
+            limit=limit + 1,
+        )
+    return page(found, limit, lambda call: call.tool_call_id)
+
+
+@results_router.get("/{tool_call_id}", response_model=LoadedResult, responses={**ONE_PART, **OF_RESULTS})
+async def get_tool_result(
+    session_id: SessionId,
+    tool_call_id: ToolCallId,
+    services: ServicesDep,
+    caller: Caller,
+    path: Annotated[str | None, Query(max_length=1000, description="JMESPath into a result in JSON.")] = None,
+    offset: Annotated[int, Query(ge=0, le=2**53, description="`next_offset` of the page before.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000_000, description="Characters of text or items of a list.")] = 100_000,
+    part: Annotated[int | None, Query(ge=0, le=2**31, description="The number of an image or a file in it.")] = None,
+) -> Response:
+    """Loads a page of a result. With `part`, the image or file of this number as it is, to be downloaded."""
+    async with services.database.read_only() as connection:
+        call, stored = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
+    if part is not None:
+        found, _ = await part_at(stored.content or "", part, is_json=stored.kind == "json")
+        if found is None:
+            raise NotFound("tool_result_part")
+        return await to_thread.run_sync(_download, call, found, part)  # megabytes take a while to decode
+    page = await page_of(stored.content or "", Wanted(path, offset, limit), is_json=stored.kind == "json")
+    shown = {name: getattr(call, name) for name in ToolCall.__dataclass_fields__}
+    # The result is JSON already: to read and write megabytes of it again would hold up other requests.
+    totals = {"result": orjson.Fragment(page.json), "result_total": page.result_total, "next_offset": page.next_offset}
+    return Response(orjson.dumps({**shown, **totals}, option=orjson.OPT_UTC_Z), media_type="application/json")
+
+
+def _download(call: ToolCall, part: BinaryPart, number: int) -> Response:
+    """A tool chose the media type: a browser must neither guess another nor open it as a page of ours."""
+    name = f"{call.tool_call_id}-{number}{mimetypes.guess_extension(part.media_type) or ''}"
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "sandbox",
+    }
+    return Response(part.content(), media_type=part.media_type, headers=headers)

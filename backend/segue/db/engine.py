@@ -24,11 +24,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
-from segue.db.causes import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, StorageUnavailable
-from segue.db.outages import Blocker, Outages
-from segue.db.postgres_url import address
-from segue.db.reading import read_json
+from segue.db.causes import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
 from segue.db.repeating import RepeatingConnection
+from segue.db.rows import read_json
+from segue.db.urls import address
 from segue.domain.errors import AppError
 
 CONNECT_TIMEOUT_S = 2.0
@@ -66,7 +65,7 @@ _SHORT_WAITS = text("SELECT set_config('lock_timeout', '1000', true), set_config
 WRITING_CONNECTIONS = 5
 READING_CONNECTIONS = 5
 
-Result = TypeVar("Result")
+Scoped = TypeVar("Scoped")
 Pooler = Literal["none", "session", "transaction"]
 
 _outage_s: ContextVar[float] = ContextVar("outage_s", default=0.0)
@@ -298,7 +297,7 @@ def outlasting(outage_s: float) -> Iterator[None]:
         _outage_s.reset(before)
 
 
-async def outlast(attempt: Callable[[], Awaitable[Result]]) -> Result:
+async def outlast(attempt: Callable[[], Awaitable[Scoped]]) -> Scoped:
     """Attempts what may be repeated until Postgres answers, as long as `outlasting` says."""
     give_up_at = time.monotonic() + _outage_s.get()
     is_told = False

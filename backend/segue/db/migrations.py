@@ -14,7 +14,7 @@ from alembic import command
 from segue.db.causes import cause_of
 from segue.db.engine import Database
 from segue.db.models import metadata
-from segue.db.revision import SCRIPTS
+from segue.db.server import SCRIPTS
 from segue.domain.errors import AppError
 
 _COLUMNS = text("""

@@ -1,23 +1,161 @@
 """The Redis server as all its clients in a process see it: connections to it, and whether it answers.
 
 An answer is waited for in vain once. From then on no client asks, until a probe in the background was answered.
+
+Why Redis cannot be used: every cause by name, and what an operator does about it. Turns go on without it.
+
+A cause is told by the type of an error, or of one that it was raised for, never by a text.
+
+A Redis that Sentinels watch, named by `redis+sentinel://user:password@host:26379,host:26379/name/0`.
+
+`rediss+sentinel://` stands for TLS to all of them; `sentinel_username` and `sentinel_password` in the query are the
+Sentinels' own. They are asked for each new connection which server is the primary. One that is no longer closes its
+connections.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from socket import gaierror
+from ssl import SSLError
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
+from redis.backoff import ConstantBackoff, NoBackoff
 from redis.driver_info import DriverInfo
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as LostConnectionError
-from redis.exceptions import RedisError
 
-from segue.db.redis_causes import RedisCause, redis_cause_of
-from segue.db.sentinels import Watched, watched_by_sentinels
+
+@dataclass(frozen=True, slots=True)
+class RedisCause:
+    """`name` is in the log and `/health/ready`. `why` goes on after "it cannot be used:"; `mend` is for operators."""
+
+    name: str
+    why: str
+    mend: str
+
+
+_REFUSED = RedisCause(
+    "refused",
+    "nothing listens there",
+    "Start it, or correct REDIS_URL; `segue serve` starts an embedded one again.",
+)
+_UNKNOWN_HOST = RedisCause("unknown_host", "its host name is unknown", "Correct REDIS_URL.")
+_NO_ANSWER = RedisCause("no_answer", "it does not answer in time", "See whether its machine and the network live.")
+_LOST = RedisCause(
+    "lost",
+    "it closed the connection",
+    "See its log for a crash, a restart or maxclients; with TLS the URL begins with rediss://.",
+)
+_ACCESS_DENIED = RedisCause(
+    "access_denied",
+    "it refuses the user or the password",
+    "Correct REDIS_URL, redis://user:password@host:6379/0, or the user in its ACL.",
+)
+_NOT_ALLOWED = RedisCause(
+    "not_allowed", "its user may not run a command", "Give the user all commands, for the keys segue:*, in its ACL."
+)
+_TLS = RedisCause(
+    "tls",
+    "no TLS as REDIS_URL demands it can be had",
+    "See its certificate, `ssl_ca_certs` in REDIS_URL, and whether it speaks TLS at all: else redis://.",
+)
+_LOADING = RedisCause("loading", "it is loading its data", "Wait. Nothing in it is needed: it may be emptied.")
+_READ_ONLY = RedisCause("read_only", "it only reads", "Point REDIS_URL at the primary, or at its Sentinels.")
+_NO_PRIMARY = RedisCause(
+    "no_primary", "it has no primary", "See its Sentinels and replicas: a failover may be under way, or stuck."
+)
+_FULL = RedisCause("full", "its memory is full", "Raise maxmemory, or empty it: nothing is lost.")
+_FAILING = RedisCause("failing", "it fails with an error of its own", "See its log for the error in ours.")
+
+# In this order: the first that is one of the kinds decides.
+_BY_KIND: Final[Mapping[type[BaseException], RedisCause]] = {
+    AuthenticationError: _ACCESS_DENIED,
+    NoPermissionError: _NOT_ALLOWED,
+    BusyLoadingError: _LOADING,
+    ReadOnlyError: _READ_ONLY,
+    MasterNotFoundError: _NO_PRIMARY,
+    OutOfMemoryError: _FULL,
+    ResponseError: _FAILING,
+    SSLError: _TLS,
+    gaierror: _UNKNOWN_HOST,
+    ConnectionRefusedError: _REFUSED,
+    FileNotFoundError: _REFUSED,
+    TimeoutError: _NO_ANSWER,
+}
+
+
+def redis_cause_of(error: BaseException) -> RedisCause:
+    """Looks at the error and at those that it was raised for."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    return next((cause for kind, cause in _BY_KIND.items() if any(isinstance(each, kind) for each in chain)), _LOST)
+
+
+SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
+DEFAULT_PORT = 26379
+ASK_TIMEOUT_S = 0.3  # of each Sentinel, so that one that is dead leaves time for the next
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """`url` leads to the primary, but for its host and port; `asking` are redis-py's options for the Sentinels."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    name: str
+    url: str = field(repr=False)
+    asking: Mapping[str, Any] = field(repr=False)
+
+    async def primary(self) -> tuple[str, int]:
+        """Raises redis.exceptions.ConnectionError if no Sentinel knows it."""
+        once = {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
+        timeouts = {"socket_timeout": ASK_TIMEOUT_S, "socket_connect_timeout": ASK_TIMEOUT_S}
+        asked = Sentinel(self.sentinels, sentinel_kwargs={**self.asking, **once, **timeouts})  # type: ignore[no-untyped-call]
+        try:
+            host, port = await asked.discover_master(self.name)
+            return str(host), int(port)
+        finally:
+            for each in asked.sentinels:
+                await each.aclose()
+
+    def __str__(self) -> str:
+        return f"{self.name} of the Sentinels {', '.join(f'{host}:{port}' for host, port in self.sentinels)}"
+
+
+def watched_by_sentinels(url: str) -> Watched | None:
+    """Returns None for a URL of another scheme. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        return None
+    account, at, hosts = parts.netloc.rpartition("@")
+    name, _, database = parts.path.strip("/").partition("/")
+    each = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    sentinels = tuple((one.hostname or "", one.port or DEFAULT_PORT) for one in each)
+    if not name or not all(host for host, _ in sentinels):
+        raise ValueError("has to name the primary and its Sentinels")
+    query = dict(parse_qsl(parts.query))
+    of_sentinels = {option: query.pop(given) for given, option in ACCOUNT.items() if given in query}
+    scheme = SCHEMES[parts.scheme]
+    primary = f"{scheme}://{account}{at}primary/{database}" + (f"?{urlencode(query)}" if query else "")
+    tls = {option: value for option, value in parse_url(primary).items() if option.startswith("ssl_")}
+    return Watched(sentinels, name, primary, {"ssl": scheme == "rediss", **tls, **of_sentinels})
+
 
 OPERATION_TIMEOUT_S = 1.0
 PROBE_EVERY_S = 0.25

@@ -19,7 +19,7 @@ PAUSE_S: Final = 0.05
 _ANEW: Final = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED"
 _GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
-Send = Callable[[], Awaitable[Any]]
+SendStatement = Callable[[], Awaitable[Any]]
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ class RepeatingConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg 
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._sent: list[tuple[Send, Any]] | None = None
+        self._sent: list[tuple[SendStatement, Any]] | None = None
         self._repeats = 0
 
     def remember(self) -> None:
@@ -45,14 +45,14 @@ class RepeatingConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg 
     async def executemany(self, command: str, args: Any, **options: Any) -> None:
         await self.run(partial(super().executemany, command, args, **options))
 
-    async def run(self, send: Send) -> Any:
+    async def run(self, send: SendStatement) -> Any:
         """Returns what `send` gives at last, and keeps it to compare if the transaction is repeated later."""
         answer = await self._repeated(send)
         if self._sent is not None:
             self._sent.append((send, answer))
         return answer
 
-    async def _repeated(self, send: Send) -> Any:
+    async def _repeated(self, send: SendStatement) -> Any:
         alone = not (self.is_closed() or self.is_in_transaction())
         if alone:
             self._sent, self._repeats = None, 0

@@ -1,10 +1,13 @@
-"""An agent: who answers in a session, with which instructions, model and tools. No I/O."""
+"""An agent: who answers in a session, with which instructions, model and tools. No I/O.
+
+Which providers of models there are, and which one a model's name means. Pure data: nothing is imported for it.
+"""
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import orjson
 from pydantic import ConfigDict, Field
@@ -21,7 +24,7 @@ LIMITS: Final = ("planning", "confirm", "confirm_words", "max_rounds", "max_tool
 
 Line = Annotated[str, Field(max_length=200, pattern=r"^\S.*$")]
 Lines = Annotated[tuple[Line, ...], Field(max_length=200)]
-Names = Annotated[Lines, Field(min_length=1)]
+NameList = Annotated[Lines, Field(min_length=1)]
 Paragraph = Annotated[str, Field(max_length=2000)]
 Rounds = Annotated[int, Field(ge=1, le=1000)]
 ToolCalls = Annotated[int, Field(ge=1, le=10_000)]
@@ -54,8 +57,8 @@ class Agent:
     web_search: bool | None = None
     greeting: Paragraph | None = None
     examples: Lines = ()
-    users: Names | None = None
-    groups: Names | None = None
+    users: NameList | None = None
+    groups: NameList | None = None
 
     @property
     def digest(self) -> str:
@@ -83,3 +86,55 @@ _PLAIN: Final = Agent()
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# OpenAI's protocols. `auto` takes the Responses API where OpenAI itself answers, and the other one if one refuses.
+ProviderApi = Literal["auto", "chat", "responses"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProvider:
+    """`key` and `base_url` are names of settings; `package` is what the `extra` of this project installs. `traced_as`
+    is its name by OpenTelemetry's conventions.
+    """
+
+    key: str
+    base_url: str
+    default_url: str
+    package: str = ""
+    extra: str = ""
+    traced_as: str = "openai"
+
+
+OPENAI: Final = ModelProvider("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1")
+OFFLINE: Final = "offline"  # the name of the model that answers while none is configured
+PROVIDERS: Final = {
+    "openai": OPENAI,
+    "anthropic": ModelProvider(
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_BASE_URL",
+        "https://api.anthropic.com",
+        "langchain_anthropic",
+        "anthropic",
+        "anthropic",
+    ),
+    "google_genai": ModelProvider(
+        "GOOGLE_API_KEY",
+        "GOOGLE_BASE_URL",
+        "https://generativelanguage.googleapis.com",
+        "langchain_google_genai",
+        "google",
+        "gcp.gemini",
+    ),
+}
+
+
+def provider_and_id(model: str) -> tuple[ModelProvider, str]:
+    """Returns a model's provider and the id it has there. Only a known prefix names one: `qwen3:8b` is an id."""
+    prefix, _, rest = model.partition(":")
+    provider = PROVIDERS.get(prefix)
+    return (provider, rest) if provider and rest else (OPENAI, model)
+
+
+def traced_provider(model: str) -> str:
+    return "segue" if model == OFFLINE else provider_and_id(model)[0].traced_as

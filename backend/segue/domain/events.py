@@ -6,8 +6,7 @@ from typing import Literal
 
 from segue.domain.plan import Plan
 from segue.domain.session import AcknowledgementReport, Message, RequestedCall, TurnKey, WebSearchReport
-from segue.domain.tool import Reference
-from segue.domain.tool_state import ToolState
+from segue.domain.tool import Reference, ToolState
 
 ToolOutcome = Literal["succeeded", "failed", "unauthorized", "bad_arguments", "refused", "asks", "unknown"]
 

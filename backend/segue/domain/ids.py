@@ -1,13 +1,21 @@
 """Ids: a prefix for the kind of thing and a ULID, so that new rows lie side by side in an index.
 
 Nothing is ordered by an id: its time is of one process's clock. Rows have a `seq`.
+
+The time of day: what gives it, and this machine's. A service goes by PostgreSQL's (`db/server.py`).
+
+Time zones have the names of the IANA, as `tzdata` lists them: the same on every machine.
 """
 
 import itertools
 import re
 import secrets
-from datetime import datetime
-from typing import Literal
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from functools import cache
+from importlib.resources import files
+from typing import Final, Literal
+from zoneinfo import ZoneInfo
 
 Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att", "evt", "login"]
 
@@ -40,3 +48,30 @@ def is_id(prefix: Prefix, text: str) -> bool:
 
 def id_pattern(prefix: Prefix) -> str:
     return rf"^{prefix}_[0-9a-hjkmnp-tv-z]{{26}}$"
+
+
+Clock = Callable[[], datetime]
+
+UNKNOWN_ZONE: Final = timezone(timedelta(0), "UTC, since the user's time zone is not known")
+
+
+def utc_now() -> datetime:
+    """Returns the current time, aware and in UTC."""
+    return datetime.now(UTC)
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(files("tzdata").joinpath("zones").read_text().split())
+
+
+def known_zone(name: str) -> str:
+    """Returns the name of a time zone. Raises ValueError for another text."""
+    if name not in _zones():
+        raise ValueError("This time zone is unknown. Use an IANA name such as Europe/Rome, America/New_York or UTC.")
+    return name
+
+
+def local_time(moment: datetime, zone: str) -> datetime:
+    """Returns a moment in a time zone; in UNKNOWN_ZONE if that is none, such as one that a newer release knows."""
+    return moment.astimezone(ZoneInfo(zone) if zone in _zones() else UNKNOWN_ZONE)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from segue.domain.doc import doc
-from segue.domain.tool import Remember
+from segue.domain.tool import RememberFor
 from segue.domain.user_request import UserRequest
 
 PlanStatus = Literal["active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"]
@@ -89,7 +89,7 @@ class Button:
     version: int
     args: dict[str, Any] | None = None
     message: str = ""
-    remember: Remember | None = None
+    remember: RememberFor | None = None
     plan_id: str | None = None
     answer: dict[str, Any] | None = None
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from segue.domain.doc import doc
 from segue.domain.plan import Confirm, ConfirmWords, Planning, PlanStatus, Pressed, StepStatus
 from segue.domain.session import Strength, Verdict
-from segue.domain.tool import DependencyGroup, Effect, Remember, ToolConfirm
+from segue.domain.tool import DependencyGroup, Effect, RememberFor, ToolConfirm
 
 VERSION = 1
 SHOWN_FAULTS = 3
@@ -108,7 +108,7 @@ class RecordedTurn(Part):
     message: Annotated[str, doc("The user's message.")]
     decision: Annotated[Pressed | None, doc("Of a button. Its message is its sign, or what an `amend` changes.")] = None
     args: Annotated[dict[str, Any] | None, doc("Typed with a `confirm` in place of those that waited.")] = None
-    remember: Annotated[Remember | None, doc("Given with a `confirm`: the tool need not ask again.")] = None
+    remember: Annotated[RememberFor | None, doc("Given with a `confirm`: the tool need not ask again.")] = None
     force_web_search: Annotated[bool, doc("Whether the request had it.")] = False
     approves: Annotated[bool, doc("False: it is a program's message.")] = True
     rounds: Annotated[tuple[Round, ...], doc("What was called before the answer.")] = ()

@@ -1,12 +1,16 @@
 """Sessions, turns and messages, as the stores return them and the API sends them.
 
 The field names are part of the HTTP API. Times are aware and in UTC.
+
+Files that users attach, as the stores return them and the API sends them.
+
+A durable fact about a user: stored, and new. The field names are part of the HTTP API.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
@@ -223,7 +227,7 @@ class ChatAnswer:
     model: Annotated[str, doc("The model that answered.")]
 
 
-Outcome = ChatAnswer | AppError
+TurnAnswer = ChatAnswer | AppError
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,3 +281,63 @@ class MessageOfTurn(Message):
     """A message that stands for its turn: the answer, or the user's message of a turn without one."""
 
     turn: Annotated[TurnSummary, doc("How the turn went.")]
+
+
+READ_ATTACHMENT: Final = "read_attachment"  # the tool that a file's text is the result of; only the engine calls it
+MAX_ATTACHMENTS: Final = 10  # of a message
+SHOWN_BYTES: Final = 4000  # of the text of each, in the turn that it comes with
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What a message says of a file that it carries."""
+
+    id: Annotated[str, doc("Begins with `att_`.")]
+    name: Annotated[str, doc("What the user's file is called.")]
+    media_type: Annotated[str, doc("What its content is, whatever its name says.")]
+    size_bytes: Annotated[int, doc("The size of the file.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment(Attached):
+    """A file of a session."""
+
+    summary: Annotated[str, doc("What is in it, in one line.")]
+
+
+MemoryKind = Literal["fact", "preference", "personal_info", "contact", "project"]
+
+MAX_CONTENT_CHARS = 500
+MIN_IMPORTANCE, MAX_IMPORTANCE = 1, 5
+EXPLICIT_IMPORTANCE = 4  # of a fact that the user asked to have remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A durable fact about the caller."""
+
+    id: Annotated[str, doc("Begins with `mem_`.")]
+    kind: Annotated[MemoryKind, doc("What it is about.")]
+    content: Annotated[str, doc("The fact, in a sentence.")]
+    importance: Annotated[int, doc("From 1 to 5: the model is shown what matters more.")]
+    created_at: Annotated[datetime, doc("When it was noted.")]
+    last_used_at: Annotated[datetime | None, doc("When the model was last shown it.")] = None
+    session_id: Annotated[str | None, doc("Where it was told, also of a session that was deleted.")] = None
+    message_id: Annotated[str | None, doc("The message that told it.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableMemory(Memory):
+    """A memory of a kind that this release does not know."""
+
+    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
+
+
+@dataclass(frozen=True, slots=True)
+class NewFact:
+    """A fact to store. `supersedes` is the id of the fact that it corrects."""
+
+    content: str
+    kind: MemoryKind
+    importance: int = EXPLICIT_IMPORTANCE
+    supersedes: str | None = None

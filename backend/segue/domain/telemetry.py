@@ -1,18 +1,20 @@
 """What the service counts, as observations, and the interface of a trace span. Knows no metrics or tracing library.
 
 Code emits an observation once, after what it counts has been committed; emitting never waits and never raises.
+
+What a run of a turn did when: its nodes and its calls of models, in milliseconds since its process took it.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
+from segue.domain.identity import Charge
 from segue.domain.plan import PlanStatus
-from segue.domain.session import Verdict, WebSearchReport
-from segue.domain.tool_state import ToolStatus
-from segue.domain.usage import Charge
+from segue.domain.session import Usage, Verdict, WebSearchReport
+from segue.domain.tool import ToolStatus
 
 TurnOutcome = Literal["completed", "failed", "cancelled"]
 WebhookOutcome = Literal["delivered", "failed", "gone", "given_up"]
@@ -183,3 +185,73 @@ class OpenSpan(Protocol):
 def trace_of(span: Span) -> dict[str, str]:
     """The fields that link a log line to its trace; empty if tracing is off."""
     return {"trace_id": span.trace_id} if span.trace_id else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The open turns of all processes. `lapsed` counts running turns whose lease is over, `oldest_s` is how long the
+    first turn that could run has waited.
+    """
+
+    queued: int
+    running: int
+    lapsed: int
+    oldest_s: float
+
+
+class _Untraced:
+    trace_id = None
+    traceparent = None
+    content = False
+
+    def set_attributes(self, **attributes: Attribute) -> None:
+        pass
+
+    def add_event(self, name: str, **attributes: Attribute) -> None:
+        pass
+
+    def fail(self, reason: str) -> None:
+        pass
+
+
+_UNTRACED: Final[AbstractContextManager[Span]] = nullcontext(_Untraced())
+
+
+def untraced(name: str, *, parent: str | None = None, **attributes: Attribute) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)
+    return _UNTRACED
+
+
+MAX_CALLS: Final = 100
+
+
+class NodeRun(NamedTuple):
+    """`duration_ms` is None if the node had not ended. Stored as ModelRun is, as an array: every turn has some."""
+
+    node: str
+    at_ms: int
+    duration_ms: int | None = None
+
+
+class ModelRun(NamedTuple):
+    """A call of a model, with all its tries. `first_token_ms` is None if no client read the answer as it came."""
+
+    model: str
+    at_ms: int
+    duration_ms: int
+    first_token_ms: int | None
+    retries: int
+    outcome: str
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimeline:
+    """Of the last run. `left_out` counts calls of models after MAX_CALLS, `usage` is that of a run without a report."""
+
+    nodes: tuple[NodeRun, ...] = ()
+    model_calls: tuple[ModelRun, ...] = ()
+    left_out: int = 0
+    usage: Usage | None = None

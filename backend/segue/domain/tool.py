@@ -1,4 +1,7 @@
-"""What a tool is, how it may fail, and what a call leaves behind. No I/O, no clock."""
+"""What a tool is, how it may fail, and what a call leaves behind. No I/O, no clock.
+
+The state of a tool in a session: one answer for operators, the model, the availability check and the log. Pure.
+"""
 
 import hashlib
 import json
@@ -8,6 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import orjson
+from pydantic import Field
 
 from segue.domain.doc import doc
 from segue.domain.user_request import UserAnswer
@@ -15,7 +19,7 @@ from segue.domain.user_request import UserAnswer
 Effect = Literal["read_only", "write", "destructive"]
 ToolConfirm = bool | Literal["always_ask"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
-Remember = Literal["session"]
+RememberFor = Literal["session"]
 GroupType = Literal["any", "all", "sequence"]
 
 
@@ -35,7 +39,7 @@ class ToolUnauthorized(ToolFailed):
     """The tool's own credentials were refused: no retry helps until a person has corrected them."""
 
 
-Report = Callable[[float, float | None, str | None], None]
+Reporter = Callable[[float, float | None, str | None], None]
 
 
 def _unheard(progress: float, total: float | None = None, message: str | None = None) -> None:
@@ -58,7 +62,7 @@ class ToolContext:
     now: datetime
     time_zone: str = "UTC"
     agent: str = ""
-    report: Report = field(default=_unheard, repr=False, compare=False)
+    report: Reporter = field(default=_unheard, repr=False, compare=False)
     answers: tuple[UserAnswer, ...] = ()
 
 
@@ -168,7 +172,7 @@ class ToolCallMetadata:
     size_bytes: Annotated[int, doc("The size of the result in UTF-8.")]
     summary: Annotated[str, doc("The result in one line.")]
     truncated_preview: Annotated[str, doc("How the result begins, TOOL_RESULT_PREVIEW_CHARS at most.")]
-    grant: Annotated[Remember | None, doc("Set if it ran unasked, under a grant for its tool.")] = None
+    grant: Annotated[RememberFor | None, doc("Set if it ran unasked, under a grant for its tool.")] = None
     covered: Annotated[
         Mapping[str, str] | None, doc("Of such a call: by path where each value comes from, as in `args_origin`.")
     ] = None
@@ -227,3 +231,73 @@ class Reference:
 def canonical_args(args: Mapping[str, Any]) -> str:
     """The same JSON text for equal arguments, whatever the order of their keys."""
     return json.dumps(args, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+ToolStatus = Literal["available", "unavailable", "failed", "maintenance"]
+ManualStatus = Literal["available", "unavailable", "maintenance"]
+ReasonCode = Literal[
+    "consecutive_failures",
+    "unauthorized",
+    "fleet_failed",
+    "half_open",
+    "server_away",
+    "missing_dependencies",
+    "set_by_person",
+    "set_for_all",
+    "refused_by_model",
+    "succeeded",
+    "reset",
+    "state_unreadable",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolState:
+    """How a tool is doing."""
+
+    status: Annotated[ToolStatus, doc("The tool's own in this session, unless operators set one for all.")]
+    available: Annotated[bool, doc("Whether it can be called: status, dependencies and the fleet together.")]
+    reason: Annotated[str | None, doc("Why, to read.")]
+    reason_code: Annotated[ReasonCode | None, doc("Why, for programs.")]
+    consecutive_failures: Annotated[int | None, doc("Failures since the last success; null for everyone.")]
+    execution_count: Annotated[int | None, doc("How often it ran in the session; null for everyone.")]
+    last_updated: Annotated[datetime | None, doc("When the state last changed.")]
+    last_success_time: Annotated[datetime | None, doc("When it last succeeded.")]
+    last_failure_time: Annotated[datetime | None, doc("When it last failed.")]
+    retry_at: Annotated[
+        datetime | None, doc("When a failed tool may be tried once, or what operators set for all ends.")
+    ]
+    missing_dependencies: Annotated[tuple[str, ...], doc("Tools that have to succeed first.")]
+    suggested_actions: Annotated[tuple[str, ...], doc("What to do about it, to read.")]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusMoved:
+    """A change of a tool's status."""
+
+    id: Annotated[str, Field(exclude=True)]  # only a position in the list
+    tool: Annotated[str, doc("The tool.")]
+    from_: Annotated[ToolStatus, Field(serialization_alias="from", description="Its status before.")]
+    to: Annotated[ToolStatus, doc("Its status after.")]
+    reason: Annotated[str | None, doc("Why, to read.")]
+    reason_code: Annotated[ReasonCode | None, doc("Why, for programs.")]
+    at: Annotated[datetime, doc("When.")]
+    turn_id: Annotated[str | None, doc("The turn that caused it, null if a person did.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOverview:
+    """The tool for everyone, and in how many sessions it has which status of its own."""
+
+    fleet: Annotated[
+        ToolState, doc("For everyone; its server as this process sees it. What only sessions count is null.")
+    ]
+    sessions: Annotated[dict[ToolStatus, int], doc("In how many sessions it has which status of its own.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionToolState(ToolState):
+    """How a tool is doing in a session."""
+
+    session_id: Annotated[str, doc("The session.")]
+    tool: Annotated[str, doc("The tool.")]

@@ -70,9 +70,7 @@ def cancelled(approved_step: str | None = None) -> AppError:
 
 
 def steered(reader: TurnKey) -> AppError:
-    """Ends the event log of a turn whose message `reader` has read. `events/log.py` goes on with the reader's log: no
-    client sees this.
-    """
+    """Ends the event log of a turn whose message `reader` has read. No client sees this: it goes on in the reader's."""
     detail = "The message was read by the turn that ran when it came: follow that one."
     extra: dict[str, str | int] = {"turn_id": reader.turn_id, "turn_seq": reader.turn_seq, "run": reader.run}
     extra["session_id"] = reader.session_id

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from segue.domain import turn_errors
 from segue.domain.session import TurnKey
-from segue.events import agui
+from segue.events import agui_encoding
 
 # Positions are ids of the Redis stream. Redis refuses an id that is not above the last: also those of a stale owner.
 ATTEMPT = 1_000_000  # positions from one attempt's first to the next one's
@@ -98,7 +98,7 @@ class EventBuffer:
         if not last < position <= self.end:
             return
         if position not in (last + 1, self.end) and position % ATTEMPT != 1:
-            self.entries.append(Entry(position - 1, agui.replay_gap()))
+            self.entries.append(Entry(position - 1, agui_encoding.replay_gap()))
         self.entries.append(Entry(position, event))
         self.next_check = time.monotonic() + CHECK_ROW_S
         self._notify(position)
@@ -106,7 +106,7 @@ class EventBuffer:
     def end_from_row(self, event: bytes) -> None:
         """Appends the terminal event that Postgres knows, after a gap: Redis has lost the events before it."""
         if not self.complete:
-            self.entries.append(Entry(self.end - 1, agui.replay_gap()))
+            self.entries.append(Entry(self.end - 1, agui_encoding.replay_gap()))
             self.append(self.end, event)
 
     def row_checked(self, *, ended: bool) -> None:

@@ -16,9 +16,8 @@ import orjson
 from segue.db.redis import Streams
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.memory import Memory
-from segue.domain.session import Outcome, Session, TurnKey
-from segue.events import agui
+from segue.domain.session import Memory, Session, TurnAnswer, TurnKey
+from segue.events import agui_encoding
 from segue.events.event_buffer import Entry
 
 LASTS_S = 900  # then the client comes again, with a key that may have been revoked
@@ -42,7 +41,7 @@ def turn_started(turn: TurnKey, title: str | None) -> bytes:
     return _event("turn_started", session_id=turn.session_id, turn_id=turn.turn_id, title=title)
 
 
-def turn_ended(turn: TurnKey, outcome: Outcome) -> list[bytes]:
+def turn_ended(turn: TurnKey, outcome: TurnAnswer) -> list[bytes]:
     """And that an approval is asked, if the turn ended with a question."""
     ids = {"session_id": turn.session_id, "turn_id": turn.turn_id}
     if isinstance(outcome, AppError):
@@ -161,7 +160,7 @@ class UserFeeds:
             self._lost = found is None
             for user, entries in (found or {}).items():
                 for position, event in entries:
-                    entry = Entry(position, event if agui.is_readable(event, is_last=False) else GAP)
+                    entry = Entry(position, event if agui_encoding.is_readable(event, is_last=False) else GAP)
                     for reader in self._readers.get(user, ()):
                         reader.add(entry)
 

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from itertools import chain
 from typing import Final
 
-from segue.language.word_lists import WordList, split_list
+from segue.language.lexicon import WordList, split_list
 
 ENGLISH: Final = "en"
 LONGEST_SAMPLE: Final = 400  # characters are enough to know a language by

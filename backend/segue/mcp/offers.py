@@ -28,10 +28,10 @@ from pydantic import ValidationError
 
 from segue.domain.tool import ToolFailed, ToolRetry
 from segue.domain.visible import visible
-from segue.mcp.connection import all_pages
 from segue.mcp.packing import UNREAD, unpacked
-from segue.mcp.prompt import FilledPrompt, McpPrompt, PromptArgument, PromptMessage
 from segue.mcp.resource_tools import MAX_URI_CHARS
+from segue.mcp.server_connection import all_pages
+from segue.mcp.status import FilledPrompt, McpPrompt, PromptArgument, PromptMessage
 from segue.mcp.tool_mapping import resource_value
 from segue.tools.normalize import Unread, clean_text
 
@@ -45,7 +45,7 @@ _MAX_DESCRIPTION: Final = 500
 Returned = TypeVar("Returned")
 
 
-class Ask(Protocol):
+class AskServer(Protocol):
     """Returns what a request to the server gave. Raises ToolFailed and ToolRetry."""
 
     async def __call__(self, what: str, request: Callable[[Client], Awaitable[Returned]]) -> Returned: ...
@@ -68,7 +68,7 @@ class Resources:
 class Offers:
     """Of one server, over all its connections. `has_resources` says whether it listed any last."""
 
-    def __init__(self, server: str, ask: Ask) -> None:
+    def __init__(self, server: str, ask: AskServer) -> None:
         self.has_resources = self.has_prompts = False
         self._server = server
         self._ask = ask

@@ -1,11 +1,16 @@
-"""How an MCP server stands, as operators read it. Knows nothing of the protocol."""
+"""How an MCP server stands, as operators read it. Knows nothing of the protocol.
+
+The prompts of MCP servers, as users read them. Knows nothing of the protocol.
+
+Logins as users see them. Knows nothing of tokens, and imports nothing of the protocol.
+"""
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from segue.domain.doc import doc
-from segue.tools.definitions import DefinitionChange
+from segue.tools.catalog import DefinitionChange
 
 STDERR_SHOWN: Final = 10  # lines, but where all are
 
@@ -33,3 +38,76 @@ class McpServerStatus:
     changes: Annotated[list[DefinitionChange], doc("The tools that it defined otherwise before, and how.")] = field(
         default_factory=list
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptArgument:
+    """What a prompt is filled with."""
+
+    name: Annotated[str, doc("For `arguments`.")]
+    description: Annotated[str, doc("What it is, in the server's words.")]
+    required: Annotated[bool, doc("Whether the prompt cannot be filled without it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class McpPrompt:
+    """A prompt that a server offers to users. All texts are the server's."""
+
+    server: Annotated[str, doc("The server that offers it.")]
+    name: Annotated[str, doc("What the server calls it.")]
+    title: Annotated[str, doc("The same for people; its name if it has no other.")]
+    description: Annotated[str, doc("What it is for.")]
+    arguments: Annotated[list[PromptArgument], doc("What it is filled with.")]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """One message of a filled prompt."""
+
+    role: Annotated[Literal["user", "assistant"], doc("Who would say it.")]
+    content: Annotated[str, doc("Its text; `[image]` and the like stand for what is none.")]
+
+
+@dataclass(frozen=True, slots=True)
+class FilledPrompt:
+    """What to say, as the server words it. Nothing was sent: that is the user's."""
+
+    description: Annotated[str, doc("What it is for.")]
+    messages: Annotated[list[PromptMessage], doc("The messages, in their order.")]
+
+
+CALLBACK_PATH: Final = "/mcp/oauth/callback"
+DOCUMENT_PATH: Final = "/mcp/oauth/client.json"
+
+LoginState = Literal["logged_in", "logged_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class BegunLogin:
+    """Where to log in."""
+
+    url: Annotated[str, doc("Open it in a browser. It is for the caller only, and works once.")]
+    expires_at: Annotated[datetime, doc("Until when the login has to be finished.")]
+
+
+@dataclass(frozen=True, slots=True)
+class McpLogin:
+    """How a user stands with a server that asks for a login. No token is in it."""
+
+    server: Annotated[str, doc("Its name in mcp.json.")]
+    state: Annotated[LoginState, doc("Whether the caller is logged in there.")]
+    since: Annotated[datetime | None, doc("Since when; null without a login.")]
+    scope: Annotated[str | None, doc("What the login allows, in the server's own words.")]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedLogin:
+    """Whose login the callback has finished. `key` is that of the question that steps wait with for it."""
+
+    owner: str
+    server: str
+    key: str
+
+
+class LoginRefused(Exception):
+    """A callback that gives no user a login; the message says why, and what helps."""

@@ -29,20 +29,19 @@ from mcp_types import (
 )
 from mcp_types import Tool as McpTool
 
-from segue.domain.clock import utc_now
-from segue.domain.tool import DependencyGroup, Report, Tool, ToolFailed, ToolLost, ToolRetry
+from segue.domain.ids import utc_now
+from segue.domain.tool import DependencyGroup, Reporter, Tool, ToolFailed, ToolLost, ToolRetry
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.mcp.budget import Budget, McpServerGone
-from segue.mcp.causes import reason_of
-from segue.mcp.config import McpServerConfig
-from segue.mcp.connection import is_alive, list_tools, must_listen, open_client
-from segue.mcp.delivery import CallDelivery, Lost, NotSent, as_tool_error, carried
+from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, carried, reason_of
+from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.offers import Offers, Returned
 from segue.mcp.questions import Questions
+from segue.mcp.server_connection import is_alive, list_tools, must_listen, open_client
 from segue.mcp.status import STDERR_SHOWN, LeftOut, McpServerStatus
-from segue.mcp.stderr import Stderr
+from segue.mcp.stdio import Stderr
 from segue.mcp.tool_mapping import tools_of, value_of
-from segue.tools.progress import LONGEST, Deadline
+from segue.tools.run import LONGEST, Deadline
 
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
@@ -164,7 +163,7 @@ class Supervisor:
         arguments: dict[str, Any],
         *,
         wrapped: bool,
-        report: Report,
+        report: Reporter,
         answers: tuple[UserAnswer, ...] = (),
     ) -> object:
         """Returns what a tool returned. Raises ToolRetry, ToolFailed, ToolAsks; cancelling it cancels the remote call.
@@ -191,7 +190,7 @@ class Supervisor:
         return await self._ask(what, lambda client, _: request(client), lambda *_: None)
 
     async def _ask(
-        self, what: str, request: Callable[[Client, ProgressFnT], Awaitable[Returned]], report: Report
+        self, what: str, request: Callable[[Client, ProgressFnT], Awaitable[Returned]], report: Reporter
     ) -> Returned:
         if not self._settled.is_set():
             with anyio.move_on_after(self._timeout_s):

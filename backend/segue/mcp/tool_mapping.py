@@ -2,12 +2,16 @@
 
 Everything here was written by the server and is data: names, sizes and schemas are bounded, hidden Unicode is removed,
 and a tool that does not fit is skipped, never the whole server.
+
+What a tool of an MCP server does to the world: by its annotations, or if it has none, by its name. Pure.
+
+The protocol's default is destructive; asking before every tool without annotations would teach people to say yes.
 """
 
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, assert_never
@@ -23,23 +27,117 @@ from mcp_types import (
     ResourceLink,
     TextContent,
     TextResourceContents,
+    ToolAnnotations,
 )
 from mcp_types import Tool as McpTool
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.tool import DependencyGroup, Report, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.domain.tool import DependencyGroup, Effect, Reporter, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.domain.user_request import UserAnswer
-from segue.mcp.config import McpServerConfig
-from segue.mcp.delivery import MAX_ERROR_CHARS
+from segue.language.detect_language import ENGLISH
+from segue.language.lexicon import Phrase
+from segue.language.utterance import is_unspaced, words_of
+from segue.mcp.call_failures import MAX_ERROR_CHARS
+from segue.mcp.mcp_config import McpServerConfig, Unannotated
 from segue.mcp.packing import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
 from segue.mcp.status import LeftOut
-from segue.mcp.tool_effects import effect_of
+from segue.plans.question import ACTIONS, ANY_ACTION, ActionWords
 from segue.tools.input_schema import InputSchema, UnfitSchema
-from segue.tools.normalize import Unread, clean
-from segue.tools.parts import UNKNOWN
+from segue.tools.normalize import UNKNOWN, Unread, clean
 from segue.tools.summaries import shortened
+
+NameSet = frozenset[str]
+
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_UPPER: Final = "A-ZÀ-ÞА-Я"
+_PARTS: Final = re.compile(  # `mailSend`, `SMSSend`, `2mails`
+    rf"(?<![{_UPPER}\W\d_])(?=[{_UPPER}])|(?<=[{_UPPER}])(?=[{_UPPER}][^{_UPPER}\W\d_])|(?<=\d)(?=\D)|(?<=\D)(?=\d)"
+)
+_READS: Final = frozenset(
+    ["check", "count", "describe", "fetch", "find", "get", "list", "query", "read", "search", "show", "view"]
+)
+_DESTROYS: Final = frozenset(["delete", "destroy", "drop", "erase", "purge", "remove", "truncate", "wipe"])
+_ENDS: Final = frozenset(["cancel", "deactivate", "revoke", "terminate", "uninstall", "unsubscribe"])
+_SENDS: Final = frozenset(["broadcast", "forward", "invite", "notify", "post", "publish", "reply", "send", "tweet"])
+_PAYS: Final = frozenset(["buy", "charge", "pay", "purchase", "refund", "sell", "transfer", "wire", "withdraw"])
+_EXECUTES: Final = frozenset(["deploy", "eval", "exec", "execute", "run"])
+_FINAL: Final = _DESTROYS | _ENDS | _SENDS | _PAYS | _EXECUTES
+
+# What the lists of actions.toml count as, which has fifteen languages. A name whose first action reads is not final.
+_DOES: Final = frozenset(["cancel", "delete", "pay", "refund", "remove", "reply", "send", "share"])
+_DOES_ALONE: Final = frozenset(["book", "buy", ANY_ACTION])  # beside no other action: `add_book` books nothing
+_NAMED: Final = frozenset(["cancel", "delete", "pay", "refund", "send"])  # as a thing: `process_payment`
+_MADE: Final = _NAMED | {"book", "buy", "order"}  # as a thing that is made: `create_order`
+_MAKES: Final = frozenset(["add", "create", ANY_ACTION])
+_READING: Final = frozenset(["open", "read", "search", "show"])
+_IN_ENGLISH: Final = dict.fromkeys(_READS, _READING) | {"place": frozenset(["create"])}
+_ELSE_IN_ENGLISH: Final = frozenset(["commander", "doe", "fare", "mandala", "quite", "tire", "tun"])
+
+
+def effect_of(name: str, hints: ToolAnnotations | None, unannotated: Unannotated | None = None) -> tuple[Effect, bool]:
+    """Returns the effect, and whether it is guessed. `unannotated` is what mcp.json says of tools whose server says
+    nothing; one that its server says not to only read is not taken for one that does.
+    """
+    if hints is not None and hints.read_only_hint:
+        return "read_only", False
+    if hints is not None and hints.destructive_hint is not None:
+        return "destructive" if hints.destructive_hint else "write", False
+    changes = hints is not None and hints.read_only_hint is False
+    if unannotated is None or (changes and unannotated == "read_only"):
+        return "destructive" if _sounds_final(name) else "write", True
+    return "destructive" if unannotated == "ask" else unannotated, False
+
+
+def _sounds_final(name: str) -> bool:
+    english = [word.lower() for word in _WORD.findall(name)]
+    if english and english[0] in _READS:
+        return False
+    words = words_of(_PARTS.sub(" ", name))
+    in_ascii = tuple(re.sub("([aou])e", r"\1", word) for word in words)  # `loesche`, `ueberweise`
+    return not _FINAL.isdisjoint(english) or any(map(_acts_finally, {words, in_ascii}))
+
+
+def _acts_finally(words: Phrase) -> bool:
+    """A word that also names a thing names an action only if no other word does: `update_order` buys nothing."""
+    verbs, either, things, at = list[NameSet](), list[NameSet](), NameSet(), 0
+    while at < len(words):
+        found = [(_action_at(lists, words, at), lists.thing_at(words, at)) for lists in ACTIONS.now.values()]
+        acting, action = _longest(act for act, thing in found if act[0] > thing[0])
+        naming, named = _longest(thing for _, thing in found)
+        if acting and acting >= naming:
+            verbs.append(action)
+        elif naming:
+            _, action = _longest(act for act, _ in found if act[0] == naming)
+            either += [action] if action and (not at or is_unspaced(words[at])) else []
+            things |= named | action if at or named <= _NAMED else NameSet()
+        at += max(acting, naming, 1)
+    if verbs and verbs[0] & _READING and not verbs[0] & _DOES:
+        return False
+    done = verbs or either
+    return (
+        any(each & _DOES for each in done)
+        or (bool(done) and all(each & _DOES_ALONE for each in done))
+        or (bool(things & (_MADE if verbs else _NAMED)) and all(each & _MAKES for each in verbs))
+    )
+
+
+def _action_at(lists: ActionWords, words: Phrase, at: int) -> tuple[int, NameSet]:
+    """Returns how many words from this one on name an action, and what its lists are called."""
+    length, names = lists.action_at(words, at)
+    if lists is ACTIONS.now[ENGLISH]:
+        names -= {ANY_ACTION}  # `complete_task`
+        return (1, _IN_ENGLISH[words[at]]) if words[at] in _IN_ENGLISH else (length, names)
+    means_little = length == 1 and at and is_unspaced(words[at])  # 发 in 开发
+    return (0, NameSet()) if means_little or words[at] in _ELSE_IN_ENGLISH else (length, names)
+
+
+def _longest(found: Iterable[tuple[int, NameSet]]) -> tuple[int, NameSet]:
+    pairs = [(0, NameSet()), *found]
+    length = max(each for each, _ in pairs)
+    return length, NameSet().union(*(names for each, names in pairs if each == length))
+
 
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
 _MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
@@ -58,9 +156,15 @@ _EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "
 log = structlog.get_logger()
 
 
-class Caller(Protocol):
+class ToolCaller(Protocol):
     async def __call__(
-        self, name: str, arguments: dict[str, Any], *, wrapped: bool, report: Report, answers: tuple[UserAnswer, ...]
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        wrapped: bool,
+        report: Reporter,
+        answers: tuple[UserAnswer, ...],
     ) -> object: ...
 
 
@@ -109,7 +213,7 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
 
 
 def tools_of(
-    server: str, config: McpServerConfig, listed: Sequence[McpTool], call: Caller, timeout_s: float
+    server: str, config: McpServerConfig, listed: Sequence[McpTool], call: ToolCaller, timeout_s: float
 ) -> tuple[list[Tool], list[LeftOut]]:
     """Returns the tools that can be offered, and the others, for which there is a warning too."""
     tools: dict[str, Tool] = {}
@@ -142,7 +246,7 @@ def _left_out(server: str, tool: McpTool, reason: str) -> LeftOut:
     return LeftOut(name, reason)
 
 
-async def _run(call: Caller, name: str, wrapped: bool, arguments: dict[str, Any], context: ToolContext) -> object:  # noqa: FBT001 (bound by partial)
+async def _run(call: ToolCaller, name: str, wrapped: bool, arguments: dict[str, Any], context: ToolContext) -> object:  # noqa: FBT001 (bound by partial)
     """A server learns nothing of who asks."""
     return await call(name, arguments, wrapped=wrapped, report=context.report, answers=context.answers)
 

@@ -1,18 +1,26 @@
 """Which words of a message carry meaning, and whether the user may be stating a fact worth keeping.
 
 Pure. The words are `facts.toml`, in fifteen languages. Knows nothing of models and of stored facts.
+
+The dates that words such as `tomorrow` mean on the day they are said. Pure; the words are `days.toml`.
+
+Did the user say this? A fact is kept only in the user's own words.
+
+A model reads pages and tool results too, so no model decides what is true of a user. Every word of a fact has to be in
+a message of the user, up to its ending, or be a synonym of one that is (`facts.toml`); addresses to the letter. Pure.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, timedelta
 from itertools import groupby, pairwise
 from typing import Any, Final, get_args
 
-from segue.domain.memory import MemoryKind
-from segue.language.phrase_matcher import PhraseMatcher, match_phrases
+from segue.domain.session import MAX_CONTENT_CHARS, MemoryKind
+from segue.language.detect_language import detect_language
+from segue.language.lexicon import Joined, Phrase, PhraseMatcher, WordList, kinds_by_phrase, match_phrases, split_list
 from segue.language.utterance import is_unspaced, own_words, words_of
-from segue.language.word_lists import Joined, Phrase, WordList, kinds_by_phrase, split_list
 
 LONGEST_READ: Final = 4000  # characters; a longer message was pasted, it is not what the user says
 MOST_SEARCH_WORDS: Final = 48
@@ -126,3 +134,84 @@ def _words_in(text: str) -> frozenset[str]:
 
 
 FACT_WORDS: Final = WordList("facts.toml", parse_fact_words)
+
+
+_SHIFTS: Final = {
+    "day_before_yesterday": -2,
+    "yesterday": -1,
+    "today": 0,
+    "tomorrow": 1,
+    "day_after_tomorrow": 2,
+    "no_day": None,
+}
+
+
+def _read_words(sections: Mapping[str, Any]) -> Mapping[str, PhraseMatcher[int | None]]:
+    return {
+        language: match_phrases(
+            (phrase, _SHIFTS[kind])
+            for phrase, kind in kinds_by_phrase(language, lists, _SHIFTS.keys(), phrase_of=split_words).items()
+        )
+        for language, lists in sections.items()
+    }
+
+
+WORDS: Final = WordList("days.toml", _read_words)
+
+
+def days_meant(said: str, said_on: date) -> dict[Phrase, str]:
+    """Returns by its words each day that a message names so, as a date (ISO 8601)."""
+    words, matcher = split_words(said[:LONGEST_READ]), WORDS.now.get(detect_language(said, default=""))
+    days: dict[Phrase, str] = {}
+    at = 0
+    while matcher and at < len(words):
+        length, shift = matcher.longest_at(words, at) or (1, None)
+        phrase = words[at : at + length]
+        # In Korean `내일` is tomorrow and `내 일` my work: the letters are the same, and each is a word here.
+        if shift is not None and (not is_unspaced(phrase[0]) or "".join(phrase) in said):
+            days[phrase] = (said_on + timedelta(days=shift)).isoformat()
+        at += length
+    return days
+
+
+def with_dates(fact: str, days: Mapping[Phrase, str]) -> str:
+    """Returns a fact, and behind it the dates that it names in the words of `days`, if there is room."""
+    words = f" {' '.join(split_words(fact))} "
+    named = [day for phrase, day in days.items() if f" {' '.join(phrase)} " in words and day not in fact]
+    dated = f"{fact.rstrip(' .。।')} ({', '.join(dict.fromkeys(named))})"
+    return dated if named and len(dated) <= MAX_CONTENT_CHARS else fact
+
+
+SHORTEST_STEM: Final = 3  # letters
+STEM_SHARE: Final = 0.6
+_ADDRESS: Final = re.compile(r"[\w.+-]*[@/\\_][\w@/\\.+:-]*\w", re.ASCII)  # the same words in another order are another
+_ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u0621-\u064a]{2})")
+
+
+def is_said(fact: str, *texts: str) -> bool:
+    """Returns whether the texts together have every significant word of the fact; false if the fact has none."""
+    if not all(any(address in text for text in texts) for address in _ADDRESS.findall(fact)):
+        return False
+    significant = significant_words(fact)
+    words = {word for text in texts for word in split_words(text)}
+    synonyms = {FACT_WORDS.now.synonyms[word] for word in words if word in FACT_WORDS.now.synonyms}
+    said = set(map(_without_prefix, words))
+    return bool(significant) and all(
+        FACT_WORDS.now.synonyms.get(word) in synonyms or _is_among(_without_prefix(word), said) for word in significant
+    )
+
+
+def _is_among(word: str, said: set[str]) -> bool:
+    return word in said or (word.isalpha() and any(_is_form_of(word, other) for other in said))
+
+
+def _is_form_of(word: str, other: str) -> bool:
+    """`preferisce` and `preferisco`: they begin alike, and for most of their length."""
+    longer = max(len(word), len(other))
+    shared = next((at for at, letters in enumerate(zip(word, other, strict=False)) if len({*letters}) > 1), longer)
+    return min(shared, len(word), len(other)) >= max(SHORTEST_STEM, STEM_SHARE * longer)
+
+
+def _without_prefix(word: str) -> str:
+    """Drops what Arabic writes before a word: the article, and the person of a verb."""
+    return _ARABIC_PREFIX.sub("", word)

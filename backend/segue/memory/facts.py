@@ -39,11 +39,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import UserDefinedType
 
 from segue.db.models import memories
-from segue.db.order import newest_first, oldest_first
-from segue.db.reading import note_unreadable
+from segue.db.rows import newest_first, note_unreadable, oldest_first
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import new_id
-from segue.domain.memory import Memory, MemoryKind, NewFact, UnreadableMemory
+from segue.domain.session import Memory, MemoryKind, NewFact, UnreadableMemory
 from segue.memory.fact_cues import index_words, split_words
 
 # A fact and a question go through every stemmer: a few words are too short to guess the language by, and a wrong guess
@@ -54,14 +53,14 @@ CONFIGURATIONS = (
 )
 ALWAYS_USEFUL = ("personal_info", "preference")
 RECENT_DAYS = 90
-Position = tuple[int, str]  # a fact's seq and id
+FactPosition = tuple[int, str]  # a fact's seq and id
 
 _IS_CURRENT = memories.c.superseded_by.is_(None)
 _SHOWN = [memories.c[field.name] for field in fields(Memory)]  # in the order `_memory` needs
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FactSource:
     """The message that states a fact."""
 
     session_id: str
@@ -92,7 +91,7 @@ def _joined(function: Any, words: ColumnElement[str]) -> ColumnElement[Any]:
 
 
 async def add_fact(
-    connection: AsyncConnection, owner: str, fact: NewFact, *, now: datetime, source: Source | None = None
+    connection: AsyncConnection, owner: str, fact: NewFact, *, now: datetime, source: FactSource | None = None
 ) -> Memory:
     """Returns the stored fact, or the current one with the same words. The fact it supersedes is no longer current."""
     values = {
@@ -134,8 +133,8 @@ async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, 
 
 
 async def list_facts(
-    connection: AsyncConnection, owner: str, *, before: Position | None, limit: int, session_id: str | None = None
-) -> list[tuple[Memory, Position]]:
+    connection: AsyncConnection, owner: str, *, before: FactPosition | None, limit: int, session_id: str | None = None
+) -> list[tuple[Memory, FactPosition]]:
     """Returns the newest first, each with its position, of one session if it is given.
 
     `before` is the position of the last one seen, which may be gone.

@@ -32,11 +32,10 @@ from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions
-from segue.db.reading import opaque_of, read_json, readable, reader
-from segue.domain.attachment import Attached
+from segue.db.rows import opaque_of, read_json, readable, reader
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
-from segue.domain.session import Message, RequestedCall, Role, TurnKey, UnreadableMessage
+from segue.domain.session import Attached, Message, RequestedCall, Role, TurnKey, UnreadableMessage
 from segue.domain.tool import CallStatus
 from segue.language.utterance import own_words
 

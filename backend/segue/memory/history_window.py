@@ -3,18 +3,32 @@
 It reduces, only as far as needed and the oldest first: what providers want back with their calls; results of calls that
 were made again; then results, references and long texts; then whole turns. It never reduces the running turn, nor a
 call with an unknown outcome.
+
+How many tokens a text takes: counted by the model's tokenizer if its file is in TIKTOKEN_CACHE_DIR, else estimated.
+
+Knows nothing of messages and budgets.
 """
 
+import hashlib
+import math
+import os
+import string
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from segue.domain.session import Message
 from segue.domain.tool import Reference, canonical_args
 
-Form = Literal["whole", "reference", "brief"]
-Turn = list[Message]
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+
+ShownForm = Literal["whole", "reference", "brief"]
+TurnMessages = list[Message]
 
 KEPT = 1 / 4  # of the window when a summary takes the rest: to cut seldom keeps the beginning of requests the same
 MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
@@ -49,24 +63,24 @@ class WindowParts:
 class WindowCosts:
     """Tokens of a message in a form, by `message_key`, and of a reference among the earlier results, by its call."""
 
-    message: Callable[[str, Form], int]
+    message: Callable[[str, ShownForm], int]
     reference: Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class HistoryWindow:
     """What is shown. `forms` is by `message_key`; `listed` are the references to results that are not in the history.
 
     `cut_off` is the seq of the last turn that should go into the summary, None if none should yet.
     """
 
     history: list[Message]
-    forms: Mapping[str, Form]
+    forms: Mapping[str, ShownForm]
     listed: tuple[Reference, ...]
     cut_off: int | None
 
 
-def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) -> Window:
+def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) -> HistoryWindow:
     """Returns what fits. `parts.window` ends with the running turn; a turn is left out whole or not at all."""
     forms = {message_key(message): _best_form(message, parts.whole) for message in parts.window}
 
@@ -95,11 +109,11 @@ def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) 
         spare += sum(map(cost, oldest))
         turns.remove(oldest)
     history = [message for turn in turns for message in turn]
-    return Window(history, forms, _listed(parts.earlier, history, max(min(spare, most), least), costs), cut_off)
+    return HistoryWindow(history, forms, _listed(parts.earlier, history, max(min(spare, most), least), costs), cut_off)
 
 
 def _cut_off(
-    turns: Sequence[Turn], sizes: Sequence[int], room: int, limits: WindowLimits, origin_id: str | None
+    turns: Sequence[TurnMessages], sizes: Sequence[int], room: int, limits: WindowLimits, origin_id: str | None
 ) -> int | None:
     """Returns the seq of the last turn before those that fill KEPT of the window, once another turn would not fit.
 
@@ -122,14 +136,14 @@ def _cut_off(
     return turns[first - 1][0].seq if first > 0 else None
 
 
-def _with_opaque_parts(parts: WindowParts) -> Iterator[tuple[Message, Form]]:
+def _with_opaque_parts(parts: WindowParts) -> Iterator[tuple[Message, ShownForm]]:
     running = parts.window[-1].turn_id
     for message in parts.window:
         if message_key(message) in parts.opaque and message.turn_id != running:
             yield message, "reference"
 
 
-def _repeated(window: Sequence[Message]) -> Iterator[tuple[Message, Form]]:
+def _repeated(window: Sequence[Message]) -> Iterator[tuple[Message, ShownForm]]:
     """Yields the results of calls that succeeded again later, the oldest first."""
     succeeded: set[tuple[str, str]] = set()
     repeated: list[Message] = []
@@ -146,7 +160,7 @@ def _repeated(window: Sequence[Message]) -> Iterator[tuple[Message, Form]]:
         yield message, "brief"
 
 
-def _by_age(window: Sequence[Message], forms: Mapping[str, Form]) -> Iterator[tuple[Message, Form]]:
+def _by_age(window: Sequence[Message], forms: Mapping[str, ShownForm]) -> Iterator[tuple[Message, ShownForm]]:
     """Yields results to make references, then references to keep only the identifiers of, then texts to shorten."""
     earlier = [message for message in window if message.turn_id != window[-1].turn_id]
     results = [message for message in earlier if _result(message).get("status", "unknown") != "unknown"]
@@ -171,11 +185,11 @@ def _listed(
     return tuple(listed)
 
 
-def _is_settled(turn: Turn) -> bool:
+def _is_settled(turn: TurnMessages) -> bool:
     return all(_result(message).get("status") != "unknown" for message in turn)
 
 
-def _best_form(message: Message, whole: Collection[str]) -> Form:
+def _best_form(message: Message, whole: Collection[str]) -> ShownForm:
     return "reference" if _result(message) and message_key(message) not in whole else "whole"
 
 
@@ -187,3 +201,69 @@ def _result(message: Message) -> dict[str, Any]:
 def message_key(message: Message) -> str:
     """Returns what is unique to a message; its id is not, since a repaired tool message has that of its call."""
     return message.tool_call_id or message.id
+
+
+CountTokens = Callable[[str], int]
+
+# Tokens per character, between what tokenizers of 100,000 and of 200,000 entries take. English words, JSON's marks
+# and digits, Arabic or Cyrillic (two bytes), Chinese (three): 0.28, 0.55, 0.55, 1.25; an emoji is 1.95.
+PER_LETTER, PER_MARK, PER_HIGH_BYTE, PER_HIGH_CHARACTER = 0.28, 0.55, 0.7, -0.85
+CACHED_COUNTS = 1024
+
+_LETTERS = f"{string.ascii_letters} ".encode()
+_HIGH = bytes(range(128, 256))
+# The name tiktoken gives the file in TIKTOKEN_CACHE_DIR, and the SHA-256 it expects.
+_FILES = {
+    "cl100k_base": (
+        "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    ),
+    "o200k_base": (
+        "fb374d419588a4632f3f557e76b4b70aebbca790",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    ),
+}
+
+
+def estimate(text: str) -> int:
+    """Returns the tokens of a text in any script, rather too many than too few. Takes microseconds per kilobyte."""
+    encoded = text.encode(errors="replace")
+    others = encoded.translate(None, _LETTERS)
+    marks = len(others.translate(None, _HIGH))
+    letters, high_bytes = len(encoded) - len(others), len(others) - marks
+    high_characters = len(text) - letters - marks
+    return math.ceil(
+        PER_LETTER * letters + PER_MARK * marks + PER_HIGH_BYTE * high_bytes + PER_HIGH_CHARACTER * high_characters
+    )
+
+
+def counter_for(model: str) -> CountTokens:
+    """Returns the counter for a model. Loading a tokenizer takes a moment."""
+    encoding = _local_encoding(model)
+    return estimate if encoding is None else counting_with(encoding)
+
+
+def counting_with(encoding: "Encoding") -> CountTokens:
+    """Returns a counter with a cache: the same few texts are counted turn after turn."""
+
+    @lru_cache(maxsize=CACHED_COUNTS)
+    def count(text: str) -> int:
+        return len(encoding.encode_ordinary(text))
+
+    return count
+
+
+def _local_encoding(model: str) -> "Encoding | None":
+    # tiktoken would fetch a missing or wrong file from the network: it is only asked for one that is right.
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR")
+    if not folder:
+        return None
+    import tiktoken  # noqa: PLC0415 (most have no such folder)
+
+    try:
+        name = tiktoken.encoding_name_for_model(model)
+        file, digest = _FILES[name]
+        found = Path(folder, file).read_bytes()
+    except (KeyError, OSError):
+        return None
+    return tiktoken.get_encoding(name) if hashlib.sha256(found).hexdigest() == digest else None

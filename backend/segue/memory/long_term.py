@@ -13,16 +13,13 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
-from segue.domain.clock import local_time
-from segue.domain.memory import Memory, MemoryKind, NewFact
-from segue.domain.session import Message
-from segue.language.word_lists import Phrase
+from segue.domain.ids import local_time
+from segue.domain.session import Memory, MemoryKind, Message, NewFact
+from segue.language.lexicon import Phrase
 from segue.memory import facts
-from segue.memory.days_meant import days_meant, with_dates
-from segue.memory.fact_cues import LONGEST_READ, is_correction, search_words
-from segue.memory.facts import Source
+from segue.memory.fact_cues import LONGEST_READ, days_meant, is_correction, is_said, search_words, with_dates
+from segue.memory.facts import FactSource
 from segue.memory.history import recent_user_messages, said_by_user
-from segue.memory.verify_fact import is_said
 
 MOST_RECALLED = 5
 NEAREST_RECALLED = 3  # something is always nearest: it must not displace what is sure to help
@@ -100,7 +97,7 @@ class LongTermMemory:
                 owner,
                 NewFact(with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
                 now=now,
-                source=Source(session_id, source.id),
+                source=FactSource(session_id, source.id),
             )
         self.noted(owner, fact)
         return fact
@@ -118,7 +115,7 @@ class LongTermMemory:
         fact: NewFact,
         *,
         now: datetime,
-        source: Source,
+        source: FactSource,
         embedding: Sequence[float] | None,
     ) -> Memory:
         """Stores a fact in the caller's transaction. It supersedes known facts of the same meaning: it was said last.

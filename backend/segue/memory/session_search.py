@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions
 from segue.domain.session import Session
-from segue.memory.sessions import in_list, readable_session, shown
+from segue.memory.session_store import in_list, readable_session, shown
 
 MOST_SESSIONS: Final = 2_000
 MOST_MESSAGES: Final = 10_000

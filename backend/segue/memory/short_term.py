@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from segue.db.reading import cached, reader
 from segue.db.redis import Cache, short_term_memory_key
+from segue.db.rows import cached, reader
 from segue.domain.doc import doc
 from segue.domain.tool import Reference, canonical_args
 

@@ -2,11 +2,20 @@
 
 `{"$from": 1, "path": "emails[0].id"}` is the result of step 1 at that JMESPath, without a path the whole result. What a
 result is, only `at_path` knows.
+
+Where each value in the arguments of a call came from, found in the texts that it may have come from. Pure.
+
+Nothing here is claimed by a model: what a tool said may have told the model what to claim. A text has a value only to
+the letter, and a number by its value. A key that the tool's schema does not name is a value too.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import json
+import re
+import unicodedata
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from segue.plans.plan_parser import REFERENCE
 
@@ -88,3 +97,127 @@ async def _referred(reference: Mapping[str, Any], results: Mapping[int, Any], at
     if found is None and path:
         raise _NoValue
     return found
+
+
+SHORTEST_TEXT: Final = 3  # characters; what is shorter stands in any text
+MAX_VALUES: Final = 100
+MAX_LEAVES: Final = 10_000
+REST: Final = "…"  # the path that stands for all values beyond these
+USER, MODEL = "user", "model"
+
+_FROM_USER: Final = (USER, "message:", "fact:")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DOT: Final = re.compile(r"\S*\w[.。]")  # the end of a sentence too, if nothing comes behind it
+# Of scripts that put spaces between words, a letter beside a value makes it a part of another word.
+_LETTER: Final = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]"
+_BEFORE: Final = rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])"
+_AFTER: Final = rf"(?!{_LETTER}|[@-]|[./\\]\w|[,'’]\d)"
+
+ScalarValue = str | int | float
+Sources = Sequence[tuple[str, str]]  # an origin and a text each
+
+
+def values_of(args: Mapping[str, Any]) -> dict[str, ScalarValue]:
+    """Returns the texts and numbers in arguments that can be looked for, by their path in JMESPath, `to[0].name`."""
+    return {path: parts[0] for path, parts in _wanted(args, None).items()}
+
+
+def origins_of(
+    args: Mapping[str, Any], sources: Sources, schema: Mapping[str, Any] | None = None, *, every: bool = False
+) -> dict[str, str]:
+    """Returns by path the first source that has the value, or `model`. Of a value behind keys that the `schema` does
+    not name it is the first of its own and theirs that is not the user's. `every` is for values also that are too short
+    to be named, and for those that are no text or number.
+    """
+    texts = [(origin, unicodedata.normalize("NFC", text)) for origin, text in sources]
+
+    def origin_of(part: object) -> str:
+        return next((origin for origin, text in texts if part != REST and stands_in(part, text)), MODEL)
+
+    wanted = _wanted(args, schema, every=every)
+    return {path: min(map(origin_of, parts), key=is_users) for path, parts in wanted.items()}
+
+
+def is_users(origin: str) -> bool:
+    """Returns whether the user typed or said what comes from there."""
+    return origin.startswith(_FROM_USER)
+
+
+def not_from_user(args: Mapping[str, Any] | None, origins: Mapping[str, str] | None) -> dict[str, dict[str, Any]]:
+    """Returns the values that the user neither typed nor said, by their origin and path."""
+    found: dict[str, dict[str, Any]] = {}
+    for path, value in (*islice(leaves(args or {}), MAX_LEAVES), (REST, REST)):
+        origin = (origins or {}).get(path, USER)
+        if not origin.startswith(_FROM_USER):
+            found.setdefault(origin, {})[path] = value
+    return found
+
+
+def leaves(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what contains nothing else in a JSON value, each with its path."""
+    return ((path, leaf) for path, leaf, _ in _leaves(value))
+
+
+def open_keys(args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Returns by path the keys before a value that the schema does not name, of those values that have any."""
+    named = _named_in(schema)
+    found = {path: [key for key in keys if key not in named] for path, _, keys in _leaves(args)}
+    return {path: keys for path, keys in found.items() if keys}
+
+
+def stands_in(value: object, text: str) -> bool:
+    """Returns whether a text has a value whole: `ann@a.example` does not stand in `joann@a.example.org`."""
+    written = _written(value)
+    if not written or written not in text:
+        return False
+    if isinstance(value, str):
+        more = r"(?=\S)" if _DOT.fullmatch(written) else ""
+    else:
+        more = "0*" if "." in written else r"(?:\.0+)?"
+    return re.search(rf"{_BEFORE}{re.escape(written)}{more}{_AFTER}", text) is not None
+
+
+def _wanted(args: Mapping[str, Any], schema: Mapping[str, Any] | None, *, every: bool = False) -> dict[str, list[Any]]:
+    """Returns by path what has to be said for a value: itself, and the keys before it that the schema does not name."""
+    seen = list(islice(_leaves(args), MAX_LEAVES + 1)) if args else []
+    unnamed = open_keys(args, schema) if schema is not None else {}
+    parts = {path: [*([leaf] if every or _is_value(leaf) else []), *unnamed.get(path, ())] for path, leaf, _ in seen}
+    found = [(path, wanted) for path, wanted in parts.items() if wanted]
+    left_out = len(found) > MAX_VALUES or len(seen) > MAX_LEAVES
+    return dict(found[:MAX_VALUES]) | ({REST: [REST]} if left_out else {})
+
+
+def _leaves(value: Any, path: str = "", keys: tuple[str, ...] = ()) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+    match value:
+        case dict() if value:
+            for name, item in value.items():
+                step = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+                yield from _leaves(item, f"{path}.{step}" if path else step, (*keys, name))
+        case list() if value:
+            for index, item in enumerate(value):
+                yield from _leaves(item, f"{path}[{index}]", keys)
+        case _:
+            yield path, value, keys
+
+
+def _named_in(schema: Any) -> set[str]:
+    """Returns the names of properties anywhere in a schema."""
+    named, parts = set[str](), [schema]
+    for part in parts:  # which grows
+        if isinstance(part, dict):
+            own = part.get("properties")
+            named.update(own if isinstance(own, dict) else ())
+        parts.extend(part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())
+    return named
+
+
+def _is_value(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value.strip()) >= SHORTEST_TEXT
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _written(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return unicodedata.normalize("NFC", value) if isinstance(value, str) else json.dumps(value)

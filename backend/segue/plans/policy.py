@@ -1,20 +1,36 @@
 """Whether a message gets a web search or a plan, and whether a tool asks the user before it runs.
 
 Pure: no model, no storage; knows nothing of graphs and HTTP.
+
+The operator's own rule over each call of a tool: BEFORE_CALL, or `create_app(before_call=…)`.
+
+It can only tighten: what waits for a yes anyway still does. A rule that fails, or takes too long, denies.
 """
 
+import asyncio
+import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, assert_never
+from inspect import isawaitable
+from typing import Any, Final, Literal, assert_never
+
+import structlog
+from anyio import to_thread
 
 from segue.domain.plan import Confirm, Planning
-from segue.domain.session import Verdict
-from segue.domain.tool import Tool, ToolSpec
+from segue.domain.session import RequestedCall, Verdict
+from segue.domain.tool import Effect, Tool, ToolContext, ToolSpec
 from segue.language.lexicon import UNKNOWN
 from segue.language.utterance import own_words, parse_utterance
-from segue.plans.multistep_detector import asks_for_several_steps
-from segue.plans.search_words import LONGEST_READ, QUERY_KINDS, SEARCH_WORD_KINDS, asks_for_the_web, search_readings
+from segue.plans.multistep_detector import (
+    LONGEST_READ,
+    QUERY_KINDS,
+    SEARCH_WORD_KINDS,
+    asks_for_several_steps,
+    asks_for_the_web,
+    search_readings,
+)
 
 WEB_SEARCH: Final = "web_search"
 SHORTEST_FORCED_SEARCH: Final = 15  # characters
@@ -171,3 +187,54 @@ _SEARCH_RULES: Final[tuple[_SearchRule, ...]] = (
     ("too_short", lambda r: r.is_too_short),
     ("small_talk", lambda r: r.is_small_talk),
 )
+
+
+MAX_REASON_CHARS: Final = 500
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedCall:
+    """A call as it would run: its arguments fit the tool's schema."""
+
+    name: str
+    args: Mapping[str, Any]
+    effect: Effect
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """The call does not run. The model and the user are told why."""
+
+    reason: str
+
+
+Ruling = Literal["allow", "ask"] | Deny
+BeforeCall = Callable[[ProposedCall, ToolContext], object | Awaitable[object]]
+
+
+async def rule(
+    policy: BeforeCall, call: RequestedCall, tool: ToolSpec, who: ToolContext, *, timeout_s: float
+) -> Ruling:
+    """Returns what the policy says of a call. It is `allow`, `ask`, `deny` or a Deny; everything else denies."""
+    proposed = ProposedCall(tool.name, copy.deepcopy(call.args), tool.effect, tool.source)
+    try:
+        async with asyncio.timeout(timeout_s):
+            # In a thread, for a function that blocks; what an `async def` returns there is awaited here.
+            said = await to_thread.run_sync(policy, proposed, who, abandon_on_cancel=True)
+            said = await said if isawaitable(said) else said
+    except (Exception, SystemExit) as fault:
+        log.warning("policy_failed", tool=tool.name, error=type(fault).__name__, exc_info=fault)
+        return Deny("the rule that decides failed, or took too long")
+    match said:
+        case "allow" | "ask":
+            return said
+        case "deny":
+            return Deny("no reason is given")
+        case Deny():
+            return Deny(" ".join(said.reason.split())[:MAX_REASON_CHARS] or "no reason is given")
+        case _:
+            log.warning("policy_failed", tool=tool.name, error="NoRuling", said=type(said).__name__)
+            return Deny("the rule that decides gave no answer that is known")

@@ -10,10 +10,8 @@ from itertools import chain
 from typing import Any, Final
 
 from segue.language.detect_language import ENGLISH, detect_language
-from segue.language.lexicon import UNKNOWN
-from segue.language.phrase_matcher import PhraseMatcher, match_phrases
+from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_phrases, split_list
 from segue.language.utterance import QUOTED, fold, sentences_of, split_folded, words_of
-from segue.language.word_lists import Phrase, WordList, split_list
 
 LONGEST_DESCRIPTION: Final = 400  # characters
 LONGEST_TRANSLATED: Final = 400  # characters

@@ -15,14 +15,13 @@ from sqlalchemy import ColumnElement, Row, Select, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns, written
-from segue.db.order import came_before, newest_first
-from segue.db.reading import opaque_of, plan_of, readable, reader
+from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, end
 from segue.domain.session import TurnKey
 from segue.domain.user_request import UserAnswer, question_of_step, with_answer
 from segue.events.outbox import approval_requested
-from segue.plans.argument_origins import USER, values_of
+from segue.plans.arguments import USER, values_of
 
 BATCH = 100  # plans that expire in one transaction
 

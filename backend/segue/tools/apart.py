@@ -21,7 +21,7 @@ MAX_MEMORY_BYTES: Final = 2 * 2**30  # of a child
 READ_S: Final = 20.0  # for a result of megabytes
 AT_ONCE: Final = min(os.cpu_count() or 1, 2)
 
-Result = TypeVar("Result")
+WorkResult = TypeVar("WorkResult")
 _places: RunVar[anyio.CapacityLimiter] = RunVar("segue_apart")
 
 
@@ -30,8 +30,8 @@ class TooMuch(Exception):
 
 
 async def apart(
-    work: Callable[..., Result], *args: Any, deadline_s: float, needs: Callable[..., object] | None = None
-) -> Result:
+    work: Callable[..., WorkResult], *args: Any, deadline_s: float, needs: Callable[..., object] | None = None
+) -> WorkResult:
     """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled.
 
     Only a few run at once, the others wait. The time to import `work`, and the module of what it `needs`, does not
@@ -70,7 +70,7 @@ def _prepare(*_: object) -> None:
         gc.disable()
 
 
-def _bounded(work: Callable[..., Result], args: tuple[Any, ...], deadline_s: float) -> Result:
+def _bounded(work: Callable[..., WorkResult], args: tuple[Any, ...], deadline_s: float) -> WorkResult:
     """Runs in the child."""
     signal.alarm(int(deadline_s) + 1)  # for a parent that was killed
     try:

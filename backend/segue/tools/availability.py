@@ -18,13 +18,21 @@ from segue.domain.agent import Agent
 from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
-from segue.domain.tool import Tool, ToolSpec
-from segue.domain.tool_state import ManualStatus, SessionToolState, ToolOverview, ToolState, ToolStatus
+from segue.domain.tool import ManualStatus, SessionToolState, Tool, ToolOverview, ToolSpec, ToolState, ToolStatus
 from segue.tools import states
-from segue.tools.catalog import ToolCatalog
-from segue.tools.dependencies import marks_of_success
-from segue.tools.global_state import GlobalToolState
-from segue.tools.health import (
+from segue.tools.catalog import ToolCatalog, lift_holds, load_holds, set_hold
+from segue.tools.run import CallOutcome
+from segue.tools.states import (
+    Changed,
+    GlobalToolState,
+    StatePosition,
+    StoredHealth,
+    change_state,
+    healths,
+    load_states,
+    load_with_holds,
+)
+from segue.tools.tool_health import (
     HealthRules,
     Healths,
     ToolHealth,
@@ -32,6 +40,7 @@ from segue.tools.health import (
     after_call,
     counts,
     is_blocked,
+    marks_of_success,
     needs_reset,
     refused_by_model,
     reset,
@@ -39,9 +48,6 @@ from segue.tools.health import (
     successes,
     tool_state,
 )
-from segue.tools.holds import lift_holds, load_holds, set_hold
-from segue.tools.outcome import Outcome
-from segue.tools.states import Changed, Position, StoredHealth, change_state, healths, load_states, load_with_holds
 
 PROBE_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()
@@ -163,7 +169,7 @@ class ToolAvailability:
                 self._observe(SessionToolStateChanged(tool, changed.after.health.status))
 
     async def overview(
-        self, specs: Specs, *, status: ToolStatus | None, after: Position | None, limit: int
+        self, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
     ) -> tuple[dict[str, ToolOverview], list[SessionToolState]]:
         """Returns how each tool is doing for all, and the sessions' states that are not available, after a position."""
         async with self.database.read_only() as connection:
@@ -287,7 +293,7 @@ class ToolGuard:
             finally:
                 self._probing.discard(spec.name)
 
-    async def record(self, connection: AsyncConnection, spec: ToolSpec, outcome: Outcome) -> Changed | None:
+    async def record(self, connection: AsyncConnection, spec: ToolSpec, outcome: CallOutcome) -> Changed | None:
         """Counts an outcome in the transaction that stores it; returns None if it says nothing about the tool."""
         if not counts(outcome):
             return None

@@ -1,22 +1,44 @@
 """The tools of this process: the built-in and the native ones, and those that the MCP servers offer now.
 
 Knows who offers a tool, not how it runs (`run.py`) or whether it may (`availability.py`).
+
+The definitions that tools of MCP servers have had: what changed, and when. Owns `tool_definitions`.
+
+They are noted beside what a server does: no turn waits for it. What a change means for a yes is not decided here, since
+grants and plans keep the digest of the definition that was shown.
+
+Tools that operators took out of all sessions, until they give them back or a time comes. Owns `tool_holds`.
+
+The statements that read a session's states read the holds with them: a turn pays no query for one.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, Self
 
+import structlog
+from sqlalchemy import ScalarSelect, delete, func, select, tuple_
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.causes import StorageUnavailable
+from segue.db.engine import Database
+from segue.db.models import tool_definitions, tool_holds
+from segue.db.rows import readable, reader
+from segue.domain.doc import doc
 from segue.domain.errors import AppError
-from segue.domain.tool import Tool
-from segue.tools.dependencies import check_groups, unknown_members
+from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
+from segue.tools.tool_health import ToolHold, check_groups, unknown_members
 
 BUILTIN: Final = frozenset(
     {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch", "web_search"}
 )  # all that a service may have
 
-Source = Callable[[], Iterable[Tool]]
+ToolSource = Callable[[], Iterable[Tool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +48,7 @@ class ToolCatalog:
     """
 
     own: tuple[Tool, ...]
-    offered: Source = tuple
+    offered: ToolSource = tuple
     away: Callable[[], Mapping[str, str]] = dict
 
     def __post_init__(self) -> None:
@@ -52,3 +74,213 @@ class ToolCatalog:
 
 def _invalid(why: str) -> AppError:
     return AppError("tool_invalid", status=500, title="A tool cannot be used", detail=f"{why[0].upper()}{why[1:]}.")
+
+
+MAX_ROWS: Final = 3000  # of a source: one that renames its tools all the time would fill the store
+MAX_LISTED: Final = 200  # lists that wait to be noted
+RETRY_S: Final = 5.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a server says of a tool."""
+
+    description: Annotated[str, doc("What the model is told of it.")]
+    input_schema: Annotated[Mapping[str, Any], doc("JSON Schema of its arguments.")]
+    title: Annotated[str, doc("Its name for people; may be empty.")]
+    effect: Annotated[Effect, doc("What a call does to the world.")]
+    idempotent: Annotated[bool, doc("Whether to repeat a call has no further effect.")]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionChange:
+    """How a tool is defined now, and was before."""
+
+    tool: Annotated[str, doc("The tool.")]
+    changed_at: Annotated[datetime, doc("When a process first saw it like this.")]
+    changed: Annotated[tuple[str, ...], doc("`description`, `inputSchema`, `title`, `annotations`.")]
+    before: Annotated[Definition, doc("As it was.")]
+    now: Annotated[Definition, doc("As it is.")]
+
+
+_Redefined = tuple[ToolSpec, str, datetime]  # the digest of the definition before, and when it changed
+
+_read = reader(Definition)
+
+
+async def note(
+    connection: AsyncConnection, source: str, specs: Sequence[ToolSpec], *, now: datetime
+) -> list[DefinitionChange]:
+    """Stores the definitions that are not the newest known of their tools. Returns what has changed."""
+    known = await _history(connection, [spec.name for spec in specs])
+    new = [spec for spec in specs if not known[spec.name] or known[spec.name][0][0] != definition_of(spec)]
+    if not new:
+        return []
+    rows = [_row(source, spec, now) for spec in new]
+    added = insert(tool_definitions)
+    again = {name: added.excluded[name] for name in ("seq", "since", "source")}  # a definition that is back
+    await connection.execute(added.on_conflict_do_update(constraint=tool_definitions.primary_key, set_=again), rows)
+    changed = [(spec, known[spec.name][0][0], now) for spec in new if known[spec.name]]
+    found = await _told(connection, changed)
+    await _drop_oldest(connection, source)
+    return found
+
+
+async def changed_at(database: Database, specs: Iterable[ToolSpec]) -> dict[str, datetime]:
+    """Returns by name since when tools are defined as they are that were defined otherwise before."""
+    async with database.read_only() as connection:
+        return {spec.name: since for spec, _, since in await _changed(connection, specs)}
+
+
+async def definition_changes(database: Database, specs: Iterable[ToolSpec]) -> dict[str, DefinitionChange]:
+    """Returns the same with what they were before."""
+    async with database.read_only() as connection:
+        return {each.tool: each for each in await _told(connection, await _changed(connection, specs))}
+
+
+async def changed_since(connection: AsyncConnection, digest: str, spec: ToolSpec) -> tuple[str, ...]:
+    """Returns what of a tool is no longer as in its definition of that digest; nothing if that is not known."""
+    table = tool_definitions.c
+    statement = select(table.definition).where(table.tool == spec.name, table.digest == digest)
+    if (shown := await connection.scalar(statement)) is None:
+        return ()
+    before = readable(_read, shown, "tool_definitions", spec.name)
+    return _differences(before, _definition(spec)) if before else ()
+
+
+class DefinitionNotes:
+    """Notes what servers list while it is entered. What it could not note by then is noted at the next start."""
+
+    def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
+        self._database = database
+        self._clock = clock
+        self._listed: deque[tuple[str, Sequence[ToolSpec]]] = deque(maxlen=MAX_LISTED)
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name="tool definitions")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def listed(self, source: str, specs: Sequence[ToolSpec]) -> None:
+        self._listed.append((source, specs))
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._listed:
+                source, specs = self._listed.popleft()
+                try:
+                    async with self._database.transaction() as connection:
+                        changed = await note(connection, source, specs, now=self._clock())
+                except StorageUnavailable:
+                    self._listed.appendleft((source, specs))
+                    await asyncio.sleep(RETRY_S)
+                except SQLAlchemyError as error:
+                    log.warning("tool_definitions_not_noted", source=source, error=type(error).__name__)
+                else:
+                    for each in changed:
+                        log.warning("tool_changed", tool=each.tool, source=source, changed=each.changed)
+
+
+async def _history(connection: AsyncConnection, names: Iterable[str]) -> dict[str, list[tuple[str, datetime]]]:
+    """Returns digests and times by tool, the newest first."""
+    table = tool_definitions.c
+    statement = select(table.tool, table.digest, table.since).where(table.tool.in_(list(names)))
+    found: dict[str, list[tuple[str, datetime]]] = defaultdict(list)
+    for row in await connection.execute(statement.order_by(table.seq.desc())):
+        found[row.tool].append((row.digest, row.since))
+    return found
+
+
+async def _changed(connection: AsyncConnection, specs: Iterable[ToolSpec]) -> list[_Redefined]:
+    by_name = {spec.name: spec for spec in specs if spec.source.startswith("mcp:")}
+    found = []
+    for name, rows in (await _history(connection, by_name)).items():
+        digest = definition_of(by_name[name])
+        at = next((place for place, (known, _) in enumerate(rows) if known == digest), len(rows))
+        if at + 1 < len(rows):
+            found.append((by_name[name], rows[at + 1][0], rows[at][1]))
+    return found
+
+
+async def _told(connection: AsyncConnection, changed: Sequence[_Redefined]) -> list[DefinitionChange]:
+    if not changed:
+        return []
+    table = tool_definitions.c
+    wanted = [(spec.name, digest) for spec, digest, _ in changed]
+    statement = select(table.tool, table.definition).where(tuple_(table.tool, table.digest).in_(wanted))
+    before = {row.tool: row.definition for row in await connection.execute(statement)}
+    return [_change(spec, before.get(spec.name), at) for spec, _, at in changed]
+
+
+def _row(source: str, spec: ToolSpec, now: datetime) -> dict[str, Any]:
+    definition = asdict(_definition(spec))
+    return {"tool": spec.name, "digest": definition_of(spec), "source": source, "definition": definition, "since": now}
+
+
+async def _drop_oldest(connection: AsyncConnection, source: str) -> None:
+    table = tool_definitions.c
+    of_source = select(table.tool, table.digest).where(table.source == source)
+    too_many = of_source.order_by(table.seq.desc()).offset(MAX_ROWS)
+    await connection.execute(delete(tool_definitions).where(tuple_(table.tool, table.digest).in_(too_many)))
+
+
+def _change(spec: ToolSpec, stored: Any, at: datetime) -> DefinitionChange:
+    now = _definition(spec)
+    before = readable(_read, stored, "tool_definitions", spec.name) or now
+    return DefinitionChange(spec.name, at, _differences(before, now), before, now)
+
+
+def _definition(spec: ToolSpec) -> Definition:
+    return Definition(spec.description, spec.input_schema, spec.title, spec.effect, spec.idempotent)
+
+
+def _differences(before: Definition, now: Definition) -> tuple[str, ...]:
+    """In the protocol's words."""
+    same = {
+        "description": before.description == now.description,
+        "inputSchema": before.input_schema == now.input_schema,
+        "title": before.title == now.title,
+        "annotations": (before.effect, before.idempotent) == (now.effect, now.idempotent),
+    }
+    return tuple(name for name, is_same in same.items() if not is_same)
+
+
+_read_hold = reader(ToolHold)
+
+
+def all_holds() -> ScalarSelect[Any]:
+    """Returns all holds as one value for another module's statement; `read_holds` reads it."""
+    fields = ("status", "reason", "until")
+    hold = func.jsonb_build_object(*(each for name in fields for each in (name, tool_holds.c[name])))
+    return select(func.jsonb_object_agg(tool_holds.c.tool, hold)).scalar_subquery()
+
+
+def read_holds(value: Mapping[str, Any] | None) -> dict[str, ToolHold]:
+    """Returns by tool what `all_holds` selected, also those whose time is over; none that cannot be read."""
+    read = {tool: readable(_read_hold, hold, "tool_holds", tool) for tool, hold in (value or {}).items()}
+    return {tool: hold for tool, hold in read.items() if hold is not None}
+
+
+async def load_holds(connection: AsyncConnection) -> dict[str, ToolHold]:
+    return read_holds(await connection.scalar(select(all_holds())))
+
+
+async def set_hold(connection: AsyncConnection, tool: str, hold: ToolHold, *, now: datetime) -> None:
+    values = {"status": hold.status, "reason": hold.reason, "until": hold.until, "since": now}
+    new = insert(tool_holds).values(tool=tool, **values)
+    await connection.execute(new.on_conflict_do_update(index_elements=["tool"], set_=values))
+
+
+async def lift_holds(connection: AsyncConnection, tools: Collection[str]) -> None:
+    await connection.execute(delete(tool_holds).where(tool_holds.c.tool.in_(list(tools))))

@@ -1,24 +1,221 @@
 """Makes what a tool returned storable: clean text, plain JSON, a bounded size. Pure.
 
 Any value is accepted. What JSON cannot hold becomes readable text, so that nothing fails after the effect happened.
+
+Binary content inside a result: described where the result is shown, decoded where one part is asked for. Pure.
+
+A result is stored as its tool gave it. What people and models are shown has a description in the place of each part,
+and parts are numbered in the order of the result.
 """
 
 import math
-from base64 import b64encode
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from dataclasses import fields as dataclass_fields
 from datetime import date, datetime, time
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Final, Literal
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from pydantic import BaseModel
 
-from segue.db.reading import UNREADABLE, read_json
-from segue.tools.parts import IMAGES, UNKNOWN, BinaryPart, described
+from segue.db.rows import UNREADABLE, read_json
 
-Kind = Literal["json", "text"]
+MIN_CHARS: Final = 200
+MIN_DECLARED_CHARS: Final = 32
+MIN_ALPHABET: Final = 40  # different characters: base64 of anything but a monotonous picture has more
+UNKNOWN: Final = "application/octet-stream"
+IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+_SAMPLE_CHARS = 4000
+_GONE = object()
+_DECLARING = ("mime_type", "mimeType", "media_type", "mediaType", "content_type", "contentType")
+# The last word of a key whose value is binary if a media type stands beside it.
+_HOLDING = re.compile(r"(?i)(?:data|blob|base64|b64|bytes|content|body|image|audio|file)\Z")
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,100}", re.ASCII)
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]++|[A-Za-z0-9_-]++|(?:[A-Za-z0-9+/]{60,76}\r?\n)++[A-Za-z0-9+/]{0,76})={0,2}\s?")
+_HEAD_OF_URI = r"data:([\w.+-]{1,60}/[\w.+-]{1,100})(?:;[\w.-]{1,40}=[^;,\s]{0,100}){0,9}"
+_DATA_URI = re.compile(_HEAD_OF_URI + r"(;base64)?,(\S*)", re.ASCII)
+_DATA_URI_IN_TEXT = re.compile(_HEAD_OF_URI + r";base64,([A-Za-z0-9+/_-]{32,}={0,2})", re.ASCII)
+_PLAIN = str.maketrans("-_", "+/")
+# How files begin.
+_BEGINNINGS: Final = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
+    (re.compile(rb"RIFF....WAVE", re.DOTALL), "audio/wav"),
+    (re.compile(rb"ID3"), "audio/mpeg"),
+    (re.compile(rb"OggS"), "audio/ogg"),
+    (re.compile(rb"%PDF-"), "application/pdf"),
+    (re.compile(rb"PK\x03\x04"), "application/zip"),
+    (re.compile(rb"\x1f\x8b\x08"), "application/gzip"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryPart:
+    """`encoded` is base64 without line breaks. `kind` is what its beginning shows, None if that shows nothing."""
+
+    media_type: str
+    encoded: str
+    kind: str | None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.encoded.rstrip("=")) * 3 // 4
+
+    def content(self) -> bytes:
+        return _decoded(self.encoded)
+
+
+def described(value: Any, *, kept: bool = True) -> tuple[Any, tuple[BinaryPart, ...]]:
+    """Returns the value with a description in the place of each part, and the parts. A value without any is returned
+    itself. The descriptions have the numbers of the parts, unless these are not `kept`.
+    """
+    describing = _Describing(kept)
+    return describing.shown(value), tuple(describing.parts)
+
+
+@dataclass(slots=True)
+class _Describing:
+    kept: bool
+    parts: list[BinaryPart] = field(default_factory=list)
+
+    def shown(self, value: Any, *, declared: str | None = None) -> Any:
+        match value:
+            case str() if len(value) >= MIN_DECLARED_CHARS:
+                return self._text(value, declared)
+            case dict():
+                return self._object(value)
+            case list():
+                return self._list(value)
+            case _:
+                return value
+
+    def _list(self, items: list[Any]) -> list[Any]:
+        changed: dict[int, Any] = {}
+        for index, item in enumerate(items):
+            if _may_hold(item):
+                shown = self.shown(item)
+                if shown is not item:
+                    changed[index] = shown
+        return [changed.get(index, item) for index, item in enumerate(items)] if changed else items
+
+    def _object(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The description of a part joins the object that declares its media type, in the place of the content."""
+        declared: str | None = None
+        changed: dict[str, Any] = {}
+        about: dict[str, Any] = {}
+        for key, item in value.items():
+            if not _may_hold(item):
+                continue
+            declared = declared or _declared_in(value)
+            holds = declared if _HOLDING.search(key) else None
+            shown = self.shown(item, declared=holds)
+            if shown is item:
+                continue
+            if holds and not about and isinstance(item, str) and isinstance(shown, dict):
+                about = {name: said for name, said in shown.items() if said != declared}
+                changed[key] = _GONE
+            else:
+                changed[key] = shown
+        if not changed:
+            return value
+        merged = {key: changed.get(key, item) for key, item in value.items()}
+        return {key: item for key, item in merged.items() if item is not _GONE} | about
+
+    def _text(self, text: str, declared: str | None) -> Any:
+        if (found := _part_of(text, declared)) is not None:
+            return self._about(found)
+        if ";base64," not in text:
+            return text
+        return _DATA_URI_IN_TEXT.sub(self._about_in_text, text)
+
+    def _about_in_text(self, uri: re.Match[str]) -> str:
+        about = self._about(_part(uri[2], uri[1]))
+        number = f"part {about['part']}: " if "part" in about else ""
+        return f"[{number}{about['media_type']}, {about['size_bytes']} bytes]"
+
+    def _about(self, part: BinaryPart) -> dict[str, Any]:
+        self.parts.append(part)
+        number = {"part": len(self.parts) - 1} if self.kept else {"kept": False}
+        return {**number, "media_type": part.media_type, "size_bytes": part.size_bytes}
+
+
+def _may_hold(item: Any) -> bool:
+    """Decides quickly: a result may have a million values."""
+    kind = type(item)
+    return len(item) >= MIN_DECLARED_CHARS if kind is str else kind is dict or kind is list
+
+
+def _declared_in(value: Mapping[str, Any]) -> str | None:
+    for name in _DECLARING:
+        if isinstance(said := value.get(name), str) and _MEDIA_TYPE.fullmatch(said):
+            return said
+    return UNKNOWN if value.get("encoding") == "base64" else None
+
+
+def _part_of(text: str, declared: str | None) -> BinaryPart | None:
+    """Returns the part that a text is, as a whole."""
+    if text.startswith("data:") and (uri := _DATA_URI.fullmatch(text)):
+        if not uri[2]:
+            return _part(b64encode(unquote_to_bytes(uri[3])).decode(), uri[1])
+        return _part(uri[3], uri[1]) if _BASE64.fullmatch(uri[3]) else None
+    is_declared = declared is not None and not declared.startswith("text/")
+    if len(text) < MIN_CHARS and not is_declared:
+        return None
+    if not _BASE64.fullmatch(text):
+        return None
+    if not (is_declared or _kind_of(text) or _is_varied(text)):
+        return None
+    part = _part(text, declared)
+    return None if len(part.encoded.rstrip("=")) % 4 == 1 else part
+
+
+def _part(text: str, declared: str | None) -> BinaryPart:
+    encoded, kind = text if text.isprintable() else "".join(text.split()), _kind_of(text)
+    media_type = declared if declared not in (None, UNKNOWN) else kind or _text_or_unknown(encoded)
+    return BinaryPart(media_type, encoded, kind)
+
+
+def _kind_of(encoded: str) -> str | None:
+    return kind_of_bytes(_decoded(encoded[:60]))
+
+
+def kind_of_bytes(content: bytes) -> str | None:
+    """Returns the media type that a file's beginning shows, None if that shows nothing."""
+    return next((kind for begins, kind in _BEGINNINGS if begins.match(content)), None)
+
+
+def _text_or_unknown(encoded: str) -> str:
+    try:
+        _decoded(encoded).decode()
+    except UnicodeDecodeError:
+        return UNKNOWN
+    return "text/plain"
+
+
+def _is_varied(encoded: str) -> bool:
+    sample = encoded[:_SAMPLE_CHARS]
+    kinds = (str.isupper, str.islower, str.isdigit)
+    return len(set(sample)) >= MIN_ALPHABET and all(any(map(kind, sample)) for kind in kinds)
+
+
+def _decoded(encoded: str) -> bytes:
+    """Takes both alphabets, with and without padding; what is no base64 becomes nothing."""
+    plain = encoded.rstrip("=").translate(_PLAIN)
+    try:
+        return b64decode(plain + "=" * (-len(plain) % 4))
+    except NotBase64:
+        return b""
+
+
+PayloadKind = Literal["json", "text"]
 
 MAX_DEPTH = 64
 MAX_CHARS = 100_000_000
@@ -39,7 +236,7 @@ class Payload:
     another process, `value` and `shown` are None, unless it shows as a text, and `parts` are its images only.
     """
 
-    kind: Kind
+    kind: PayloadKind
     text: str
     value: Any
     size_bytes: int
@@ -95,7 +292,7 @@ def value_in(text: str, *, is_json: bool) -> Any:
     return text if value is UNREADABLE else value
 
 
-def read_payload(kind: Kind, text: str) -> Payload:
+def read_payload(kind: PayloadKind, text: str) -> Payload:
     """Returns a stored payload, as `without_value` does."""
     return without_value(payload_of(value_in(text, is_json=kind == "json"), text))
 

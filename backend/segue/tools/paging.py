@@ -16,8 +16,7 @@ from jmespath.visitor import TreeInterpreter
 
 from segue.domain.errors import AppError
 from segue.tools.apart import LARGE, TooMuch, apart, has_many
-from segue.tools.normalize import clean, value_in
-from segue.tools.parts import BinaryPart, described
+from segue.tools.normalize import BinaryPart, clean, described, value_in
 from segue.tools.summaries import text_in
 
 MAX_PAGE_CHARS: Final = 10_000_000

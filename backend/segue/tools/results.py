@@ -17,16 +17,23 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions, tool_calls, tool_results, turns
-from segue.db.order import came_before, newest_first, oldest_first
-from segue.db.reading import UNREADABLE, note_unreadable, read_json, readable, reader
+from segue.db.rows import (
+    UNREADABLE,
+    came_before,
+    newest_first,
+    note_unreadable,
+    oldest_first,
+    read_json,
+    readable,
+    reader,
+)
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, UnreadableCall
 from segue.tools.apart import LARGE, READ_S, TooMuch, apart
-from segue.tools.normalize import Kind, Payload, payload_of, read_payload
-from segue.tools.outcome import Outcome, lost
-from segue.tools.parts import described
+from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload
 from segue.tools.retention import Retention, evict, payload_values, storing
+from segue.tools.run import CallOutcome, lost
 from segue.tools.summaries import preview, summarise_failure, text_in
 
 REBUILD_CALLS = 50
@@ -48,7 +55,7 @@ class StoredResult:
     taken for text.
     """
 
-    kind: Kind
+    kind: PayloadKind
     content: str | None
     call_id: str = ""
 
@@ -74,11 +81,11 @@ class LedgerCall:
 
     call: ToolCall
     reference: Reference
-    outcome: Outcome | None
+    outcome: CallOutcome | None
 
 
 async def finish_call(
-    connection: AsyncConnection, call: RequestedCall, outcome: Outcome, *, now: datetime, retention: Retention
+    connection: AsyncConnection, call: RequestedCall, outcome: CallOutcome, *, now: datetime, retention: Retention
 ) -> tuple[ToolCall, Reference]:
     """Records the outcome of a call once: a second one for the same call raises."""
     payload = outcome.payload
@@ -277,14 +284,14 @@ async def _ledger_call(row: Row[Any]) -> LedgerCall:
     return LedgerCall(call, reference, await _outcome(row, call))
 
 
-async def _outcome(row: Row[Any], call: ToolCall) -> Outcome | None:
+async def _outcome(row: Row[Any], call: ToolCall) -> CallOutcome | None:
     """Returns None while the call runs. Whether one that cannot be read took effect is unknown."""
     if isinstance(call, UnreadableCall):
         return lost(call.tool_name)
     if call.status == "running":
         return None
     payload = await payload_of_stored(StoredResult(row.kind or "text", row.payload or "", row.id))
-    return Outcome(call.status, payload, row.error, row.duration_ms or 0)
+    return CallOutcome(call.status, payload, row.error, row.duration_ms or 0)
 
 
 async def payload_of_stored(stored: StoredResult) -> Payload:

@@ -5,9 +5,19 @@ run_tool       validates the arguments; whatever happens becomes an Outcome
   └ _contained keeps SystemExit from the event loop
     └ tool.run
 _read          cleans, caps, redacts and summarises what came back
+
+What came of a tool call, and how a failure is recognised in what a tool says. Pure.
+
+`run.py` makes outcomes, `results.py` stores them and `health.py` counts them.
+
+What a running call says of how far it is: it gives the call its time again, up to a ceiling, and is told to clients.
+
+A tool may report as often as it likes: what is told is cleaned, bounded, and the more seldom the longer the call takes.
 """
 
 import asyncio
+import math
+import re
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -17,15 +27,167 @@ import orjson
 import structlog
 
 from segue.domain.redaction import without, without_secret_texts
-from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.domain.tool import Reporter, Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
 from segue.domain.user_request import MAX_QUESTIONS, ToolAsks
 from segue.tools.apart import LARGE, READ_S, TooMuch, apart
-from segue.tools.identifiers import identifiers
 from segue.tools.input_schema import check_args
 from segue.tools.normalize import Payload, Unread, clean_text, make_payload, no_payload, without_value
-from segue.tools.outcome import MAX_ERROR_CHARS, Fault, Outcome, asking, credentials_refused, failed, reported_error
-from segue.tools.progress import Deadline, Progress
-from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line, summarise, summarise_call, text_in
+from segue.tools.summaries import (
+    MAX_SUMMARY_CHARS,
+    identifiers,
+    one_line,
+    shown_line,
+    summarise,
+    summarise_call,
+    text_in,
+)
+
+MAX_ERROR_CHARS: Final = 1000
+
+Fault = Literal["tool", "unauthorized", "arguments", "refused", "asks"]
+
+# Only what HTTP clients and the usual APIs write: a bare 401 may count mails, a parser complains of an invalid token.
+_CREDENTIALS_REFUSED: Final = re.compile(
+    r"""
+      \b (?:HTTP(?:/[\d.]+)? | status(?:[ _]code)? | error[ _]code) [\s:="']* 401 \b
+    | \b 401 \W+ (?:client[ ]error\W+)? unauthori[sz]ed \b
+    | \A \W* unauthori[sz]ed \W* (?: \Z | [:.,] )
+    | \b (?:unauthenticated | invalid_token | invalid_api_key | authentication_error) \b
+    | \b (?:invalid|expired|missing|incorrect|bad|revoked|no[ ]valid)[ ]
+         (?: api[ -]?key | (?:access|auth|oauth|bearer|refresh)[ ]token | (?:\w+[ ])?credentials ) \b
+    | \b (?: api[ -]?key | (?:access|auth|oauth|bearer|refresh)[ ]token )[ ]
+         (?:(?:is|was|has|has[ ]been)[ ])? (?:not[ ]valid|invalid|expired|revoked) \b
+    | \b authentication[ ](?:failed|required|error) \b
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What came of a call. A failed call may have a payload too: what the tool returned when it failed.
+
+    `unknown` is a call that may or may not have changed the world. Only the faults `tool` and `unauthorized` (refused
+    credentials) count against the tool's health. `gist` and `identifiers` describe the payload; `summary`
+    also says what was done to get it. `asks` is what the tool needs of the user before it is called again.
+    """
+
+    status: Literal["succeeded", "failed", "unknown"]
+    payload: Payload
+    error: str | None
+    duration_ms: int
+    fault: Fault | None = None
+    summary: str = ""
+    identifiers: tuple[str, ...] = ()
+    gist: str = ""
+    asks: ToolAsks | None = None
+
+
+def failed(message: str) -> CallOutcome:
+    """The outcome of a call that never reached a tool."""
+    return CallOutcome("failed", no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0, "refused")
+
+
+def asking(asks: ToolAsks, name: str, duration_ms: int) -> CallOutcome:
+    """The outcome of a call whose tool needs something of the user first. Its words stay out of it."""
+    told = f"{name} asks the user something first, and is called again with the answer. Do not call it again yourself."
+    return CallOutcome("failed", no_payload(), told, duration_ms, "asks", asks=asks)
+
+
+def lost(name: str) -> CallOutcome:
+    """The outcome of a call whose process died before it was recorded."""
+    interrupted = f"{name} was interrupted before its outcome was recorded. Whether it took effect is unknown"
+    return CallOutcome("unknown", no_payload(), f"{interrupted}; do not repeat it unasked.", 0)
+
+
+def reported_error(value: Any) -> str | None:
+    """Returns the error that an answer reports of itself: a top-level `error`, or `success: false`."""
+    if not isinstance(value, dict):
+        return None
+    error = value.get("error")
+    if error:
+        return (error if isinstance(error, str) else orjson.dumps(error).decode())[:MAX_ERROR_CHARS]
+    if value.get("success") is False:
+        return str(value.get("message") or "The tool answered success: false.")
+    return None
+
+
+def credentials_refused(error: str) -> bool:
+    """Whether an error says that the tool's own credentials were refused, which trying again cannot mend."""
+    return _CREDENTIALS_REFUSED.search(error) is not None
+
+
+LONGEST: Final = 10  # times its timeout: the ceiling of a call, unless its tool has one of its own
+INTERVAL_S: Final = 0.5
+TOLD_PER_SLOWDOWN: Final = 20  # after as many the interval grows by INTERVAL_S
+MAX_MESSAGE_CHARS: Final = 200
+_READ_CHARS: Final = 2000  # of a message, before it is cleaned
+
+
+class Deadline:
+    """When a call has to have ended, in the time of the event loop."""
+
+    def __init__(self, timeout_s: float, longest_s: float | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = timeout_s
+        self._began = self._loop.time()
+        self._last = self._began + (longest_s or LONGEST * timeout_s)
+        self.at = min(self._began + timeout_s, self._last)
+
+    @property
+    def left_s(self) -> float:
+        return self.at - self._loop.time()
+
+    @property
+    def allowed_s(self) -> float:
+        """From the begin of the call to its deadline."""
+        return self.at - self._began
+
+    def extend(self) -> None:
+        self.at = min(self._loop.time() + self._timeout_s, self._last)
+
+
+class ToolProgress:
+    """Hears what one call reports. Only in the event loop's thread."""
+
+    def __init__(self, tool: Tool, deadline: Deadline, tell: Reporter) -> None:
+        self._tool = tool
+        self._deadline = deadline
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._latest: tuple[float, float | None, str | None] | None = None
+        self._told = 0
+        self._next_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def heard(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        if self._closed or not math.isfinite(progress):
+            return
+        self._deadline.extend()
+        self._latest = progress, total if total is None or math.isfinite(total) else None, message
+        if self._timer is None:
+            self._timer = self._loop.call_later(max(self._next_at - self._loop.time(), 0), self._tell_latest)
+
+    def close(self) -> None:
+        """What is reported later is late: the call has ended."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tell_latest(self) -> None:
+        self._timer = None
+        if self._latest is None:
+            return
+        (progress, total, message), self._latest = self._latest, None
+        self._told += 1
+        self._next_at = self._loop.time() + INTERVAL_S * (1 + self._told // TOLD_PER_SLOWDOWN)
+        self._tell(progress, total, self._shown(message) if message else None)
+
+    def _shown(self, message: str) -> str:
+        text: str = without_secret_texts(without(clean_text(message[:_READ_CHARS]), self._tool.secrets))
+        return shown_line(text, MAX_MESSAGE_CHARS)
+
 
 STOP_GRACE_S: Final = 1.0
 
@@ -55,7 +217,7 @@ class RunLimits:
     max_result_bytes: int
 
 
-async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, limits: RunLimits) -> Outcome:
+async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, limits: RunLimits) -> CallOutcome:
     """Returns the outcome of one call; raises CancelledError if the caller is cancelled, and nothing else."""
     started = time.monotonic()
     try:
@@ -74,13 +236,13 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     duration_ms = round((time.monotonic() - started) * 1000)
     if not answer.error:
         described = answer.summary, answer.identifiers, answer.gist
-        return Outcome("succeeded", answer.payload, None, duration_ms, None, *described)
+        return CallOutcome("succeeded", answer.payload, None, duration_ms, None, *described)
     error = without_secret_texts(without(answer.error, tool.secrets))[:MAX_ERROR_CHARS]
     fault = "unauthorized" if answer.fault == "tool" and credentials_refused(error) else answer.fault
-    return Outcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
+    return CallOutcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
 
 
-def _asked(asks: ToolAsks, spec: ToolSpec, context: ToolContext, duration_ms: int) -> Outcome:
+def _asked(asks: ToolAsks, spec: ToolSpec, context: ToolContext, duration_ms: int) -> CallOutcome:
     if len(context.answers) >= MAX_QUESTIONS:
         return failed(f"{spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
     return asking(asks, spec.name, duration_ms)
@@ -88,7 +250,7 @@ def _asked(asks: ToolAsks, spec: ToolSpec, context: ToolContext, duration_ms: in
 
 async def _within(deadline: Deadline, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
     """A tool that does not stop when it is cancelled is left behind; what it answers later is dropped."""
-    progress = Progress(tool, deadline, context.report)
+    progress = ToolProgress(tool, deadline, context.report)
     task = asyncio.ensure_future(_contained(tool, args, replace(context, report=progress.heard)))
     try:
         while not task.done() and (left_s := deadline.left_s) > 0:

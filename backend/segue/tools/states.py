@@ -2,13 +2,20 @@
 
 A row that cannot be read makes its tool start anew and leaves the others alone. Callers check who owns a session: turns
 and ops read states too.
+
+Tool health for all sessions, in Redis: which tools have failed for all, and the lease of the one probe.
+
+A tool that failed in enough sessions, with no success between, has failed for all. If Redis is lost, nothing has
+failed: this only spares calls of a broken tool.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
+import structlog
 from pydantic import TypeAdapter
 from sqlalchemy import (
     ColumnElement,
@@ -30,21 +37,23 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, tool_state_changes, tool_states
-from segue.db.order import came_before, newest_first
-from segue.db.reading import read_json, readable, reader
+from segue.db.redis import FAILED_TOOLS_KEY, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
+from segue.db.rows import came_before, newest_first, read_json, readable, reader
 from segue.domain.ids import new_id
-from segue.domain.tool_state import StatusMoved, ToolStatus
-from segue.tools.health import NEVER_RAN, ToolHealth, ToolHold, needs_reset, reset
-from segue.tools.holds import all_holds, read_holds
+from segue.domain.telemetry import GlobalToolStateChanged, Observe
+from segue.domain.tool import StatusMoved, ToolStatus
+from segue.tools.catalog import all_holds, read_holds
+from segue.tools.tool_health import NEVER_RAN, HealthRules, ToolHealth, ToolHold, needs_reset, reset
 
 ATTEMPTS = 10
 BATCH = 250
 
 Transition = Callable[[ToolHealth], ToolHealth]
-Position = tuple[str, str]  # a session and a tool
+StatePosition = tuple[str, str]  # a session and a tool
 
-_HEALTH = TypeAdapter(ToolHealth)
-_read_health, _read_change = reader(ToolHealth), reader(StatusMoved)
+_HEALTH: Final = TypeAdapter(ToolHealth)
+_read_health = reader(ToolHealth)
+_read_change = reader(StatusMoved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,7 @@ async def change_state(
 
 async def reset_sessions(
     connection: AsyncConnection, tools: Collection[str], *, after: str, now: datetime
-) -> tuple[str | None, dict[Position, Changed]]:
+) -> tuple[str | None, dict[StatePosition, Changed]]:
     """Makes tools available in the next BATCH of sessions after one, in the order of their ids. Of two resets at once,
     one makes each change. Returns the last of these sessions, None if there are no more, and what changed.
     """
@@ -208,9 +217,9 @@ async def list_not_available(
     tools: Iterable[str],
     *,
     status: ToolStatus | None,
-    after: Position | None,
+    after: StatePosition | None,
     limit: int,
-) -> list[Position]:
+) -> list[StatePosition]:
     """Returns session and tool of each state that is not available, in that order; `after` is the last one seen."""
     position = tuple_(tool_states.c.session_id, tool_states.c.tool)
     statement = select(tool_states.c.session_id, tool_states.c.tool).where(
@@ -253,7 +262,7 @@ def _history_row(session_id: str, tool: str, changed: Changed, *, turn_id: str |
     }
 
 
-def _reset_row(where: Position, changed: Changed, now: datetime) -> dict[str, Any]:
+def _reset_row(where: StatePosition, changed: Changed, now: datetime) -> dict[str, Any]:
     session_id, tool = where
     health = _HEALTH.dump_python(changed.after.health, mode="json")
     return {"of_session": session_id, "of_tool": tool, "new_health": health, "at": now}
@@ -297,3 +306,125 @@ _SWAP = _NEW.on_conflict_do_update(
     set_={name: _NEW.excluded[name] for name in ("version", "status", "health", "updated_at")},
     where=tool_states.c.version == _NEW.excluded.version - 1,
 ).returning(tool_states.c.version)
+
+
+KEPT_S: Final = 86_400  # of a tool that is not called any more
+
+# KEYS: the tool's sessions, the failed tools, events that are not stored. ARGV: tool, session or "", now, since when
+# sessions count, threshold, the health to keep, its TTL and that of the sessions in milliseconds, the event's id or "".
+_FAILED: Final = """
+if ARGV[2] ~= '' then
+  redis.call('ZADD', KEYS[1], ARGV[3], ARGV[2])
+  redis.call('PEXPIRE', KEYS[1], ARGV[8])
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[4])
+if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then
+  if redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[5]) then return 0 end
+  if ARGV[9] ~= '' then
+    redis.call('HSET', KEYS[3], ARGV[9], ARGV[1])
+    redis.call('PEXPIRE', KEYS[3], ARGV[7])
+  end
+end
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[6])
+redis.call('PEXPIRE', KEYS[2], ARGV[7])
+return 1
+"""
+_SUCCEEDED: Final = """
+redis.call('DEL', KEYS[1])
+return redis.call('HDEL', KEYS[2], ARGV[1])
+"""
+_TOLD: Final = "return redis.call('HDEL', KEYS[1], ARGV[1])"
+
+log = structlog.get_logger()
+
+
+class GlobalToolState:
+    """`tells` says that there is a webhook: then the same script that makes a tool fail for all lists its event."""
+
+    def __init__(self, cache: Cache, rules: HealthRules, observe: Observe, *, tells: bool = False) -> None:
+        self._cache = cache
+        self._tells = tells
+        self._rules = rules
+        self._observe = observe
+
+    async def load(self) -> dict[str, ToolHealth]:
+        return await failed_for_all(self._cache)
+
+    async def record_failure(self, tool: str, session_id: str | None, *, now: datetime) -> None:
+        """Counts a failure; `session_id` is the session in which it made the tool fail, if it did.
+
+        If the tool has failed for all this was its one probe: it stays failed from now on.
+        """
+        at = now.timestamp()
+        opened = await self._cache.evaluate(
+            _FAILED,
+            (failed_sessions_key(tool), FAILED_TOOLS_KEY, UNTOLD_TOOLS_KEY),
+            tool,
+            session_id or "",
+            at,
+            at - self._rules.failure_s,
+            self._rules.fleet_threshold,
+            _HEALTH.dump_json(_failed_for_all(now)),
+            round((KEPT_S + self._rules.failure_s) * 1000),
+            round(self._rules.failure_s * 1000) + 1000,
+            new_id("evt", now) if self._tells else "",
+        )
+        if opened:
+            log.warning("tool_failed_for_all", tool=tool)
+            self._observe(GlobalToolStateChanged(tool, failed=True))
+
+    async def record_success(self, tool: str) -> None:
+        """A success in any session makes the tool available for all."""
+        if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool):
+            log.info("tool_recovered_for_all", tool=tool)
+            self._observe(GlobalToolStateChanged(tool, failed=False))
+
+    async def reset(self, tools: Iterable[str]) -> None:
+        for tool in tools:
+            if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool):
+                self._observe(GlobalToolStateChanged(tool, failed=False))
+            await self._cache.delete(tool_try_key(tool))
+
+    @asynccontextmanager
+    async def probe(self, tool: str, holder: str, *, ttl_s: float) -> AsyncIterator[bool]:
+        """Yields whether this is the only probe of the tool; one that hangs or dies holds it for `ttl_s` at most."""
+        alone = await self._cache.take(tool_try_key(tool), holder, ttl_s=ttl_s)
+        try:
+            yield alone
+        finally:
+            if alone:
+                await self._cache.give_back(tool_try_key(tool), holder)
+
+
+async def failed_for_all(cache: Cache) -> dict[str, ToolHealth]:
+    """Returns the tools that have failed for all, by name; one round trip."""
+    stored = await cache.hash(FAILED_TOOLS_KEY)
+    read = {tool: _readable_fleet(tool, value) for tool, value in stored.items()}
+    return {tool: health for tool, health in read.items() if health is not None}
+
+
+async def untold_failures(cache: Cache) -> dict[str, str]:
+    """Returns the tools that have failed for all and whose event is not stored, by the id of the event."""
+    return {event_id: tool.decode() for event_id, tool in (await cache.hash(UNTOLD_TOOLS_KEY)).items()}
+
+
+async def told(cache: Cache, event_ids: Iterable[str]) -> None:
+    """To be called once the events are committed."""
+    for event_id in event_ids:
+        await cache.evaluate(_TOLD, (UNTOLD_TOOLS_KEY,), event_id)
+
+
+def _failed_for_all(now: datetime) -> ToolHealth:
+    """What a tool said in one session is not shown to others: only that it has failed."""
+    return ToolHealth(
+        status="failed",
+        reason="It has failed in several sessions.",
+        reason_code="fleet_failed",
+        failed_at=now,
+        last_updated=now,
+        last_failure_time=now,
+    )
+
+
+def _readable_fleet(tool: str, value: bytes) -> ToolHealth | None:
+    return readable(_read_health, read_json(value), "fleet_states", tool)

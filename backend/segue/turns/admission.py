@@ -17,8 +17,8 @@ from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import BUTTON_MESSAGES, Button, Plan, end
 from segue.domain.session import EPOCHS, TurnKey, TurnStatus
 from segue.domain.tool import Tool, ToolFailed
-from segue.memory.sessions import lock_session
-from segue.plans import grants
+from segue.memory.session_store import lock_session
+from segue.plans import approvals
 from segue.plans import store as plans
 from segue.plans.store import StalePlan, StoredPlan
 from segue.tools.availability import ToolAvailability
@@ -239,7 +239,9 @@ async def _remember(connection: AsyncConnection, stored: StoredPlan, tools: Tool
         raise InvalidRequest(detail)
     if tools.specs(step.tool)[step.tool].always_asks:
         raise InvalidRequest(f"{step.tool} asks about each call: no yes to it is kept. Decide without `remember`.")
-    await grants.remember(connection, stored.session_id, step.tool, stored.tool_hash, plan_id=stored.plan.id, now=now)
+    await approvals.remember(
+        connection, stored.session_id, step.tool, stored.tool_hash, plan_id=stored.plan.id, now=now
+    )
 
 
 def _check_args(plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability, *, owner: str) -> None:

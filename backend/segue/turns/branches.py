@@ -15,13 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import taken_back
 from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
-from segue.domain.attachment import Attached
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
-from segue.domain.session import Role
+from segue.domain.session import Attached, Role
 from segue.memory.history import BY_PROGRAM, user_messages_of
-from segue.memory.sessions import first_words
+from segue.memory.session_store import first_words
 from segue.memory.summary import columns_before
 from segue.plans.store import cancel_open
 from segue.tools.results import recent_references

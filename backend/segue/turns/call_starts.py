@@ -1,11 +1,30 @@
-"""The start of tool calls: the message that makes them and a row for each, in one statement under the turn's fence."""
+"""The start of tool calls: the message that makes them and a row for each, in one statement under the turn's fence.
+
+Messages that are to be read by the turn that runs: queued turns until it reads them, then a part of it.
+
+A turn that ends before it reads them leaves them as they are: they run next. The process that has
+claimed the turn reads its rows, so a message counts for one turn only, in any process.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Integer, Text, bindparam, column, func, insert, literal, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Text,
+    bindparam,
+    column,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -13,8 +32,10 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.agent.context import WriteWithStart
 from segue.db.engine import Database, outlast
-from segue.db.models import messages, sessions, tool_calls, turns
-from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
+from segue.db.models import QUEUED, messages, sessions, tool_calls, turns
+from segue.domain.events import SteerRead
+from segue.domain.session import EPOCHS, TurnKey
+from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values, move_message
 from segue.tools.results import PlanStep
 from segue.turns.claims import IS_HELD, Claim, held
 from segue.turns.store import StaleTurn, fenced_transaction
@@ -90,3 +111,34 @@ def _starting() -> ReturningInsert[str]:
 
 
 _START = _starting()
+
+
+_WAITS: tuple[ColumnElement[bool], ...] = (
+    turns.c.session_id == bindparam("at_session", type_=Text),
+    turns.c.status == QUEUED,
+    turns.c.request["steers"].as_string() == bindparam("steered", type_=Text),
+)
+_IS_STEERED = select(exists().where(*_WAITS))
+_NEXT = select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.facts_due_at).where(*_WAITS)
+_NEXT = _NEXT.order_by(turns.c.seq).with_for_update()
+
+
+async def is_steered(connection: AsyncConnection, turn: TurnKey) -> bool:
+    """Returns whether a message waits to be read by a turn."""
+    return bool(await connection.scalar(_IS_STEERED, {"at_session": turn.session_id, "steered": turn.turn_id}))
+
+
+async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRead]:
+    """Makes the messages that wait for a running turn part of it, in the order in which they came. In its fenced
+    transaction: no other process can have them too.
+    """
+    reader, read = claim.key, []
+    for row in (await connection.execute(_NEXT, {"at_session": reader.session_id, "steered": reader.turn_id})).all():
+        ended = {"status": "completed", "read_by": reader.turn_id, "facts_due_at": None}
+        await connection.execute(update(turns).where(turns.c.id == row.id).values(ended))
+        if row.facts_due_at is not None:
+            due = func.coalesce(turns.c.facts_due_at, row.facts_due_at)
+            await connection.execute(update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
+        was = TurnKey(reader.session_id, row.id, row.seq, row.epoch // EPOCHS)
+        read.append(SteerRead(await move_message(connection, row.id, reader), was))
+    return read

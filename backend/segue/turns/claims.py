@@ -29,15 +29,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
-from segue.db.reading import readable, reader
+from segue.db.rows import readable, reader
 from segue.domain.errors import NotFound
 from segue.domain.session import EPOCHS, TurnKey
-from segue.domain.tool import Remember, ToolChoice
+from segue.domain.tool import RememberFor, ToolChoice
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
-from segue.tools.health import ToolHold
-from segue.tools.holds import all_holds, read_holds
+from segue.tools.catalog import all_holds, read_holds
 from segue.tools.states import StoredHealth, read_states, states_of
+from segue.tools.tool_health import ToolHold
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class TurnRequest:
     decided_plan_id: str | None = None
     amends: bool = False
     args_changed: bool = False
-    remember: Remember | None = None
+    remember: RememberFor | None = None
     shown_plan: tuple[str, int] | None = None
     stream: bool = False
     origin: Origin = Origin()

@@ -9,16 +9,14 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from segue.db.engine import Database
-from segue.db.rate_limits import Rates
-from segue.db.redis import Cache, turn_places_key
+from segue.db.redis import Cache, Rates, turn_places_key
 from segue.domain import turn_errors
-from segue.domain.clock import Clock
 from segue.domain.errors import AppError
-from segue.domain.ids import new_id
-from segue.domain.usage import Charge
+from segue.domain.identity import Charge
+from segue.domain.ids import Clock, new_id
 from segue.turns.queries import statuses_of
-from segue.usage.account import Books
-from segue.usage.user_limits import Limits
+from segue.users.account import Books
+from segue.users.user_limits import Limits
 
 ASK_AGAIN_S = 2  # when a turn will end is not known
 ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take

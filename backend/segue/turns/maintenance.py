@@ -12,16 +12,16 @@ import structlog
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.telemetry import Observe, PlanEnded, RowsDeleted
-from segue.events.log import EventLog
+from segue.events.event_log import EventLog
 from segue.events.outbox import drop_excess
-from segue.identity.audit import drop_old_acts
-from segue.memory import sessions, short_term
+from segue.memory import session_store, short_term
 from segue.plans.store import expire_overdue
 from segue.tools.retention import drop_expired
 from segue.tools.states import drop_old_changes
 from segue.turns import queries
-from segue.turns.timeline import drop_old_details
-from segue.usage.ledger import drop_old_usage
+from segue.turns.run_record import drop_old_details
+from segue.users.audit import drop_old_acts
+from segue.users.ledger import drop_old_usage
 
 MOST_SESSIONS = 50
 
@@ -75,12 +75,12 @@ async def sweep(
 async def _drop_idle(database: Database, cache: Cache, events: EventLog, days: int) -> bool:
     """Deletes one session with all its rows, which is a batch of its own. Returns False if no session is idle."""
     async with database.transaction() as connection:
-        idle = await sessions.lock_idle(connection, days=days)
+        idle = await session_store.lock_idle(connection, days=days)
         if idle is None:
             return False
         owner, session_id = idle
         turns = await queries.turn_ids(connection, session_id)
-        await sessions.delete_session(connection, owner, session_id)
+        await session_store.delete_session(connection, owner, session_id)
     await events.delete(session_id, turns, user=owner)
     await short_term.forget(cache, session_id)
     return True

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
-from segue.db.reading import readable, reader
+from segue.db.rows import readable, reader
 from segue.domain import turn_errors
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound, Unreadable
@@ -23,8 +23,8 @@ from segue.domain.session import (
     ChatAnswer,
     Message,
     MessageOfTurn,
-    Outcome,
     Turn,
+    TurnAnswer,
     TurnError,
     TurnKey,
     TurnReport,
@@ -33,13 +33,13 @@ from segue.domain.session import (
     UnreadableMessage,
     answer_metadata,
 )
+from segue.domain.telemetry import Backlog
 from segue.domain.tool import ToolCall, UnreadableCall
-from segue.memory.feedback import feedback_on
 from segue.memory.history import STEERED, final_messages
-from segue.telemetry.gauges import Backlog
+from segue.memory.session_store import feedback_on
 from segue.tools.results import calls_of_turns, granted_among
 from segue.turns.claims import TurnRequest, request_of, runs_beside
-from segue.turns.last_run import prompt_of
+from segue.turns.run_record import prompt_of
 
 RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
@@ -266,7 +266,7 @@ async def turn_after(connection: AsyncConnection, session_id: str, turn_id: str 
     return found
 
 
-async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, Outcome]:
+async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, TurnAnswer]:
     """Returns by id the outcomes of the turns that have ended. That of a deleted turn is NotFound, as a value. Raises
     StorageUnavailable also while no turn can end, since nothing can be written.
     """
@@ -276,7 +276,7 @@ async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, 
         rows = (await connection.execute(select(turns).where(turns.c.id.in_(turn_ids)))).all()
         readers = await _keys(connection, {row.read_by for row in rows if row.read_by})
         ended = await _turns(connection, [row for row in rows if row.status not in OPEN_TURNS and not row.read_by])
-    outcomes: dict[str, Outcome] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
+    outcomes: dict[str, TurnAnswer] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
     outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error}
     outcomes |= {row.id: turn_errors.steered(readers[row.read_by]) for row in rows if row.read_by}
     return outcomes | {turn_id: NotFound("session") for turn_id in set(turn_ids) - {row.id for row in rows}}

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from segue.db.outages import OutageLog
+from segue.db.causes import OutageLog
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
@@ -15,22 +15,22 @@ from segue.domain.telemetry import TurnEnded, TurnRecovered
 from segue.events import user_feed
 from segue.memory import short_term
 from segue.turns import terminations
-from segue.turns.deps import TurnDeps
 from segue.turns.maintenance import sweep
 from segue.turns.presence import Presence
 from segue.turns.scheduler import TurnWorker
 from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
+from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_metrics import outcome_of, record_end
 
 RECOVER_EVERY_S = 1.0
 
-Send = Callable[[NeglectedTurn], Awaitable[bool]]
+SendTurn = Callable[[NeglectedTurn], Awaitable[bool]]
 
 log = structlog.get_logger()
 
 
 async def recover_forever(
-    deps: TurnDeps, worker: TurnWorker, presence: Presence, send: Send, takes_turns: Callable[[], bool]
+    deps: TurnDeps, worker: TurnWorker, presence: Presence, send: SendTurn, takes_turns: Callable[[], bool]
 ) -> None:
     """Never returns. `takes_turns()` says whether this process runs the turns it finds; `send` queues the others."""
     swept, outage = 0.0, OutageLog("recovery_failed", "recovery_works")
@@ -49,7 +49,7 @@ async def recover_forever(
         await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.limits.lease_s / 4))
 
 
-async def _recover(deps: TurnDeps, worker: TurnWorker, send: Send, *, takes_turns: bool) -> None:
+async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendTurn, *, takes_turns: bool) -> None:
     async with deps.database.read_only() as connection:
         found = await terminations.neglected_turns(connection, timeout_s=deps.limits.timeout_s)
     for turn in found:

@@ -17,10 +17,9 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from segue.agent.context import TurnContext
-from segue.agent.llm.metered_model import MeteredModel
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, web_search_report
-from segue.agent.tool_choice.choice import ToolChooser
+from segue.agent.tool_choice import ToolChooser
 from segue.db.causes import StorageUnavailable
 from segue.db.engine import outlast, outlasting
 from segue.domain import turn_errors
@@ -28,24 +27,24 @@ from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, SteerRead, TextEnded
 from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
-from segue.domain.telemetry import Span, TurnRecovered, trace_of
-from segue.domain.timeline import RunTimeline
+from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
 from segue.memory import short_term
 from segue.memory.history import NewMessage
+from segue.models.metered_model import MeteredModel
 from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
-from segue.turns import steering, store, terminations
-from segue.turns.activity import LONG_S, ModelWait, TurnActivity
+from segue.turns import call_starts, store, terminations
 from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
-from segue.turns.context import load_context, who_answers
-from segue.turns.deps import TurnDeps
 from segue.turns.queries import chat_answer
+from segue.turns.run_record import LONG_S, ModelWait, TurnActivity
+from segue.turns.snapshot import load_context, who_answers
 from segue.turns.store import StaleTurn
+from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_metrics import TurnMetrics, memory_report
-from segue.usage.account import Account
+from segue.users.account import Account
 
 Stop = Literal["cancelled", "handed_back", "lost"]
 
@@ -248,7 +247,7 @@ class TurnRun:
             transaction=lambda: store.fenced_transaction(deps.database, claim),
             start_calls=partial(start_calls, deps.database, claim),
             is_steered=self._is_steered,
-            read_steers=lambda connection: steering.read_steers(connection, claim),
+            read_steers=lambda connection: call_starts.read_steers(connection, claim),
             emit=emit,
             span=deps.span,
             listened=events.wants_tokens,
@@ -283,7 +282,7 @@ class TurnRun:
     async def _is_steered(self) -> bool:
         async def ask() -> bool:
             async with self._deps.database.read_only() as connection:
-                return await steering.is_steered(connection, self.claim.key)
+                return await call_starts.is_steered(connection, self.claim.key)
 
         return await outlast(ask)
 

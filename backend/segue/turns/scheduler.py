@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from segue.db.outages import OutageLog
+from segue.db.causes import OutageLog
 from segue.domain.errors import AppError
 from segue.turns import claims
-from segue.turns.activity import say
 from segue.turns.claims import Claim, Claimer
-from segue.turns.deps import TurnDeps
 from segue.turns.presence import Presence
+from segue.turns.run_record import say
 from segue.turns.runner import Stop, TurnRun, UnstoredEnds
+from segue.turns.turn_deps import TurnDeps
 
 CHECK_S = 0.5  # how soon a process notices that a turn of its own is to be cancelled, or lost
 STOP_S = 3.0

@@ -36,17 +36,16 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
-from segue.db.writing import without_defaults
-from segue.domain.attachment import Attached
+from segue.db.rows import without_defaults
 from segue.domain.ids import new_id
-from segue.domain.session import Message, TurnKey, TurnReport
-from segue.domain.timeline import RunTimeline
-from segue.domain.tool import Remember, ToolChoice
+from segue.domain.session import Attached, Message, TurnKey, TurnReport
+from segue.domain.telemetry import RunTimeline
+from segue.domain.tool import RememberFor, ToolChoice
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
-from segue.memory import titles
+from segue.memory import summary
 from segue.memory.fact_cues import may_state_facts
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
-from segue.memory.sessions import first_words
+from segue.memory.session_store import first_words
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import (
@@ -60,8 +59,8 @@ from segue.turns.claims import (
     last_ended_turn,
     of_session,
 )
-from segue.turns.last_run import stored_run
-from segue.usage.ledger import Days, booking, charged
+from segue.turns.run_record import stored_run
+from segue.users.ledger import ChargesByDay, booking, charged
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
 
@@ -102,7 +101,7 @@ class ChatRequest:
     decided_plan_id: str | None = None
     amends: bool = False
     args_changed: bool = False
-    remember: Remember | None = None
+    remember: RememberFor | None = None
     on_busy: OnBusy = "enqueue"
     once: Once | None = None
     stream: bool = False
@@ -166,7 +165,7 @@ def _begin(*, claims: bool) -> _Begun:
             next_seq=sessions.c.next_seq + 1,
             updated_at=func.clock_timestamp(),
             title=func.coalesce(sessions.c.title, bindparam("first_words", type_=Text)),
-            title_due_at=titles.marked(),
+            title_due_at=summary.marked(),
         )
         .returning(
             (sessions.c.next_seq - 1).label("seq"),
@@ -340,7 +339,7 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=func.clock_timestamp(),
             last_turn_id=NEW_MESSAGE_COLUMNS["turn_id"],
-            title_due_at=titles.due(bindparam("improves_title", type_=Boolean)),
+            title_due_at=summary.due(bindparam("improves_title", type_=Boolean)),
             **due_columns(bindparam("cut_off", type_=BigInteger), bindparam("seen_seq", type_=BigInteger)),
         )
         .returning((sessions.c.next_seq - 1).label("seq"))
@@ -368,7 +367,7 @@ async def finish_turn(
     timeline: RunTimeline,
     cut_off: int | None,
     improves_title: bool,
-    charges: Days,
+    charges: ChargesByDay,
 ) -> Message:
     """Stores the answer, completes the turn and books its charges in one statement. Raises StaleTurn if the claim no
     longer holds.

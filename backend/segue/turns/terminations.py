@@ -31,19 +31,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, plans, sessions, tool_calls, turns
-from segue.db.writing import without_defaults
+from segue.db.rows import without_defaults
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
 from segue.domain.ids import new_id
 from segue.domain.session import EPOCHS, TurnKey
-from segue.domain.timeline import RunTimeline
+from segue.domain.telemetry import RunTimeline
 from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
 from segue.memory.history import IN_HISTORY, INTERRUPTED, NewMessage, append_message
 from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, held, runs_beside
+from segue.turns.run_record import attempt_ended, run_failed
 from segue.turns.store import ChatRequest
-from segue.turns.timeline import attempt_ended, run_failed
 
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
 START_WITHIN_S = 2.0  # what was sent of a turn that no process has begun by then was lost

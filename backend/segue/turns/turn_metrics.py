@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 
-from segue.agent.llm.metered_model import MeteredModel
 from segue.agent.state import TurnInput
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
@@ -27,8 +26,17 @@ from segue.domain.events import (
 )
 from segue.domain.plan import Plan
 from segue.domain.session import MemoryReport, TurnKey, Usage, Verdict, WebSearchReport
-from segue.domain.telemetry import Observe, PlanEnded, SessionToolStateChanged, ToolCalled, TurnEnded, TurnOutcome
-from segue.domain.timeline import NodeRun, RunTimeline
+from segue.domain.telemetry import (
+    NodeRun,
+    Observe,
+    PlanEnded,
+    RunTimeline,
+    SessionToolStateChanged,
+    ToolCalled,
+    TurnEnded,
+    TurnOutcome,
+)
+from segue.models.metered_model import MeteredModel
 from segue.turns.claims import Claim
 
 log = structlog.get_logger()

@@ -11,8 +11,7 @@ from ag_ui.core import Event
 from pydantic import TypeAdapter
 
 from segue.config import Settings
-from segue.domain.clock import utc_now
-from segue.domain.ids import new_id
+from segue.domain.ids import new_id, utc_now
 from segue.domain.tool import ToolContext
 from segue.domain.user_request import ToolAsks, UserRequest
 from segue.tools.native import tool

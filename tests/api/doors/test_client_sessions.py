@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from segue.api.deps import Services
-from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS, session_of_client
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, session_of_client
 from segue.config import Settings
-from segue.domain.clock import utc_now
 from segue.domain.errors import AppError
-from segue.domain.ids import new_id
+from segue.domain.ids import new_id, utc_now
 from segue.main import create_app
-from segue.memory import sessions
+from segue.memory import session_store
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ async def test_a_clients_id_is_one_session_of_each_caller_also_if_two_requests_c
 
 async def list_of(services: Services, owner: str) -> list[str]:
     async with services.database.read_only() as connection:
-        return [each.id for each in await sessions.list_sessions(connection, owner, before=None, limit=9)]
+        return [each.id for each in await session_store.list_sessions(connection, owner, before=None, limit=9)]
 
 
 async def test_an_id_of_ours_that_is_not_the_callers_is_not_found_and_a_bad_one_of_a_client_is_refused(

@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from segue.config import Settings
-from segue.domain.clock import utc_now
-from segue.domain.ids import new_id
+from segue.domain.ids import new_id, utc_now
 from tests.support.identity import new_key, speaking
 from tests.support.node import needs_node, node
 from tests.support.plans import ASK, THREE_STEPS, planned

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from segue.domain.tool import ToolContext
-from segue.mcp.config import read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp.mcp_config import read_mcp_config
+from segue.mcp.mcp_servers import McpServers
 
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 VALUES = {"number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}

@@ -6,9 +6,8 @@ import re
 import pytest
 from pypdf import PdfReader, PdfWriter
 
-from segue.tools.attachments import texts
-from segue.tools.attachments.kinds import DOCX, PDF, TEXT, XLSX, UnreadableFile, UnsupportedFile, kind_of
-from segue.tools.attachments.texts import read_file
+from segue.tools import attachment_texts
+from segue.tools.attachment_texts import DOCX, PDF, TEXT, XLSX, UnreadableFile, UnsupportedFile, kind_of, read_file
 from tests.support.files import PNG, docx, packed, paragraph, pdf, xlsx
 
 CELL = '<c t="inlineStr"><is><t>{}</t></is></c>'
@@ -80,7 +79,7 @@ def test_a_text_that_is_too_long_says_where_it_was_cut(monkeypatch: pytest.Monke
     read = read_file(TEXT, b"x" * 5000, 1000)
     assert read.text.endswith("[cut by Segue: 1000 of 5000 bytes kept]")
     assert read.summary.startswith("cut at 1000 bytes; ")
-    monkeypatch.setattr(texts, "MAX_CHARS", 2000)
+    monkeypatch.setattr(attachment_texts, "MAX_CHARS", 2000)
     many = read_file(PDF, pdf(*(f"This is page {number}" for number in range(500))), 10_000)
     assert re.search(r"This is page 9\d.*\n\n\[cut by Segue: 1\d\d of 500 pages were read\]$", many.text, re.DOTALL)
     assert re.match(r"the first 1\d\d of 500 pages; ", many.summary)

@@ -19,7 +19,7 @@ from ddgs import DDGS
 from pydantic import SecretStr
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolUnauthorized
-from segue.tools.builtin.web_search import Provider, web_search_tool
+from segue.tools.builtin.web_search import SearchProvider, web_search_tool
 from segue.tools.run import RunLimits, run_tool
 
 HERE = "127.0.0.1"
@@ -74,7 +74,7 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-def tool_for(provider: Provider, engine: Engine, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
+def tool_for(provider: SearchProvider, engine: Engine, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
     return web_search_tool(
         provider=provider,
         client=client,
@@ -111,7 +111,7 @@ async def test_tavily_is_asked_with_the_key_as_bearer(engine: Engine, client: ht
 
 @BOTH
 async def test_results_have_title_address_and_snippet(
-    provider: Provider, engine: Engine, client: httpx2.AsyncClient
+    provider: SearchProvider, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     found = [
         {"url": "https://a.example/", "title": "A", "content": "About a", "score": 0.5, "engine": "x"},
@@ -151,14 +151,14 @@ async def test_a_search_is_summed_up_by_its_query_and_titles(
 @BOTH
 @pytest.mark.parametrize(("arguments", "count"), [({}, 5), ({"max_results": 2}, 2), ({"max_results": 10}, 10)])
 async def test_no_more_results_come_back_than_were_asked_for(
-    provider: Provider, arguments: dict[str, int], count: int, engine: Engine, client: httpx2.AsyncClient
+    provider: SearchProvider, arguments: dict[str, int], count: int, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.body = json.dumps({"results": [{"url": f"https://{number}.example/"} for number in range(20)]})
     assert len((await run(tool_for(provider, engine, client), **arguments))["results"]) == count
 
 
 @BOTH
-async def test_an_empty_search_says_so(provider: Provider, engine: Engine, client: httpx2.AsyncClient) -> None:
+async def test_an_empty_search_says_so(provider: SearchProvider, engine: Engine, client: httpx2.AsyncClient) -> None:
     answer = await run(tool_for(provider, engine, client))
     assert answer["results"] == []
     assert "Nothing was found" in answer["note"]
@@ -167,7 +167,7 @@ async def test_an_empty_search_says_so(provider: Provider, engine: Engine, clien
 @BOTH
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_search_that_is_not_understood_asks_the_model_for_other_words(
-    provider: Provider, status: int, engine: Engine, client: httpx2.AsyncClient
+    provider: SearchProvider, status: int, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.status = status
     with pytest.raises(ToolRetry, match="Word it differently"):
@@ -188,7 +188,7 @@ async def test_a_search_that_is_not_understood_asks_the_model_for_other_words(
     ],
 )
 async def test_a_refusal_is_a_sentence_without_secrets(
-    provider: Provider, status: int, said: str, engine: Engine, client: httpx2.AsyncClient
+    provider: SearchProvider, status: int, said: str, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.status, engine.body = status, json.dumps({"detail": f"bad key {KEY}"})
     with pytest.raises(ToolFailed, match=said) as failure:
@@ -203,7 +203,7 @@ async def test_a_refusal_is_a_sentence_without_secrets(
     "body", ["", "<html>", "[]", "{}", '{"results": 1}', '{"results": [1]}', '{"results": [{"url": 1}]}']
 )
 async def test_an_answer_that_is_not_results_is_a_plain_failure(
-    provider: Provider, body: str, engine: Engine, client: httpx2.AsyncClient
+    provider: SearchProvider, body: str, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.body = body
     with pytest.raises(ToolFailed, match="could not be read"):
@@ -212,7 +212,7 @@ async def test_an_answer_that_is_not_results_is_a_plain_failure(
 
 @BOTH
 async def test_an_answer_is_asked_for_unpacked_and_read_no_further_than_its_bound(
-    provider: Provider, engine: Engine, client: httpx2.AsyncClient
+    provider: SearchProvider, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.body = json.dumps({"results": [], "padding": "x" * 2_000_000})
     with pytest.raises(ToolFailed, match="more than 2 MB"):
@@ -223,7 +223,7 @@ async def test_an_answer_is_asked_for_unpacked_and_read_no_further_than_its_boun
 
 @BOTH
 async def test_a_provider_that_does_not_answer_is_left_after_the_total_time(
-    provider: Provider, engine: Engine, client: httpx2.AsyncClient
+    provider: SearchProvider, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.status = None
     with pytest.raises(ToolFailed, match="did not answer in time"):
@@ -231,14 +231,16 @@ async def test_a_provider_that_does_not_answer_is_left_after_the_total_time(
 
 
 @BOTH
-async def test_a_provider_that_is_not_there_is_a_plain_failure(provider: Provider, client: httpx2.AsyncClient) -> None:
+async def test_a_provider_that_is_not_there_is_a_plain_failure(
+    provider: SearchProvider, client: httpx2.AsyncClient
+) -> None:
     with pytest.raises(ToolFailed, match="could not be reached"):
         await run(tool_for(provider, Engine(port=9), client))
 
 
 @pytest.mark.parametrize(("provider", "missing"), [("searxng", "address"), ("tavily", "API key")])
 async def test_a_provider_without_its_setting_is_refused_when_it_is_made(
-    provider: Provider, missing: str, client: httpx2.AsyncClient
+    provider: SearchProvider, missing: str, client: httpx2.AsyncClient
 ) -> None:
     with pytest.raises(ValueError, match=missing):
         web_search_tool(provider=provider, client=client, searxng_url="", tavily_api_key=None)

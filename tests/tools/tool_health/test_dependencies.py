@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import httpx2
 from redis.asyncio import Redis
 
+from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
-from segue.embedded.urls import ServerUrls
 from tests.support.health import QUESTION, called, connect, offered, put, reset, state
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from segue.agent.untrusted import CLOSE, OPEN
+from segue.models.untrusted import CLOSE, OPEN
 from tests.support.plans import offered
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client

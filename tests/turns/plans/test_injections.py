@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from segue.config import Settings
-from segue.plans.argument_origins import leaves, values_of
+from segue.plans.arguments import leaves, values_of
 from tests.support.benign import MAILS, TASKS, VALUES, Task
 from tests.support.injections import EVE, MAIL, YES, Injection, adaptive, plain, said_for_the_user
 from tests.support.mailroom import Mailroom, serving_mailroom

@@ -1,35 +1,387 @@
 """The door for clients of AG-UI: a run is a turn of the session that the client calls its thread.
 
 `agui_input` reads what a run asks for, `agui_frames` writes what it brings about.
+
+What a client of AG-UI is sent of a run: the turn's own events, under the ids that the client gave.
+
+A client takes a stream that begins otherwise, or leaves something open, for a fault. So a run begins and ends as it
+should also where the log has lost events. Pure: knows no store, no task and no HTTP.
+
+What a client of AG-UI asks for with a run: a message, an answer to an interrupt, or to be shown the session.
+
+A client sends its whole history with every run, of which only what the user said last is new. Pure.
+
+The events of a run, as a client of AG-UI gets them and other doors translate them: from its start to its end.
+
+Stands between the log of a turn and a door. Knows no HTTP.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Final
+import hashlib
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal
 
+import orjson
 from fastapi import Response
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 from structlog.contextvars import bind_contextvars
 
 from segue.api.agents import AgentId
 from segue.api.chat import Asking
 from segue.api.deps import router_of
-from segue.api.doors.agui_frames import RunFrames, shown_messages
-from segue.api.doors.agui_input import AskedRun, RunAgentInput, asked_of, key_of, nothing_new
-from segue.api.doors.client_sessions import session_of_client
-from segue.api.doors.leaving import cancelling
-from segue.api.doors.run_events import Run, run_events
-from segue.api.doors.sent_files import SentFile, sent_files, with_files
-from segue.api.doors.speaking_for import OwnAskingDep
-from segue.api.events import EVENTS, EventStream, frame, framed
-from segue.api.problem_codes import OF_DECISIONS, OF_FILES, problems
+from segue.api.doors.client_turns import SentFile, is_file, parts_unsupported, sent_files, with_files
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnAskingDep, cancelling, session_of_client
+from segue.api.event_streams import EVENTS, EventStream, frame, framed
+from segue.api.problems import OF_DECISIONS, OF_FILES, problems
+from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText, PlanDecision
 from segue.domain import turn_errors
-from segue.domain.errors import AppError
-from segue.domain.session import Session
-from segue.events import agui
+from segue.domain.doc import doc
+from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.plan import Plan, Step
+from segue.domain.session import Message, Session, TurnKey, UnreadableMessage
+from segue.domain.tool import RememberFor
+from segue.events import agui_encoding
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
+from segue.memory.session_store import get_session
+from segue.plans.store import StalePlan
 from segue.turns.queries import find_turn, first_open_turn, turn_of_key
 from segue.turns.store import ChatRequest, once
+
+PROTOCOL_VERSION: Final = "1.0"
+REASON: Final = "confirmation"
+RESPONSE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "Nothing in it approves exactly what was shown.",
+    "properties": {
+        "approved": {"type": "boolean", "description": "False rejects."},
+        "args": {"type": "object", "description": "Approves, with these arguments in the place of the step's."},
+        "message": {"type": "string", "description": "Changes the plan: what is to be otherwise, in words."},
+        "remember": {"type": "string", "enum": ["session"], "description": "Approves; the tool asks no more here."},
+        "reason": {"type": "string", "description": "For the client alone."},
+    },
+}
+_CONTENT: Final = tuple(
+    f'{{"type":"{kind}"'.encode() for kind in ("TEXT_MESSAGE_CONTENT", "REASONING_MESSAGE_CONTENT", "TOOL_CALL_ARGS")
+)
+_STARTED: Final = b'{"type":"RUN_STARTED"'
+_SAID: Final = b'{"type":"TEXT_MESSAGE_START","messageId":"%b"'
+
+
+class RunFrames:
+    """Of one run. Remembers what the log has opened, and whether it has lost anything."""
+
+    def __init__(self, thread_id: str, run_id: str, *, declares_version: bool) -> None:
+        self._ids = {"threadId": thread_id, "runId": run_id}
+        self._version = {"protocolVersion": PROTOCOL_VERSION} if declares_version else {}
+        self._passed: list[bytes] = []
+        self._has_gap = False
+
+    def started(self) -> bytes:
+        return _json({"type": "RUN_STARTED", **self._ids, **self._version})
+
+    def shown(self, event: bytes) -> list[bytes]:
+        """What an event of the log becomes, but for its last. After a gap nothing may refer to what came before it."""
+        if self._has_gap or event.startswith(_STARTED):
+            return []
+        if event == agui_encoding.replay_gap():
+            self._has_gap = True
+            return [*agui_encoding.closing_events(self._passed), event]
+        if not event.startswith(_CONTENT):
+            self._passed.append(event)
+        return [event]
+
+    def ended(self, last: bytes, open_plan: Plan | None) -> list[bytes]:
+        """What the last event of the log becomes. An error has the whole problem in it already."""
+        try:
+            result = agui_encoding.answer_json(last)
+        except AppError:
+            return [last]
+        answer = orjson.loads(result)
+        return [*self._unsaid(answer["message"]), self.finished(open_plan, answer, result)]
+
+    def finished(
+        self, open_plan: Plan | None, answer: Mapping[str, Any] | None = None, result: bytes | None = None
+    ) -> bytes:
+        """The end of a run that has not failed: an interrupt if a plan waits for the user."""
+        interrupt = _interrupt(open_plan, answer) if open_plan is not None else None
+        outcome = {"outcome": {"type": "interrupt", "interrupts": [interrupt]}} if interrupt else {}
+        given = {"result": orjson.Fragment(result)} if result is not None else {}
+        return _json({"type": "RUN_FINISHED", **self._ids, **outcome, **given})
+
+    def _unsaid(self, message: Mapping[str, Any]) -> list[bytes]:
+        """The answer, if the log has lost it."""
+        said = _SAID % message["id"].encode()
+        if not self._has_gap or not message["content"] or any(event.startswith(said) for event in self._passed):
+            return []
+        of_message = {"messageId": message["id"]}
+        return [
+            _json({"type": "TEXT_MESSAGE_START", **of_message, "role": "assistant"}),
+            _json({"type": "TEXT_MESSAGE_CONTENT", **of_message, "delta": message["content"]}),
+            _json({"type": "TEXT_MESSAGE_END", **of_message}),
+        ]
+
+
+def interrupt_id(plan_id: str, version: int) -> str:
+    return f"{plan_id}:{version}"
+
+
+def messages_snapshot(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    return _json({"type": "MESSAGES_SNAPSHOT", "messages": messages})
+
+
+def shown_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [_message(each) for each in messages if not isinstance(each, UnreadableMessage)]
+
+
+def _message(message: Message) -> dict[str, Any]:
+    content = message.content if isinstance(message.content, str) else _json(message.content).decode()
+    shown: dict[str, Any] = {"id": message.id, "role": message.role, "content": content}
+    if message.tool_call_id is not None:
+        shown["toolCallId"] = message.tool_call_id
+    if message.tool_calls:
+        shown["toolCalls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _json(call.args).decode()}}
+            for call in message.tool_calls
+        ]
+    return shown
+
+
+def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The question as the answer asked it, if it is the one that asked."""
+    step = plan.waiting_step
+    if step is None:
+        return None
+    asks = answer is not None and answer["plan"] is not None and answer["plan"]["id"] == plan.id
+    return {
+        "id": interrupt_id(plan.id, plan.version),
+        "reason": REASON,
+        "message": answer["message"]["content"] if answer is not None and asks else step.description,
+        "responseSchema": _response_schema(step),
+        "expiresAt": plan.expires_at,
+        "metadata": {"step": step, "steps": plan.waiting_steps},
+    }
+
+
+def _response_schema(step: Step) -> dict[str, Any]:
+    """With the form that a tool asks the user to fill in, if it does."""
+    if step.asks is None or step.asks.schema is None:
+        return RESPONSE_SCHEMA
+    return {**RESPONSE_SCHEMA, "properties": {**RESPONSE_SCHEMA["properties"], "answer": step.asks.schema}}
+
+
+def _json(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_UTC_Z)
+
+
+MAX_ENTRIES = 100
+_INTERRUPT_ID = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})")
+
+Json = dict[str, Any]
+ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
+
+
+class _Input(BaseModel):
+    """What it does not know is a newer client's."""
+
+    model_config = ConfigDict(alias_generator=to_camel, strict=True)
+
+
+class InterruptAnswer(Body):
+    """What the user answers. Nothing in it approves exactly what was shown."""
+
+    approved: Annotated[bool | None, doc("False rejects.")] = None
+    args: Annotated[Json | None, doc("Approves, with these in the place of the step's arguments.")] = None
+    message: Annotated[
+        Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("What is to be otherwise, in words.")
+    ] = None
+    remember: Annotated[RememberFor | None, doc("Approves, and the tool need not ask again in this session.")] = None
+    answer: Annotated[Json | None, doc("Fills in the form that a tool asks for.")] = None
+    reason: Annotated[str | None, doc("For the client alone.")] = None
+
+
+class ResumeEntry(_Input):
+    """The answer to an interrupt."""
+
+    interrupt_id: Annotated[ClientId, doc("As the run that ended with it said.")]
+    status: Annotated[Literal["resolved", "cancelled"], doc("`cancelled` rejects what was asked.")]
+    payload: Annotated[InterruptAnswer | None, doc("Of a resolved one.")] = None
+
+
+class ForwardedProps(_Input):
+    """What the application asks of this service."""
+
+    on_disconnect: Annotated[
+        Literal["cancel", "continue"], doc("What becomes of the turn if the client goes away.")
+    ] = "continue"
+
+
+class RunAgentInput(_Input):
+    """A request of AG-UI to run the agent. `state` and `context` are not read."""
+
+    thread_id: Annotated[ClientId, doc("What the client calls the conversation: a session, made on first use.")]
+    run_id: Annotated[ClientId, doc("Made by the client. The same run, sent again, is the same turn.")]
+    messages: Annotated[
+        list[Json], doc("The history as the client has it. Only what the user says last is read; empty: show it.")
+    ]
+    tools: Annotated[list[Json] | None, doc("Tools of the client. Refused, unless empty.")] = None
+    forwarded_props: Annotated[ForwardedProps | None, doc("For this service.")] = None
+    protocol_version: Annotated[str | None, Field(max_length=20), doc("Answered with this service's.")] = None
+    resume: Annotated[list[ResumeEntry] | None, Field(max_length=MAX_ENTRIES), doc("The answer to the interrupt.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRun:
+    """What a run asks for: words of the user's, a decision, or nothing but to be shown how the session stands.
+
+    Words that the assistant has spoken after (not `is_new`) can only be those of a run that is sent again. `content` is
+    what they stand in, which may have files. `before` are the messages up to them. `abandons` is a plan, by id and
+    version, whose question was cancelled.
+    """
+
+    text: str | None = None
+    content: object = None
+    is_new: bool = True
+    decision: PlanDecision | None = None
+    plan_id: str | None = None
+    abandons: tuple[str, int] | None = None
+    before: Sequence[Json] = ()
+
+
+def asked_of(body: RunAgentInput) -> AskedRun:
+    """Raises AppError `client_tools`, `invalid_request`, `parts_unsupported`, StalePlan."""
+    if body.tools:
+        raise _client_tools(body.tools)
+    resume = body.resume or []
+    if len(resume) > 1:
+        raise InvalidRequest("`resume` has more than one entry: a session asks one question at a time.")
+    at = _newest(body.messages)
+    is_new = at is not None and not any(each.get("role") == "assistant" for each in body.messages[at:])
+    if resume:
+        return _answered(resume[0], body.messages, at if is_new else None)
+    if not body.messages:
+        return AskedRun()
+    if at is None:
+        raise nothing_new()
+    said = body.messages[at]
+    return AskedRun(text_of(said), said["content"], is_new=is_new, before=body.messages[: at + 1])
+
+
+def _newest(messages: Sequence[Json]) -> int | None:
+    """Where the user's newest message is."""
+    return next((at for at in range(len(messages) - 1, -1, -1) if messages[at].get("role") == "user"), None)
+
+
+def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> AskedRun:
+    found = _INTERRUPT_ID.fullmatch(entry.interrupt_id)
+    plan_id, version = (found[1], int(found[2])) if found else ("", MAX_VERSION)
+    if entry.status == "cancelled":
+        abandons = plan_id, version
+        if at is not None:
+            said = messages[at]
+            return AskedRun(text_of(said), said["content"], abandons=abandons, before=messages[: at + 1])
+        return AskedRun(decision=PlanDecision(decision="reject", version=version), plan_id=plan_id, abandons=abandons)
+    if found is None:
+        raise StalePlan
+    given = entry.payload or InterruptAnswer()
+    if given.approved is False:
+        decision = PlanDecision(decision="reject", version=version)
+    elif given.message is not None:
+        decision = PlanDecision(decision="amend", version=version, message=given.message)
+    else:
+        decision = PlanDecision(
+            decision="confirm", version=version, args=given.args, remember=given.remember, answer=given.answer
+        )
+    return AskedRun(decision=decision, plan_id=plan_id)
+
+
+def text_of(message: Json) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(_text_of_part(part) for part in content if not is_file(part))
+    if not isinstance(content, str) or not (text := content.strip()):
+        raise InvalidRequest("The user's newest message has no text.")
+    if len(text) > MAX_MESSAGE_CHARS:
+        raise InvalidRequest(f"The user's newest message is longer than {MAX_MESSAGE_CHARS} characters.")
+    return text
+
+
+def _text_of_part(part: object) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": str(kind)} if kind != "text":
+            raise parts_unsupported(f"A part of the type {kind[:40]!r} cannot be read.")
+    raise InvalidRequest("A part of the user's newest message is neither text nor a file.")
+
+
+def key_of(body: RunAgentInput) -> str:
+    """Some clients send the answer to an interrupt under the id of the run that asked."""
+    answers = [entry.interrupt_id for entry in body.resume or ()]
+    return f"agui:{hashlib.sha256(orjson.dumps([body.run_id, *answers])).hexdigest()}"
+
+
+def nothing_new() -> AppError:
+    return InvalidRequest("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
+
+
+def _client_tools(tools: Sequence[Json]) -> AppError:
+    names = ", ".join(str(tool.get("name"))[:40] for tool in tools[:5])
+    return AppError(
+        "client_tools",
+        status=422,
+        title="Tools of the client are not called",
+        detail=f"Nothing was accepted: the agent calls its own tools only. Leave out those of the page ({names}).",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`turn` is None if it only shows how the session stands. `messages` are those from before it, if the client is to
+    have no others.
+    """
+
+    turn: TurnKey | None
+    messages: Sequence[dict[str, Any]] | None = None
+
+
+async def run_events(asking: Asking, session: Session, run: Run, frames: RunFrames) -> AsyncGenerator[Sequence[Entry]]:
+    """With the positions of the log, where an event is of the log. Whatever goes wrong, it says so at its end."""
+    opening = [frames.started()]
+    if run.messages is not None:
+        opening.append(messages_snapshot(run.messages))
+    if session.pending_plan is not None:
+        opening.append(agui_encoding.state_snapshot(session.pending_plan))
+    yield [Entry(0, event) for event in opening]
+    if run.turn is None:
+        yield [Entry(0, frames.finished(await _open_plan(asking, session.id)))]
+        return
+    end = end_of(run.turn)
+    try:
+        async with aclosing(asking.services.events.follow(run.turn, patient=False)) as parts:
+            async for entries in parts:
+                last = entries[-1] if entries[-1].position == end else None
+                shown = [Entry(at, event) for at, found in entries if at != end for event in frames.shown(found)]
+                if last is not None:
+                    open_plan = await _open_plan(asking, session.id)
+                    shown += [Entry(end, event) for event in frames.ended(last.event, open_plan)]
+                yield shown
+    except AppError as error:
+        yield [Entry(end, agui_encoding.run_ended(run.turn, error))]
+
+
+async def _open_plan(asking: Asking, session_id: str) -> Plan | None:
+    """As it is now: one that the turn left waiting may have been decided on since."""
+    with suppress(AppError):  # the session is gone, or Postgres is away: the answer is there all the same
+        async with asking.services.database.read_only() as connection:
+            return (await get_session(connection, asking.caller, session_id)).pending_plan
+    return None
+
 
 MESSAGES_SHOWN: Final = 200
 NOT_WAITING: Final = {"no_open_plan", "plan_changed", "plan_expired"}
@@ -68,7 +420,7 @@ async def _answer(body: RunAgentInput, asking: Asking, *, agent: str | None) -> 
     if (turn := run.turn) is not None:
         bind_contextvars(turn_id=turn.turn_id)
         headers["X-Turn-Id"] = turn.turn_id
-        options["farewell"] = frame(Entry(end_of(turn), agui.run_ended(turn, turn_errors.interrupted())))
+        options["farewell"] = frame(Entry(end_of(turn), agui_encoding.run_ended(turn, turn_errors.interrupted())))
         if body.forwarded_props is not None and body.forwarded_props.on_disconnect == "cancel":
             options["client_close_handler_callable"] = cancelling(asking, turn)
     frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)

@@ -1,35 +1,172 @@
 """`/v1/models` and `/v1/chat/completions`: an agent is a model, a turn is a completion, its events are the chunks.
 
 Calls of tools are never passed on: the client would take them for its own. What the agent does is reasoning content.
+
+What the OpenAI-compatible routes answer with, as OpenAI describes it.
+
+Titles, tags and the like that a frontend wants of a conversation: one plain call of the small model, no turn.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from secrets import token_hex
-from typing import Any, Final, assert_never
+from typing import Annotated, Any, Final, Literal, assert_never
 
 import orjson
 from fastapi import Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
 from segue.api.agents import AgentId
 from segue.api.chat import Asking
 from segue.api.deps import router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.leaving import on_disconnect
-from segue.api.doors.openai_answers import Completion, ModelList, ModelOfAgent, completion_usage
-from segue.api.doors.openai_errors import error_body
-from segue.api.doors.openai_request import CompletionBody, asked, is_open_webui, turn_headers
-from segue.api.doors.openai_tasks import do_task, is_task
-from segue.api.doors.speaking_for import DoorAskingDep
-from segue.api.doors.turn_reader import Activity, Answered, Called, Piece, Text, TurnReader
-from segue.api.events import MEDIA_TYPE, EventStream
-from segue.api.problem_codes import OF_DOORS, problems
+from segue.api.doors.clients import DoorAskingDep, find_session, on_disconnect
+from segue.api.doors.openai_request import (
+    TASK_BEGINS,
+    TASK_HEADER,
+    TASK_MODEL,
+    CompletionBody,
+    asked,
+    conversation_of,
+    is_open_webui,
+    texts,
+    turn_headers,
+)
+from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, Piece, TurnReader
+from segue.api.event_streams import MEDIA_TYPE, EventStream
+from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.doc import doc
+from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.identity import Charge
 from segue.events.event_buffer import Entry
-from segue.turns.agents import Speaker
+from segue.turns.snapshot import Speaker
+
+
+class ModelOfAgent(BaseModel):
+    """An agent, as OpenAI describes a model."""
+
+    id: Annotated[str, doc("For `model`.")]
+    object: Annotated[Literal["model"], doc("Always `model`.")] = "model"
+    created: Annotated[int, doc("Always 0.")] = 0
+    owned_by: Annotated[Literal["segue"], doc("Always `segue`.")] = "segue"
+    name: Annotated[str, doc("What it is called.")]
+    description: Annotated[str, doc("What it is for.")]
+
+
+class ModelList(BaseModel):
+    """The agents, as OpenAI lists models."""
+
+    object: Annotated[Literal["list"], doc("Always `list`.")] = "list"
+    data: Annotated[list[ModelOfAgent], doc("All of them.")]
+
+
+class CompletionMessage(BaseModel):
+    """What the assistant says."""
+
+    role: Annotated[Literal["assistant"], doc("Always `assistant`.")] = "assistant"
+    content: Annotated[str, doc("The text.")]
+
+
+class CompletionChoice(BaseModel):
+    """The answer."""
+
+    index: Annotated[int, doc("Always 0.")] = 0
+    message: Annotated[CompletionMessage, doc("The answer.")]
+    finish_reason: Annotated[Literal["stop"], doc("Always `stop`.")] = "stop"
+
+
+class CompletionUsage(BaseModel):
+    """What the turn took, as its providers count tokens."""
+
+    prompt_tokens: Annotated[int, doc("Tokens sent, over all calls of the turn.")]
+    completion_tokens: Annotated[int, doc("Tokens received.")]
+    total_tokens: Annotated[int, doc("Both.")]
+    prompt_tokens_details: Annotated[dict[str, int], doc("`cached_tokens`: those the provider had cached.")]
+    completion_tokens_details: Annotated[dict[str, int], doc("`reasoning_tokens`: those that were thought.")]
+
+
+class Completion(BaseModel):
+    """A turn, as OpenAI describes a completion."""
+
+    id: Annotated[str, doc("`chatcmpl-` and the id of the turn.")]
+    object: Annotated[Literal["chat.completion"], doc("Always `chat.completion`.")] = "chat.completion"
+    created: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
+    model: Annotated[str, doc("The agent.")]
+    choices: Annotated[list[CompletionChoice], doc("The one answer.")]
+    usage: Annotated[CompletionUsage, doc("What the turn took.")]
+
+
+class OpenAIResponse(BaseModel):
+    """A turn, as OpenAI describes a response."""
+
+    id: Annotated[str, doc("For `previous_response_id`.")]
+    object: Annotated[Literal["response"], doc("Always `response`.")] = "response"
+    created_at: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
+    status: Annotated[Literal["completed"], doc("Of a response that is not streamed.")] = "completed"
+    model: Annotated[str, doc("The agent.")]
+    output: Annotated[
+        list[dict[str, Any]],
+        doc("Each tool that ran, as a `function_call` and its `function_call_output`; the message."),
+    ]
+    conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
+    usage: Annotated[dict[str, Any], doc("What the turn took.")]
+
+
+def completion_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """`usage` is that of a ChatAnswer, or a Charge."""
+    given, got = usage["input_tokens"], usage["output_tokens"]
+    return {
+        "prompt_tokens": given,
+        "completion_tokens": got,
+        "total_tokens": given + got,
+        "prompt_tokens_details": {"cached_tokens": usage["cached_tokens"]},
+        "completion_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]},
+    }
+
+
+def response_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as the Responses API says it."""
+    return {
+        "input_tokens": usage["input_tokens"],
+        "output_tokens": usage["output_tokens"],
+        "total_tokens": usage["input_tokens"] + usage["output_tokens"],
+        "input_tokens_details": {"cached_tokens": usage["cached_tokens"]},
+        "output_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]},
+    }
+
+
+INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
+
+
+def is_task(asking: Asking, messages: Sequence[Mapping[str, Any]], *, model: str) -> bool:
+    agents = asking.services.agents.of(asking.caller, asking.origin.groups)
+    if asking.http.headers.get(TASK_HEADER) or (model not in agents and model.removesuffix(TASK_MODEL) in agents):
+        return True
+    users = [message for message in messages if message.get("role") == "user"]
+    return len(users) == 1 and texts(users, "user").startswith(TASK_BEGINS)
+
+
+async def do_task(
+    asking: Asking, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
+) -> tuple[str, Charge]:
+    """Returns the text and what it took, which the caller and the session that the task is about are charged. Raises
+    what a call of the model raises, AppError `unknown_agent`.
+    """
+    services, caller = asking.services, asking.caller
+    groups = asking.origin.groups
+    agent = model if model in services.agents.of(caller, groups) else model.removesuffix(TASK_MODEL)
+    speaker = services.agents.check(agent, caller, groups, status=404)
+    client_id, _ = conversation_of(asking.http, body)
+    session = await find_session(services, caller, client_id) if client_id else None
+    instructions = texts(messages, "system", "developer") or INSTRUCTIONS
+    said = texts(messages, "user", "assistant")
+    if not said.strip():
+        raise InvalidRequest("The task has no message.")
+    return await services.turns.complete(caller, speaker, instructions, said, session_id=session.id if session else "")
+
 
 DONE: Final = b"data: [DONE]\n\n"
 CHUNKS: Final[dict[str, Any]] = {
@@ -128,7 +265,7 @@ class Chunks:
 
     def _frame(self, piece: Piece) -> bytes:
         match piece:
-            case Text(delta):
+            case AnswerText(delta):
                 return self._delta(content=delta)
             case Activity():
                 return self._delta(reasoning_content=piece.text) + self._status(piece)

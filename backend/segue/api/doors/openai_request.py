@@ -6,13 +6,12 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from segue.api.doors.client_turns import AskedTurn
-from segue.api.doors.sent_files import is_file, parts_unsupported, sent_files
+from segue.api.doors.client_turns import AskedTurn, is_file, parts_unsupported, sent_files
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.domain.doc import doc
 from segue.domain.errors import InvalidRequest
 from segue.domain.session import TurnKey
-from segue.turns.imports import Said
+from segue.history.imports import Said
 
 MAX_MESSAGES: Final = 5000
 # Where a client says which conversation it is in: the first that is there counts.

@@ -15,15 +15,12 @@ from starlette.responses import Response
 
 from segue.api.deps import router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.leaving import on_disconnect
-from segue.api.doors.openai_answers import OpenAIResponse, response_usage
-from segue.api.doors.openai_errors import error_body
+from segue.api.doors.clients import DoorAskingDep, on_disconnect
+from segue.api.doors.openai_chat import OpenAIResponse, do_task, is_task, response_usage
 from segue.api.doors.openai_request import ResponseBody, asked, response_id, turn_headers
-from segue.api.doors.openai_tasks import do_task, is_task
-from segue.api.doors.speaking_for import DoorAskingDep
-from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, Called, Piece, Text, TurnReader
-from segue.api.events import MEDIA_TYPE, EventStream
-from segue.api.problem_codes import OF_DOORS, problems
+from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, Piece, TurnReader
+from segue.api.event_streams import MEDIA_TYPE, EventStream
+from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.events.event_buffer import Entry
@@ -66,7 +63,7 @@ async def create_response(body: ResponseBody, asking: DoorAskingDep) -> Response
         writer = ResponseWriter(
             {"id": f"resp_{token_hex(13)}", "created_at": int(asking.services.clock().timestamp()), "model": body.model}
         )
-        pieces: list[Piece] = [Text(text), Answered({"usage": asdict(charge)})]
+        pieces: list[Piece] = [AnswerText(text), Answered({"usage": asdict(charge)})]
         if body.stream:
             return EventStream(_once(writer.begin() + writer.frames(pieces)))
         writer.frames(pieces)
@@ -90,7 +87,7 @@ async def create_response(body: ResponseBody, asking: DoorAskingDep) -> Response
     except AppError as error:
         raise error.with_extra(session_id=turn.session_id) from None
     calls = (_called(call) for call in answer["tool_calls"])
-    writer.frames([*calls, Text(answer["message"]["content"]), Answered(answer)])
+    writer.frames([*calls, AnswerText(answer["message"]["content"]), Answered(answer)])
     return JSONResponse(writer.response, headers=turn_headers(turn))
 
 
@@ -134,7 +131,7 @@ class ResponseWriter:
 
     def _frame(self, piece: Piece) -> bytes:
         match piece:
-            case Text(delta):
+            case AnswerText(delta):
                 return self._said(delta if self._text is not None else delta.removeprefix(BETWEEN))
             case Called():
                 return self._closed() + b"".join(map(self._whole_item, _call_items(piece)))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from segue.domain.errors import AppError
-from segue.events.agui import answer_json
+from segue.events.agui_encoding import answer_json
 from segue.tools.summaries import shortened
 
 BETWEEN: Final = "\n\n"  # two messages of one turn
@@ -20,7 +20,7 @@ _ENDS: Final = (b'{"type":"RUN_FINISHED"', b'{"type":"RUN_ERROR"')
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class AnswerText:
     """More of the answer."""
 
     delta: str
@@ -52,7 +52,7 @@ class Answered:
     answer: Mapping[str, Any]
 
 
-Piece = Text | Activity | Called | Answered | AppError
+Piece = AnswerText | Activity | Called | Answered | AppError
 
 
 class TurnReader:
@@ -70,11 +70,11 @@ class TurnReader:
         match event["type"]:
             case "TEXT_MESSAGE_START":
                 self._said = ""
-                return [Text(BETWEEN)] if self._has_said else []
+                return [AnswerText(BETWEEN)] if self._has_said else []
             case "TEXT_MESSAGE_CONTENT":
                 self._said += event["delta"]
                 self._has_said = True
-                return [Text(event["delta"])]
+                return [AnswerText(event["delta"])]
             case "REASONING_MESSAGE_CONTENT":
                 return [Activity(event["delta"])]
             case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_RESULT":
@@ -108,7 +108,7 @@ class TurnReader:
             return [error]
         whole = answer["message"]["content"]
         rest = whole[len(self._said) :] if whole.startswith(self._said) else BETWEEN + whole
-        return [*([Text(rest)] if rest else []), Answered(answer)]
+        return [*([AnswerText(rest)] if rest else []), Answered(answer)]
 
 
 def _step(step: Mapping[str, Any]) -> str:

@@ -1,13 +1,17 @@
 """The door for `useChat` of the Vercel AI SDK: a chat is a session of the caller's, a message of the assistant a turn.
 
 A client sends the whole chat, of which only the last message is new. `vercel_frames` is the way back.
+
+What a client of the Vercel AI SDK is sent: the events of a run as chunks of its UI message stream.
+
+Only chunks that the versions 5, 6 and 7 know: others end a client of version 5. Pure.
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import Path, Response
@@ -17,26 +21,105 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import Asking
 from segue.api.deps import router_of
-from segue.api.doors.agui_frames import RunFrames
-from segue.api.doors.agui_input import Json, nothing_new, text_of
-from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS, find_session, session_of_client
-from segue.api.doors.run_events import Run, run_events
-from segue.api.doors.sent_files import SentFile, sent_files, with_files
-from segue.api.doors.speaking_for import OwnAskingDep
-from segue.api.doors.vercel_frames import MessageChunks
-from segue.api.events import MEDIA_TYPE, EventStream, frame, framed
-from segue.api.problem_codes import OF_DECISIONS, OF_FILES, problems
+from segue.api.doors.agui import Json, Run, RunFrames, nothing_new, run_events, text_of
+from segue.api.doors.client_turns import SentFile, sent_files, with_files
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnAskingDep, find_session, session_of_client
+from segue.api.event_streams import MEDIA_TYPE, EventStream, frame, framed
+from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import PlanDecision
 from segue.domain import turn_errors
 from segue.domain.doc import doc
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.ids import is_id
 from segue.domain.session import Session, TurnKey
-from segue.events import agui
+from segue.events import agui_encoding
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import get_message, user_messages_of
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after
 from segue.turns.store import ChatRequest, once
+
+DONE: Final = b"[DONE]"
+PLAN_ID: Final = "plan"  # the same for each state of a plan: the client puts it in the place of the one before
+_OURS: Final = {"dynamic": True, "providerExecuted": True}
+_TEXTS: Final = {
+    "TEXT_MESSAGE_START": "text-start",
+    "TEXT_MESSAGE_CONTENT": "text-delta",
+    "TEXT_MESSAGE_END": "text-end",
+    "REASONING_MESSAGE_START": "reasoning-start",
+    "REASONING_MESSAGE_CONTENT": "reasoning-delta",
+    "REASONING_MESSAGE_END": "reasoning-end",
+}
+
+
+class MessageChunks:
+    """Of one message of the assistant: what a turn says and does. Remembers its calls and its plan."""
+
+    def __init__(self, turn: TurnKey) -> None:
+        self._turn = turn
+        self._names: dict[str, str] = {}
+        self._plan: dict[str, Any] = {}
+
+    def of(self, encoded: bytes) -> list[bytes]:
+        """The chunks for an event of the run."""
+        event = orjson.loads(encoded)
+        return [orjson.dumps(chunk) if chunk else DONE for chunk in self._of(event["type"], event)]
+
+    def _of(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:  # noqa: PLR0911 (one line for each kind)
+        """An empty one is the end."""
+        if kind in _TEXTS:
+            delta = {"delta": event["delta"]} if "delta" in event else {}
+            return [{"type": _TEXTS[kind], "id": event["messageId"], **delta}]
+        if kind.startswith("TOOL_CALL_"):
+            return self._of_call(kind, event)
+        match kind:
+            case "RUN_STARTED":
+                ids = {"session_id": self._turn.session_id, "turn_id": self._turn.turn_id}
+                start = {"type": "start", "messageId": self._turn.turn_id, "messageMetadata": ids}
+                return [start, {"type": "start-step"}]
+            case "STATE_SNAPSHOT" | "STATE_DELTA":
+                return [self._of_plan(event)]
+            case "CUSTOM" if event["name"] == "tool_progress":
+                return [{"type": "data-tool-progress", "data": event["value"], "transient": True}]
+            case "RUN_FINISHED":
+                return [{"type": "finish-step"}, {"type": "finish"}, {}]
+            case "RUN_ERROR":
+                return [{"type": "error", "errorText": event["message"]}, {}]
+            case _:
+                return []
+
+    def _of_call(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:
+        call_id = event["toolCallId"]
+        of_call = {"toolCallId": call_id, **_OURS}
+        match kind:
+            case "TOOL_CALL_START":
+                self._names[call_id] = event["toolCallName"]
+            case "TOOL_CALL_ARGS":
+                given = {"toolName": self._names[call_id], "input": orjson.loads(event["delta"])}
+                return [{"type": "tool-input-available", **of_call, **given}]
+            case "TOOL_CALL_RESULT" if call_id in self._names:
+                reference = orjson.loads(event["content"])
+                if reference["status"] == "succeeded":
+                    return [{"type": "tool-output-available", **of_call, "output": reference}]
+                return [{"type": "tool-output-error", **of_call, "errorText": reference["summary"]}]
+        return []
+
+    def _of_plan(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        if "snapshot" in event:
+            self._plan = event["snapshot"]["plan"]
+        for change in event.get("delta", ()):
+            self._change(change["path"].split("/")[2:], change["value"])
+        return {"type": "data-plan", "id": PLAN_ID, "data": self._plan}
+
+    def _change(self, path: list[str], value: Any) -> None:
+        """Carries out a change as `agui_encoding` writes it: of the plan, a member of it or one of its steps."""
+        match path:
+            case []:
+                self._plan = value
+            case [member]:
+                self._plan[member] = value
+            case [member, index]:
+                self._plan[member][int(index)] = value
+
 
 router = router_of("doors", "/api/chat")
 
@@ -182,7 +265,7 @@ def _answer_before(messages: Sequence[Json]) -> str | None:
 
 def _stream(asking: Asking, session: Session, turn: TurnKey) -> Response:
     bind_contextvars(turn_id=turn.turn_id)
-    cut_off = MessageChunks(turn).of(agui.run_ended(turn, turn_errors.interrupted()))
+    cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.interrupted()))
     return EventStream(
         framed(_chunks(asking, session, turn)),
         headers={"x-vercel-ai-ui-message-stream": "v1", "X-Session-Id": session.id, "X-Turn-Id": turn.turn_id},

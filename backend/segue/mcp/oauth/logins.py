@@ -14,28 +14,25 @@ from mcp.client.auth.oauth2 import PKCEParameters
 from mcp.client.auth.utils import union_scopes, validate_authorization_response_iss
 
 from segue.db.engine import Database
-from segue.domain.clock import Clock
 from segue.domain.errors import AppError
+from segue.domain.ids import Clock
 from segue.domain.user_request import UserRequest
-from segue.mcp.config import McpServerConfig
+from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.mcp.oauth import store
-from segue.mcp.oauth.asking import Asker, OAuthFault, asking
-from segue.mcp.oauth.config import OAuthClientConfig
-from segue.mcp.oauth.discovery import Authority, discover
-from segue.mcp.oauth.grants import Grants, Servers
-from segue.mcp.oauth.records import LoginAttempt, SealedClient
-from segue.mcp.oauth.registration import PUBLIC, described_client, known_client, register
-from segue.mcp.oauth.sealing import Seal
-from segue.mcp.oauth.status import (
-    CALLBACK_PATH,
-    DOCUMENT_PATH,
-    BegunLogin,
-    FinishedLogin,
-    LoginRefused,
-    McpLogin,
-)
+from segue.mcp.oauth.discovery import Asker, Authority, OAuthFault, asking, discover
+from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal, SealedClient, Servers
 from segue.mcp.oauth.store import LoginRow
-from segue.mcp.oauth.tokens import OAuthClient, TokenRefused, TokenSource, exchange
+from segue.mcp.oauth.token_endpoint import (
+    PUBLIC,
+    OAuthClient,
+    TokenRefused,
+    TokenSource,
+    described_client,
+    exchange,
+    known_client,
+    register,
+)
+from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH, BegunLogin, FinishedLogin, LoginRefused, McpLogin
 
 _DENIED: Final = "access_denied"
 _OTHER_ISSUER: Final = "it names another issuer than the one in mcp.json"

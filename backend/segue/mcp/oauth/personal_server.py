@@ -19,17 +19,16 @@ from mcp_types import Tool as McpTool
 
 from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
-from segue.domain.clock import utc_now
 from segue.domain.errors import AppError
+from segue.domain.ids import utc_now
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.user_request import ToolAsks
-from segue.mcp.config import McpServerConfig
-from segue.mcp.oauth import tool_lists
-from segue.mcp.oauth.asking import OAuthFault
-from segue.mcp.oauth.bearer import AskedWithToken, Bearer, asked_with_token
-from segue.mcp.oauth.connections import UserConnections
+from segue.mcp.mcp_config import McpServerConfig
+from segue.mcp.oauth import store
+from segue.mcp.oauth.connections import AskedWithToken, Bearer, UserConnections, asked_with_token
+from segue.mcp.oauth.discovery import OAuthFault
+from segue.mcp.oauth.login_tokens import Access
 from segue.mcp.oauth.logins import Logins, login_request
-from segue.mcp.oauth.records import Access
 from segue.mcp.status import LeftOut, McpServerStatus
 from segue.mcp.supervisor import Supervisor
 from segue.mcp.tool_mapping import tools_of
@@ -122,10 +121,10 @@ class PersonalServer:
     async def _follow_list(self) -> None:
         url = self.config.url or ""
         async with self._database.read_only() as connection:
-            at = await tool_lists.listed_at(connection, self.name, url)
+            at = await store.listed_at(connection, self.name, url)
             if self.tools and at == self._listed_at:
                 return
-            listed = await tool_lists.load_list(connection, self.name, url)
+            listed = await store.load_list(connection, self.name, url)
         await self._offer(listed, at)
 
     async def _offer(self, listed: list[McpTool] | None, at: datetime | None) -> None:
@@ -144,7 +143,7 @@ class PersonalServer:
         if listed is None or listed == self._listed:
             return
         async with self._database.transaction() as connection:
-            at = await tool_lists.save_list(connection, self.name, self.config.url or "", listed)
+            at = await store.save_list(connection, self.name, self.config.url or "", listed)
         await self._offer(listed, at)
         log.info("mcp_tools_listed", server=self.name, tools=len(self.tools))
 

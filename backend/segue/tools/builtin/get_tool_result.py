@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from segue.db.engine import Database
-from segue.domain.attachment import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.errors import AppError, NotFound
+from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.tools.normalize import clean_text
 from segue.tools.paging import Wanted, page_of, part_at

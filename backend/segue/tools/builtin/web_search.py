@@ -18,9 +18,9 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec, ToolUnauthorized
 from segue.net.http_client import BodyTooLarge, answer_of
 
-Provider = Literal["ddgs", "searxng", "tavily"]
+SearchProvider = Literal["ddgs", "searxng", "tavily"]
 Hit = dict[str, str]
-Search = Callable[[str, int], Awaitable[list[Hit]]]
+WebSearch = Callable[[str, int], Awaitable[list[Hit]]]
 
 MAX_TITLE_CHARS = 300
 MAX_SNIPPET_CHARS = 1_000
@@ -47,7 +47,7 @@ def _new_ddgs() -> DDGS:
 
 def web_search_tool(
     *,
-    provider: Provider,
+    provider: SearchProvider,
     client: httpx2.AsyncClient,
     searxng_url: str | None,
     tavily_api_key: SecretStr | None,
@@ -76,7 +76,7 @@ def web_search_tool(
             assert_never(provider)
 
 
-def _tool(search: Search, timeout_s: float) -> Tool:
+def _tool(search: WebSearch, timeout_s: float) -> Tool:
     async def run(arguments: dict[str, Any], _: ToolContext) -> object:
         query, limit = arguments["query"].strip(), arguments.get("max_results", 5)
         try:

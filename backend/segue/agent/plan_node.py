@@ -1,0 +1,379 @@
+"""Decides what the turn does about plans: resume, cancel, amend or make one, or skip.
+
+A message answers a waiting plan or leaves it as it is; a yes moves it by the same compare-and-set as a button. Nothing
+runs here: `tool_loop` runs the plan if this node sets `plan_runs`, and `respond` sends `answer` if it sets that.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from langgraph.runtime import Runtime
+
+from segue.agent import plan_messages
+from segue.agent.context import TurnContext
+from segue.agent.plan_executor import offer_plan
+from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
+from segue.agent.prompts import POSTPONED, TOO_LATE, VERDICT_NOTES, steers_in, stopped_note, waiting_note
+from segue.agent.state import TurnState, Update, acknowledgement_report, language_of, web_search_report
+from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
+from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
+from segue.domain.session import Strength, Verdict
+from segue.domain.tool import Effect
+from segue.domain.user_request import UserRequest
+from segue.language.utterance import own_words
+from segue.models.answer_schemas import Reading
+from segue.plans import store
+from segue.plans.acknowledgement import NEVER_A_YES, POSTPONES, Acknowledgement, chosen_of
+from segue.plans.arguments import leaves, stands_in
+from segue.plans.policy import should_plan
+from segue.plans.question import offer_in
+from segue.plans.store import StalePlan, StoredPlan
+
+SHORT_REPLY_CHARS = 80
+READ_BY_MODEL = "model_confirm"
+NOT_CHANGED = "not_changed"
+
+
+async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
+    """Raises StalePlan if the plan was changed by a request that came in between."""
+    context = runtime.context
+    update = await _plan_update(context, state)
+    known = cast(TurnState, {**state, **update})
+    context.emit(AcknowledgementDetected(acknowledgement_report(known)))
+    context.emit(SearchDecided(web_search_report(known)))
+    return update
+
+
+async def _plan_update(context: TurnContext, state: TurnState) -> Update:
+    earlier, decided, stored = state["earlier"], state["decided_plan"], state["open_plan"]
+    if earlier is not None and earlier.plan is not None:
+        return await _resume_own(context, state, earlier.plan)
+    if decided is not None:
+        return await _resume_decided(context, state, decided)
+    # A yes that was sent before the question stood as it does is no answer to it.
+    was_seen = stored is not None and state["shown_plan"] == (stored.plan.id, stored.plan.version)
+    if state["amends"] and not was_seen:
+        raise StalePlan
+    if stored is None or stored.is_for_a_later_turn(context.turn):
+        return await _make_or_skip(context, state)
+    if stored.plan.status == "active":
+        stored = await _settle(context, stored)
+        if not stored.plan.is_open:
+            return await _make_or_skip(context, state, ended=stored)
+    if stored.plan.expires_at <= context.clock():
+        return await _expire_waiting(context, state, stored)
+    return await _answer_waiting(context, state, stored, was_seen=was_seen)
+
+
+async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """Goes on with the plan this turn had taken on when it was cut off. A yes it had not used up still holds."""
+    shown = state["shown_plan"]
+    own = shown is not None and shown[0] == stored.plan.id
+    update: Update = {"replied_to": shown if own else None, "cautious": own and _was_weak(state)}
+    if stored.plan.is_open and stored.granted_to is not None and stored.plan.expires_at <= context.clock():
+        stored = await _end_as_expired(context, stored)
+    if stored.plan.status in ("active", "waiting", "completed", "failed"):
+        return update | _run(stored)
+    if stored.plan.status == "superseded" and steers_in(state["prompt"]):
+        return update | {"touched_plan": stored, "plan_runs": False, "note": stopped_note(stored.plan)}
+    return update | _close(stored, state)
+
+
+async def _resume_decided(context: TurnContext, state: TurnState, decided: StoredPlan) -> Update:
+    """Carries out what a button decided. Raises StalePlan if a turn in between has changed the plan."""
+    update: Update = {"replied_to": (decided.plan.id, decided.plan.version - 1)}
+    if decided.plan.is_open and decided.plan.expires_at <= context.clock():
+        return update | _close(await _end_as_expired(context, decided), state)
+    if decided.plan.status == "active" and decided.granted_to == context.turn.turn_id:
+        return update | _run(decided)
+    if decided.plan.status == "cancelled":
+        return update | _close(decided, state)
+    raise StalePlan
+
+
+async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: StoredPlan | None = None) -> Update:
+    """Makes a plan if the message asks for several steps. `ended` just did: a postscript of the answer says so."""
+    read, verdict = state["acknowledgement"], state["acknowledgement"].verdict
+    weak, note = read.strength == "weak", VERDICT_NOTES.get(verdict)
+    if note is not None and (ended is not None or state["shown_plan"] is not None):
+        note = TOO_LATE
+    elif offer_in(state["answered"]) is None:
+        note = None  # nothing was offered that the message could answer
+    elif read.rule in POSTPONES:
+        note = POSTPONED
+    skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended, "cautious": weak}
+    if ended is not None:
+        skip["postscript"] = plan_messages.ended(ended.plan, language_of(state))
+    mode = context.limits.planning
+    has_called = state["earlier"] is not None and bool(state["earlier"].calls)
+    if has_called or not should_plan(state["message"], mode=mode, verdict=verdict):
+        return skip
+    steps = await make_plan(context, state)
+    if not steps or (len(steps) == 1 and mode != "always"):
+        return skip
+    made = await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
+    return skip | _run(made) if made else skip
+
+
+async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:
+    """Reads the message as an answer to the waiting plan."""
+    if state["acknowledgement"].rule in POSTPONES:
+        return await _wait(context, state, stored)
+    if stored.plan.waiting_step is not None and stored.plan.waiting_step.asks is not None:
+        return await _answer_asking(context, state, stored, stored.plan.waiting_step.asks, was_seen=was_seen)
+    read, chosen = await _read_reply(context, state, stored.plan)
+    may_approve = was_seen and await _is_enough(context, state, stored, read)
+    update: Update = {"replied_to": (stored.plan.id, stored.plan.version), "acknowledgement": read}
+    update["cautious"] = read.strength == "weak"
+    match read.verdict:
+        case "confirm" if not may_approve:
+            return update | await _ask_again(context, state, stored)
+        case "confirm" | "reject":
+            return update | await _decide(context, state, stored, read.verdict, chosen=chosen)
+        case "amend":
+            return update | await _amend(context, state, stored, read, may_approve=may_approve)
+        case "none":
+            return update | await _answer_beside(context, state, stored)
+
+
+async def _read_reply(
+    context: TurnContext, state: TurnState, plan: Plan
+) -> tuple[Acknowledgement, frozenset[int] | None]:
+    """Returns how the message is to be read, and which of several steps it picks: by the rules, and by the model too
+    where these see a change, a yes with more in it, or a short message that they cannot tell.
+    """
+    read, waiting = state["acknowledgement"], plan.waiting_steps
+    if state["attachments"] or state["amends"]:
+        return read, None
+    if len(waiting) > 1 and (chosen := chosen_of(state["message"], [step.id for step in waiting])):
+        return replace(read, verdict="confirm", rule="selection", strength="strong"), chosen
+    is_unclear = len(state["message"]) <= SHORT_REPLY_CHARS and read.rule not in NEVER_A_YES
+    if read.verdict not in ("amend", "none") or not (is_unclear or read.carries_yes or read.verdict == "amend"):
+        return read, None
+    reading = await classify_reply(context, state, plan)
+    if reading == "confirm" and read.carries_yes:
+        return replace(read, verdict="confirm", rule="rules_and_model", strength="strong"), None
+    if read.verdict == "amend" and reading != "question":  # a condition, or words that a planner has to read
+        return read, None
+    return _read_by_model(read, reading), None
+
+
+async def _is_enough(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> bool:
+    """Returns whether a yes is enough for the steps that wait. What changes the world takes a strong one, to a question
+    that the last answer asked or mentioned. A model's reading alone is enough for what can be undone, and for what
+    cannot if it is the second in a row. After a change that could not be made, "ok" alone may not be about the plan.
+    """
+    effects = _effects(context, stored.plan)
+    if effects <= {"read_only"}:
+        return True
+    if stored.asked_in != state["answered_turn_id"]:
+        return False
+    if read.rule == READ_BY_MODEL:
+        return "destructive" not in effects or await _last_rule(context, state) == READ_BY_MODEL
+    is_strong = read.strength == "strong" or read.carries_yes
+    return is_strong and not (read.rule == "accept" and await _last_rule(context, state) == NOT_CHANGED)
+
+
+async def _last_rule(context: TurnContext, state: TurnState) -> str | None:
+    async with context.transaction() as connection:
+        return await store.rule_of(connection, state["answered_turn_id"] or "")
+
+
+async def _wait(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """Leaves the plan waiting: the next yes is for it."""
+    async with context.transaction() as connection:
+        await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=False)
+    return {
+        "replied_to": (stored.plan.id, stored.plan.version),
+        "acknowledgement": replace(state["acknowledgement"], verdict="none"),
+        "touched_plan": stored,
+        "plan_runs": False,
+        "answer": plan_messages.waits(stored, language_of(state)),
+    }
+
+
+async def _answer_asking(
+    context: TurnContext, state: TurnState, stored: StoredPlan, asks: UserRequest, *, was_seen: bool
+) -> Update:
+    """Reads the message as an answer to what a tool asks. What is still missing is asked for again."""
+    answer = await read_answer(context, state, stored.plan, asks)
+    update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
+    asked_last = stored.asked_in == state["answered_turn_id"]
+    if answer.reading == "other":
+        return update | await _answer_beside(context, state, stored)
+    if answer.reading == "decline":
+        return update | await _decide(context, state, stored, "reject")
+    if answer.reading == "complete" and was_seen and (asked_last or _effects(context, stored.plan) <= {"read_only"}):
+        return update | await _decide(context, state, stored, "confirm", answer=dict(answer.values))
+    if was_seen:  # else the words are to another question, or a program's
+        stored = await _keep_given(context, stored, asks, answer.values)
+    return update | await _ask_again(context, state, stored)
+
+
+async def _keep_given(
+    context: TurnContext, stored: StoredPlan, asks: UserRequest, given: Mapping[str, Any]
+) -> StoredPlan:
+    if stored.plan.waiting_step is None or dict(given) == dict(asks.given or {}):
+        return stored
+    moved = update_step(stored.plan, stored.plan.waiting_step.id, "waiting", asks=replace(asks, given=dict(given)))
+    async with context.transaction() as connection:
+        stored = await store.swap(connection, stored, moved, tool_hash=stored.tool_hash)
+    context.emit(PlanChanged(stored.plan))
+    return stored
+
+
+def _read_by_model(unread: Acknowledgement, reading: Reading) -> Acknowledgement:
+    verdict: Verdict = "none" if reading == "question" else reading
+    strength: Strength | None = "weak" if reading == "confirm" else None
+    return replace(unread, rule=f"model_{reading}", verdict=verdict, strength=strength)
+
+
+def _was_weak(state: TurnState) -> bool:
+    """Returns whether the yes that took the plan on was weak. Of one read by the model nothing is kept but the plan."""
+    read = state["acknowledgement"]
+    return state["decided_plan"] is None and read.verdict in ("confirm", "none") and read.strength != "strong"
+
+
+async def _decide(
+    context: TurnContext,
+    state: TurnState,
+    stored: StoredPlan,
+    decision: Decision,
+    *,
+    answer: dict[str, Any] | None = None,
+    chosen: frozenset[int] | None = None,
+) -> Update:
+    turn_id, now = context.turn.turn_id, context.clock()
+    async with context.transaction() as connection:
+        decided = await store.decide(
+            connection, stored, decision, turn_id=turn_id, now=now, answer=answer, chosen=chosen
+        )
+    return _run(decided) if decided.plan.status == "active" else _close(decided, state)
+
+
+async def _amend(
+    context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement, *, may_approve: bool
+) -> Update:
+    """Replaces the open steps by what the user wants now. Tools that waited for a yes are asked about again, unless the
+    message is a yes to what waited, changed by its own words to the letter and in nothing else.
+    """
+    steps = await amend_plan(context, state, stored.plan)
+    before = [step for step in stored.plan.steps if step.status in NOT_STARTED]
+    if not steps or list(map(_call_of, steps)) == list(map(_call_of, before)):
+        return await _not_changed(context, state, stored, read)
+    asked = {
+        step.tool
+        for step in stored.plan.steps
+        if step.status == "waiting" or (step.status == "pending" and step.requires_confirmation)
+    }
+    wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
+    amended = replace_open_steps(stored.plan, wanted)
+    done, waiting = len(stored.plan.started_steps), len(stored.plan.waiting_steps)
+    is_approved = read.carries_yes and may_approve and _differ_in_words_of(own_words(state["message"]), wanted, before)
+    async with context.transaction() as connection:
+        changed = replace(stored, opaque=None, answers=())  # the new steps are not the calls that these are of
+        stored = await store.swap(
+            connection,
+            changed,
+            amended,
+            taken_on_by=context.turn.turn_id,
+            grant=(context.turn.turn_id, done + waiting) if is_approved else None,
+            tool_hash=stored.tool_hash if is_approved else None,
+        )
+    return _run(stored)
+
+
+async def _not_changed(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> Update:
+    """Says that the change was not made. Only what is said after that can approve the plan."""
+    async with context.transaction() as connection:
+        same = next_version(stored.plan)
+        stored = await store.swap(connection, stored, same, tool_hash=stored.tool_hash, asked_in=context.turn.turn_id)
+    return {
+        "acknowledgement": replace(read, rule=NOT_CHANGED),
+        "touched_plan": stored,
+        "plan_runs": False,
+        "answer": plan_messages.not_changed(stored, language_of(state)),
+    }
+
+
+def _call_of(step: Step) -> tuple[str | None, object]:
+    return step.tool, step.args if step.tool else step.description
+
+
+def _differ_in_words_of(message: str, steps: Sequence[Step], before: Sequence[Step]) -> bool:
+    """Returns whether steps make the calls of those before, but for values that stand in a message to the letter."""
+    if [step.tool for step in steps] != [step.tool for step in before]:
+        return False
+    for step, other in zip(steps, before, strict=True):
+        values, old = dict(leaves(step.args or {})), dict(leaves(other.args or {}))
+        changed = [value for path, value in values.items() if value != old.get(path)]
+        if values.keys() != old.keys() or not all(stands_in(value, message) for value in changed):
+            return False
+    return True
+
+
+async def _ask_again(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    async with context.transaction() as connection:
+        await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=False)
+    return {
+        "touched_plan": stored,
+        "plan_runs": False,
+        "answer": plan_messages.ask_again(stored, language_of(state)),
+    }
+
+
+async def _answer_beside(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """Answers a message about something else. The plan waits on, and one answer of these says so."""
+    update = await _make_or_skip(context, state) | {"beside": stored}
+    if update["plan_runs"]:
+        return update
+    update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None, "beside": stored}
+    if not stored.reminded:
+        async with context.transaction() as connection:
+            await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
+        update["postscript"] = plan_messages.still_waiting(stored, language_of(state))
+    return update
+
+
+async def _expire_waiting(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    # Upkeep may have ended the plan already; even then a yes meant it, and the user has not been told.
+    expired = await _end_as_expired(context, stored) if stored.plan.is_open else stored
+    if state["acknowledgement"].verdict == "none":
+        return await _make_or_skip(context, state, ended=expired)
+    return {"replied_to": (stored.plan.id, stored.plan.version)} | _close(expired, state)
+
+
+async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
+    """Settles a plan whose turn died: a running step is unknown unless it may be repeated, and the next one waits."""
+    running, moved = stored.plan.running_step, stored.plan
+    if running is not None:
+        tool = context.guard.tools().get(running.tool or "")
+        may_repeat = tool is not None and tool.spec.may_repeat
+        moved = update_step(moved, running.id, "pending" if may_repeat else "unknown")
+    elif (step := moved.next_step) is not None:
+        moved = update_step(moved, step.id, "waiting")
+    async with context.transaction() as connection:
+        settled = await store.swap(connection, stored, moved)
+    return settled if running is None or not settled.plan.is_open else await _settle(context, settled)
+
+
+async def _end_as_expired(context: TurnContext, stored: StoredPlan) -> StoredPlan:
+    async with context.transaction() as connection:
+        return await store.swap(connection, stored, end(stored.plan, "expired"))
+
+
+def _effects(context: TurnContext, plan: Plan) -> set[Effect]:
+    """Returns what the steps that wait may do; a tool that is not there now may do anything."""
+    tools = context.guard.tools()
+    names = (step.tool for step in plan.waiting_steps if step.tool)
+    return {tools[name].spec.effect if name in tools else "destructive" for name in names}
+
+
+def _run(stored: StoredPlan) -> Update:
+    return {"touched_plan": stored, "plan_runs": True}
+
+
+def _close(stored: StoredPlan, state: TurnState) -> Update:
+    answer = plan_messages.ended(stored.plan, language_of(state))
+    return {"touched_plan": stored, "plan_runs": False, "answer": answer}

@@ -1,0 +1,408 @@
+"""Which tools the requests of a session have, if a turn may use more than LLM_MAX_TOOLS.
+
+They are chosen for the session's first message, and only ever appended to: by a few for each later message, by those
+that `find_tools` finds, and by any other that is called or planned. The list is stored before a request has it. Once it
+is as long as it may get it is made anew, of what the session has used and what the message is about.
+
+Finds the tools of a catalogue that a text is about, by their words. Pure.
+
+BM25: a word counts for more the fewer tools have it, and in a tool's name more than elsewhere. A second look with the
+words that the best tools share finds what belongs to them: who moves a file may have to change the folder first.
+
+Ranks the tools of a catalogue for a text: by words, and by meaning as far as embeddings are configured and there.
+"""
+
+import asyncio
+import math
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import mul
+from typing import Any, Final, Protocol
+
+import orjson
+
+from segue.domain.tool import Tool, ToolChoice, ToolContext, ToolSpec
+from segue.memory.fact_cues import search_words
+from segue.memory.history_window import CountTokens
+from segue.memory.long_term import Embeddings
+from segue.models.tool_schemas import MAX_TOOLS
+from segue.plans.question import english_words, tool_words
+from segue.tools.availability import ToolGuard
+from segue.tools.summaries import one_line
+from segue.tools.tool_health import is_blocked
+
+IN_NAME, IN_TEXT, IN_ARGUMENT, IN_ARGUMENT_TEXT = 3.0, 1.0, 0.5, 0.25
+ACTION, THING = 0.15, 0.25  # of a word that the text itself has; English has many words for one action
+SATURATION, LENGTH = 1.2, 0.3  # BM25's k1 and b
+BEST, SHARED_WORDS, SHARED = 5, 30, 0.5  # the tools whose words are shared, how many words, and their weight together
+
+STEM_LETTERS: Final = 7
+_ENDING: Final = re.compile(r"(?<=...)[aeios]+$")  # `emails`, `fatture` and `fattura` lose theirs
+
+Weights = Mapping[str, float]
+
+
+def asked_words(text: str) -> Weights:
+    """Returns what to look for: the text's telling words, and English ones for the actions and things it names."""
+    actions, things = english_words(text)
+    own = dict.fromkeys(_stems(search_words(text).split()), 1.0)
+    return dict.fromkeys(_stems(actions), ACTION) | dict.fromkeys(_stems(things), THING) | own
+
+
+class ToolIndex:
+    """Takes a tenth of a millisecond for each tool to make."""
+
+    def __init__(self, specs: Sequence[ToolSpec]) -> None:
+        self._names = [spec.name for spec in specs]
+        self._words = [_words_of(spec) for spec in specs]
+        lengths = [sum(words.values()) for words in self._words]
+        mean = sum(lengths) / max(len(lengths), 1)
+        counts = Counter(chain.from_iterable(self._words))
+        self._rarity = {
+            word: math.log(1 + (len(specs) - count + 0.5) / (count + 0.5)) for word, count in counts.items()
+        }
+        self._entries: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        for place, (words, length) in enumerate(zip(self._words, lengths, strict=True)):
+            bound = SATURATION * (1 - LENGTH + LENGTH * length / mean) if mean else 1
+            for word, weight in words.items():
+                score = self._rarity[word] * weight * (SATURATION + 1) / (weight + bound)
+                self._entries[word].append((place, score))
+
+    def rank(self, asked: Weights) -> list[str]:
+        """Returns the tools that share a word with what is asked or with the best of those, best first."""
+        scores = self._scores(asked)
+        if not scores:
+            return []
+        best = self._sorted(scores)[:BEST]
+        for place, score in self._scores(self._shared(best, scores)).items():
+            scores[place] += score
+        return [self._names[place] for place in self._sorted(scores)]
+
+    def _scores(self, asked: Weights) -> dict[int, float]:
+        scores: dict[int, float] = defaultdict(float)
+        for word, weight in asked.items():
+            for place, score in self._entries.get(word, ()):
+                scores[place] += weight * score
+        return scores
+
+    def _shared(self, best: Sequence[int], scores: Mapping[int, float]) -> Weights:
+        """Returns the words that tell the best tools from the others, at most SHARED each."""
+        shared: Counter[str] = Counter()
+        for place in best:
+            for word, weight in self._words[place].items():
+                shared[word] += min(weight, 2.0) * self._rarity[word] * scores[place]  # type: ignore[assignment]
+        words = sorted(shared, key=lambda word: (-shared[word], word))[:SHARED_WORDS]
+        return {word: SHARED * shared[word] / shared[words[0]] for word in words}
+
+    def _sorted(self, scores: Mapping[int, float]) -> list[int]:
+        return sorted(scores, key=lambda place: (-scores[place], self._names[place]))
+
+
+def _words_of(spec: ToolSpec) -> dict[str, float]:
+    """Returns the stems of a tool's texts with their weights; the name of its server counts as a text."""
+    found: dict[str, float] = defaultdict(float)
+    server = tool_words(spec.source.partition(":")[2])
+    parts: list[tuple[float, Sequence[str]]] = [(IN_NAME, tool_words(spec.name)), (IN_TEXT, server)]
+    parts += [(IN_TEXT, search_words(text).split()) for text in (spec.title, spec.description) if text]
+    properties = spec.input_schema.get("properties")
+    arguments: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    described = " ".join(filter(None, map(_described, arguments.values())))
+    parts += [(IN_ARGUMENT, tool_words(" ".join(arguments))), (IN_ARGUMENT_TEXT, search_words(described).split())]
+    for weight, words in parts:
+        for stem in _stems(words):
+            found[stem] += weight
+    return dict(found)
+
+
+def _described(schema: Any) -> str:
+    return str(schema.get("description") or "") if isinstance(schema, Mapping) else ""
+
+
+def _stems(words: Iterable[str]) -> list[str]:
+    return [_ENDING.sub("", word)[:STEM_LETTERS] for word in words]
+
+
+MAX_INDEXES = 8  # catalogues of agents, and before and after a server's tools change
+MAX_EMBEDDED_CHARS = 1000
+EMBEDDED_AT_ONCE = 64
+RANK_DAMPING = 60  # the usual constant of reciprocal rank fusion
+
+Vectors = Mapping[str, Sequence[float]]
+
+
+class Embed(Protocol):
+    """Returns a vector for each text; None if no embedder is configured or it does not answer."""
+
+    def __call__(self, texts: Sequence[str], *, urgent: bool = False) -> Awaitable[Embeddings | None]: ...
+
+
+class ToolSearch:
+    """One for a process. Tools get their embeddings in the background; until then they are found by words alone."""
+
+    def __init__(self, embed: Embed) -> None:
+        self._embed = embed
+        self._indexes: dict[tuple[int, ...], tuple[Sequence[ToolSpec], ToolIndex]] = {}
+        self._vectors: dict[str, array[float]] = {}
+        self._embedding: asyncio.Task[None] | None = None
+
+    async def rank(self, specs: Sequence[ToolSpec], text: str) -> list[str]:
+        """Returns names of tools, best first. A tool that has nothing to do with the text may be missing."""
+        by_words = await asyncio.to_thread(self._by_words, specs, text)
+        asked = await self._embed([text[:MAX_EMBEDDED_CHARS]], urgent=True) if text.strip() else None
+        if asked is None:
+            return by_words
+        vectors = {spec.name: vector for spec in specs if (vector := self._vectors.get(_embedded_text(spec)))}
+        if len(vectors) < len(specs) and (self._embedding is None or self._embedding.done()):
+            self._embedding = asyncio.create_task(self._embed_missing(specs))
+        return fused(by_words, await asyncio.to_thread(nearest, vectors, asked[0]))
+
+    async def close(self) -> None:
+        if self._embedding is not None:
+            self._embedding.cancel()
+            await asyncio.wait([self._embedding])
+
+    def _by_words(self, specs: Sequence[ToolSpec], text: str) -> list[str]:
+        key = tuple(map(id, specs))  # the entry keeps them, so no other can have the id of one
+        _, index = self._indexes.get(key) or (specs, None)
+        if index is None:
+            index = ToolIndex(specs)
+            if len(self._indexes) >= MAX_INDEXES:
+                self._indexes.clear()
+            self._indexes[key] = specs, index
+        return index.rank(asked_words(text))
+
+    async def _embed_missing(self, specs: Sequence[ToolSpec]) -> None:
+        texts = [text for text in dict.fromkeys(map(_embedded_text, specs)) if text not in self._vectors]
+        for start in range(0, len(texts), EMBEDDED_AT_ONCE):
+            batch = texts[start : start + EMBEDDED_AT_ONCE]
+            if (found := await self._embed(batch)) is None:
+                return
+            self._vectors.update({text: array("f", vector) for text, vector in zip(batch, found, strict=True)})
+
+
+def fused(*rankings: Sequence[str]) -> list[str]:
+    """Returns one ranking of several, by the sum of the reciprocals of a name's ranks (reciprocal rank fusion)."""
+    scores: dict[str, float] = defaultdict(float)
+    for ranking in rankings:
+        for place, name in enumerate(ranking, start=1):
+            scores[name] += 1 / (RANK_DAMPING + place)
+    return sorted(scores, key=lambda name: (-scores[name], name))
+
+
+def nearest(vectors: Vectors, asked: Sequence[float]) -> list[str]:
+    """Returns the names by the cosine of their vectors with what is asked; another model's may be of another length."""
+    found = {name: _cosine(vector, asked) for name, vector in vectors.items() if len(vector) == len(asked)}
+    return sorted(found, key=lambda name: (-found[name], name))
+
+
+def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    cosine: float = sum(map(mul, one, other)) / (math.hypot(*one) * math.hypot(*other) or 1)
+    return cosine
+
+
+def _embedded_text(spec: ToolSpec) -> str:
+    return f"{' '.join(tool_words(spec.name))}: {spec.description}"[:MAX_EMBEDDED_CHARS]
+
+
+FOUND: Final = 10
+LATER: Final = 1 / 4  # of LLM_MAX_TOOLS: what a later message may append
+GROWN: Final = 2  # times LLM_MAX_TOOLS: where the list is made anew
+FIRST_TOKENS, GROWN_TOKENS = 1 / 3, 1 / 2  # of the budget
+MAX_SHOWN_CHARS: Final = 200
+MAX_KNOWN: Final = 5000
+
+_NAMES: Final = re.compile(r"[\w:./-]*\w")
+_BUILTIN: Final = "builtin"
+_NOTHING_MORE: Final = "Nothing more was found. Look through the tools you have, or try other words."
+
+FIND_TOOLS: Final = ToolSpec(
+    name="find_tools",
+    description=(
+        "Find more tools: not all there are stand in your list. Call it before you say that you have no tool for "
+        "something. `query` says in a few words what a tool has to do. The tools found can be called right after."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {"query": {"type": "string", "minLength": 1, "maxLength": 400}},
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+    ephemeral=True,
+)
+PLAN_TO_FIND: Final = (
+    "- You are not shown every tool there is. If none of yours does what a step needs, give that step the tool "
+    'find_tools and the args {"query": "what the tool has to do"}: you are asked again with the tools that are found.'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceLimits:
+    """Of more than `most` tools some are chosen; `tokens` is the budget of a request, `size` what tools take of it.
+
+    `finds` says that the others may be found.
+    """
+
+    most: int
+    tokens: int
+    size: Callable[[Iterable[ToolSpec]], int]
+    finds: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolNeeds:
+    """What a turn needs tools for: its message, what the user said before, tools called, newest first, and planned."""
+
+    message: str
+    said: Sequence[str] = ()
+    used: Iterable[str] = ()
+
+
+class ToolTokens:
+    """Counts the tokens that tools take in a request, those of each tool once. `count` gives those of a text."""
+
+    def __init__(self, count: CountTokens) -> None:
+        self._count = count
+        self._known: dict[str, tuple[ToolSpec, int]] = {}
+
+    def __call__(self, specs: Iterable[ToolSpec]) -> int:
+        return sum(map(self._of, specs))
+
+    def _of(self, spec: ToolSpec) -> int:
+        known = self._known.get(spec.name)
+        if known is None or known[0] is not spec:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            sent = orjson.dumps([spec.name, spec.description, spec.input_schema]).decode()
+            known = self._known[spec.name] = spec, self._count(sent)
+        return known[1]
+
+
+class ToolChooser:
+    """Chooses for one turn. `seq` is the turn's, `save` stores a choice under the turn's fence."""
+
+    def __init__(
+        self,
+        search: ToolSearch,
+        guard: ToolGuard,
+        limits: ChoiceLimits,
+        *,
+        stored: ToolChoice | None,
+        seq: int,
+        save: Callable[[ToolChoice], Awaitable[None]],
+    ) -> None:
+        self._search = search
+        self._guard = guard
+        self._limits = limits
+        self._stored = stored or ToolChoice((), 0)
+        self._seq = seq
+        self._save = save
+        self._wanted = ToolNeeds("")
+        self._lock = asyncio.Lock()  # tools run side by side
+        may_find = limits.finds and guard.may_use(FIND_TOOLS.name)
+        self._own = (Tool(FIND_TOOLS, self._find),) if may_find else ()
+
+    async def choose(self, wanted: ToolNeeds) -> int:
+        """Chooses the tools for a turn, unless it has done so before. Returns the tokens they take in a request, and at
+        most half of the budget: the rest is always the conversation's.
+        """
+        tools, self._wanted = self._guard.tools(), wanted
+        if len(tools) <= self._limits.most:
+            return self._counted(tool.spec for tool in tools.values())
+        names = self._stored.names
+        if 2 * sum(name in tools for name in names) < len(names):
+            names = ()  # another agent's, most of which this one may not use
+        if not names or self._stored.seq < self._seq:
+            ranked = await self._ranked(wanted.message, tools)
+            later = ranked[: int(self._limits.most * LATER)]
+            needed = [*wanted.used, *_named([wanted.message], tools), *later]
+            names = (names and self._grown(names, needed, tools)) or self._made(tools, (), ranked)
+            await self._save(ToolChoice(names, self._seq))
+        self._guard.choose(names, self._own)
+        return self._counted(tool.spec for tool in self._guard.chosen(self._guard.tools()).values())
+
+    async def add(self, names: Iterable[str]) -> None:
+        """Adds tools that were called, planned or found."""
+        async with self._lock:
+            tools, chosen = self._guard.tools(), self._guard.chosen_names
+            new = [name for name in names if name in tools and name != FIND_TOOLS.name]
+            if chosen is None or set(new) <= set(chosen):
+                return
+            grown = self._grown(chosen, new, tools) or self._made(tools, new, chosen)
+            await self._save(ToolChoice(grown, self._seq))
+            self._guard.choose(grown, self._own)
+
+    async def find(self, query: str) -> list[ToolSpec]:
+        """Finds tools that the requests do not have, and adds them."""
+        tools = {name: tool for name, tool in self._guard.tools().items() if name != FIND_TOOLS.name}
+        known = self._guard.chosen_names or ()
+        ranked = [*_named([query], tools), *await self._ranked(query, tools)]
+        found = [name for name in dict.fromkeys(ranked) if name not in known][:FOUND]
+        await self.add(found)
+        return [tools[name].spec for name in found]
+
+    async def _find(self, args: dict[str, Any], _: ToolContext) -> object:
+        found = await self.find(args["query"])
+        listed = [{"name": spec.name, "description": one_line(spec.description, MAX_SHOWN_CHARS)} for spec in found]
+        return {"tools": listed} if listed else {"tools": [], "note": _NOTHING_MORE}
+
+    async def _ranked(self, text: str, tools: Mapping[str, Tool]) -> list[str]:
+        """Returns the names of tools that may be offered, best first."""
+        specs = [tool.spec for tool in tools.values() if tool.spec.source != _BUILTIN]
+        ranked = await self._search.rank(specs, text)
+        return [name for name in ranked if not is_blocked(self._guard.state(tools[name].spec))]
+
+    def _counted(self, specs: Iterable[ToolSpec]) -> int:
+        return min(self._limits.size(specs), int(self._limits.tokens * GROWN_TOKENS))
+
+    def _grown(self, names: Sequence[str], new: Iterable[str], tools: Mapping[str, Tool]) -> tuple[str, ...]:
+        """Returns the list with new tools and those they depend on at its end; nothing if it would be too long."""
+        grown = tuple(dict.fromkeys([*names, *_with_needed(new, tools)]))
+        return grown if grown == tuple(names) or self._fits(grown, tools) else ()
+
+    def _fits(self, names: Iterable[str], tools: Mapping[str, Tool]) -> bool:
+        known = [tools[name].spec for name in names if name in tools]
+        most = min(self._limits.most * GROWN, MAX_TOOLS - 1)
+        return len(known) <= most and self._limits.size(known) <= self._limits.tokens * GROWN_TOKENS
+
+    def _made(self, tools: Mapping[str, Tool], needed: Iterable[str], ranked: Iterable[str]) -> tuple[str, ...]:
+        """Returns a new list: built-in tools, what the session needs, and of the ranking as much as has room."""
+        wanted = self._wanted
+        first = [name for name, tool in tools.items() if tool.spec.source == _BUILTIN and name != FIND_TOOLS.name]
+        kept = [*needed, *wanted.used, *_named([wanted.message, *wanted.said], tools)]
+        most, room = self._limits.most - 1, self._limits.tokens * FIRST_TOKENS  # find_tools is one more
+        room -= self._limits.size(tools[name].spec for name in first)
+        chosen = dict.fromkeys(first)
+        for name in dict.fromkeys([*_with_needed(kept, tools), *ranked]):
+            more = [each for each in _with_needed([name], tools) if each not in chosen]
+            size = self._limits.size(tools[each].spec for each in more)
+            if len(chosen) + len(more) <= most and size <= room:
+                chosen |= dict.fromkeys(more)
+                room -= size
+        # Those that others unlock come last, so that one is only ever appended.
+        return tuple(sorted(chosen, key=lambda name: bool(tools[name].spec.depends_on)))
+
+
+def _with_needed(names: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
+    """Returns the names of tools that exist, each behind those that it depends on."""
+    found: dict[str, None] = {}
+
+    def add(name: str) -> None:  # ends, since tools that depend on each other in a circle are refused
+        if name not in found and name in tools:
+            for group in tools[name].spec.depends_on:
+                for member in group.tools:
+                    add(member)
+            found[name] = None
+
+    for name in names:
+        add(name)
+    return list(found)
+
+
+def _named(texts: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
+    """Returns the tools whose names are in the texts, with or without prefix; a name that is a plain word is none."""
+    said = {word for text in texts for word in _NAMES.findall(text) if not word.isalpha()}
+    return [name for name, tool in tools.items() if name in said or tool.spec.original_name in said] if said else []

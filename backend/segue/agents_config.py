@@ -1,0 +1,241 @@
+"""The agents that AGENTS_CONFIG declares, checked against the models and tools that there are. Makes none of them.
+
+Reads `agents.toml`: who may answer in a session. What is wrong with it is told with the line it stands in.
+
+Knows the file alone: whether its models and tools exist is asked by `agents_from_settings.py`.
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+
+from segue.config import Settings
+from segue.domain.agent import DEFAULT_AGENT, OF_THE_ENGINE, Agent
+from segue.domain.errors import AppError
+from segue.mcp.mcp_config import read_mcp_config
+from segue.plans.policy import WEB_SEARCH
+from segue.secret_files import read_secrets
+from segue.tools.catalog import BUILTIN
+from segue.tools.native import native_tools
+from segue.users.prices import read_prices
+
+Place = tuple[str, ...]  # of a key: its tables' names and its own
+
+FILE_KEY: Final = "instructions_file"
+KEYS: Final = (*(each.name for each in fields(Agent)), FILE_KEY)
+
+_ID: Final = TypeAdapter(Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")])
+_AGENT: Final = TypeAdapter(Agent)
+
+
+@dataclass(slots=True)
+class AgentsFile:
+    """The agents a file declares, by id, as far as they can be read, and a sentence for each thing that is wrong."""
+
+    path: Path
+    lines: dict[Place, int] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def refuse(self, place: Place, what: str) -> None:
+        at = next((place[:end] for end in range(len(place), 0, -1) if place[:end] in self.lines), None)
+        line = f", line {self.lines[at]}" if at else ""
+        self.faults.append(f"{self.path}{line}: {'.'.join(place)} {what.rstrip('.')}.")
+
+
+def agents_invalid(faults: list[str]) -> AppError:
+    return AppError("agents_invalid", status=422, title="The agents cannot be used", detail="\n".join(faults))
+
+
+def read_agents_file(path: Path) -> AgentsFile:
+    """Returns what the file declares: nothing if there is none. Raises AppError `agents_invalid` if it is no TOML."""
+    try:
+        text = path.read_text("utf-8-sig")
+        raw = tomllib.loads(text)
+    except FileNotFoundError:
+        return AgentsFile(path)
+    except OSError as error:
+        raise agents_invalid([f"{path} cannot be read: {error.strerror}."]) from None
+    except UnicodeDecodeError:
+        raise agents_invalid([f"{path} is not UTF-8 text: save it as UTF-8."]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise agents_invalid([f"{path} is not TOML: {error}."]) from None
+    file = AgentsFile(path, _lines(text))
+    for name in raw.keys() - {"agents"}:
+        file.refuse((name,), "is not known here: an agent is a table [agents.<id>]")
+    declared = raw.get("agents", {})
+    if not isinstance(declared, dict):
+        file.refuse(("agents",), "should be tables [agents.<id>]")
+        return file
+    for agent_id, table in declared.items():
+        if (agent := _agent(file, agent_id, table)) is not None:
+            file.agents[agent_id] = agent
+    return file
+
+
+def add_agents(file: AgentsFile, given: Mapping[str, Agent]) -> None:
+    """Adds agents that a program declares, checked as those of the file."""
+    for agent_id, agent in given.items():
+        if agent_id in file.agents:
+            file.refuse(("agents", agent_id), "is given to create_app too: rename one of them")
+        elif (checked := _agent(file, agent_id, asdict(agent))) is not None:
+            file.agents[agent_id] = checked
+
+
+def _agent(file: AgentsFile, agent_id: str, table: Any) -> Agent | None:
+    place = ("agents", agent_id)
+    try:
+        _ID.validate_python(agent_id)
+        given = {"name": agent_id.capitalize(), **_with_instructions(file, place, table)}
+        return _AGENT.validate_json(orjson.dumps(given))  # which has no instances, so strict is strict
+    except ValidationError as error:
+        for fault in error.errors(include_url=False, include_input=False):
+            file.refuse((*place, *map(str, fault["loc"])), _what(fault))
+    return None
+
+
+def _with_instructions(file: AgentsFile, place: Place, table: Any) -> dict[str, Any]:
+    """Returns the table with the text of its instructions_file in the place of that."""
+    if not isinstance(table, dict):
+        file.refuse(place, "should be a table")
+        return {}
+    given = {key: value for key, value in table.items() if key != FILE_KEY}
+    if (name := table.get(FILE_KEY)) is None:
+        return given
+    if "instructions" in table:
+        file.refuse((*place, FILE_KEY), "stands beside instructions: give one of the two")
+    try:
+        return {**given, "instructions": (file.path.parent / str(name)).read_text("utf-8-sig").strip()}
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        file.refuse((*place, FILE_KEY), f"names {name}, which cannot be read: {why}")
+        return given
+
+
+def _what(fault: Any) -> str:
+    if not fault["loc"]:
+        return "is no id of an agent: lower-case letters, digits, _ and -, at most 64"
+    if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"is no key of an agent. There are {', '.join(KEYS)}"
+    if fault["type"] == "string_pattern_mismatch":
+        return "should be one line that begins with a letter, not a space"
+    return str(fault["msg"]).replace("Input should", "should")
+
+
+def _lines(text: str) -> dict[Place, int]:
+    """Returns the line in which each table and key begins."""
+    lines: dict[Place, int] = {}
+    for place, line in _places(text):
+        for end in range(1, len(place) + 1):
+            lines.setdefault(place[:end], line)
+    return lines
+
+
+def _places(text: str) -> Iterator[tuple[Place, int]]:
+    """Reads a TOML text statement by statement: one is the lines up to the first that are TOML by themselves."""
+    table: Place = ()
+    lines, begun = text.split("\n"), 0
+    for end in range(1, len(lines) + 1):
+        try:
+            found = tomllib.loads("\n".join(lines[begun:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        path = _only_path(found)
+        if lines[begun].lstrip().startswith("["):
+            table, path = path, ()
+        if found:
+            yield (*table, *path), begun + 1
+        begun = end
+
+
+def _only_path(value: Any) -> Place:
+    """The names that lead into a value through tables that have one name each."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return ()
+    [(name, inner)] = value.items()
+    return (name, *_only_path(inner))
+
+
+MayExist = Callable[[str], bool]
+
+WILDCARDS: Final = frozenset("*?[")
+
+
+def declared_agents(
+    settings: Settings, may_exist: MayExist, given: Mapping[str, Agent] = MappingProxyType({})
+) -> dict[str, Agent]:
+    """Returns the agents of the file and those `given`, by id, with the one that is always there. `may_exist` says
+    whether there may be such a tool.
+
+    Raises AppError `agents_invalid`, whose detail has a line for each fault.
+    """
+    path = settings.agents_config
+    if path != Settings.model_fields["agents_config"].default and not path.exists():
+        raise agents_invalid([f"AGENTS_CONFIG={path} does not exist. Correct it, or leave it out for one agent."])
+    file = read_agents_file(path)
+    add_agents(file, given)
+    for agent_id, agent in file.agents.items():
+        _check_models(file, agent_id, agent, settings)
+        _check_tools(file, agent_id, agent, may_exist)
+    default = file.agents.pop(DEFAULT_AGENT, Agent())
+    for key in ("users", "groups"):
+        if getattr(default, key) is not None:
+            file.refuse(("agents", DEFAULT_AGENT, key), "cannot be: it answers in the place of agents that are gone")
+    told = [default.instructions, _added_instructions(settings, file)]
+    if file.faults:
+        raise agents_invalid(file.faults)
+    default = replace(default, instructions="\n\n".join(filter(None, told)))
+    agents = {DEFAULT_AGENT: default, **file.agents}
+    return {agent_id: _without_search(agent) for agent_id, agent in agents.items()}
+
+
+def _check_models(file: AgentsFile, agent_id: str, agent: Agent, settings: Settings) -> None:
+    for key, model in {"model": agent.model, "small_model": agent.small_model}.items():
+        if model is None:
+            continue
+        fault = settings.fault_of_model(model, is_needed=settings.model_configured)
+        if settings.cost_cap and read_prices(settings.prices_file).of(model) is None:
+            fault = fault or f"has no price in the file PRICES_FILE, which {settings.cost_cap} needs"
+        if fault:
+            file.refuse(("agents", agent_id, key), f"is {model}, which {fault}")
+
+
+def _check_tools(file: AgentsFile, agent_id: str, agent: Agent, may_exist: MayExist) -> None:
+    """A name with a wildcard may fit nothing yet: a server may connect at any time."""
+    for key, names in {"tools": agent.tools or (), "not_tools": agent.not_tools}.items():
+        known = BUILTIN | OF_THE_ENGINE if key == "not_tools" else frozenset()  # also what is not offered now
+        for name in names:
+            if WILDCARDS.isdisjoint(name) and name not in known and not may_exist(name):
+                file.refuse(("agents", agent_id, key), f"names {name}, and there is no such tool: see GET /tools")
+    if agent.web_search and not may_exist(WEB_SEARCH):
+        file.refuse(("agents", agent_id, "web_search"), "is true, and WEB_SEARCH_PROVIDER or DISABLED_TOOLS forbid it")
+
+
+def _added_instructions(settings: Settings, file: AgentsFile) -> str:
+    path = settings.instructions_file
+    try:
+        return path.read_text("utf-8-sig").strip() if path else ""
+    except (OSError, UnicodeDecodeError):
+        file.faults.append(f"INSTRUCTIONS_FILE={path} cannot be read as UTF-8 text. Correct it, or leave it out.")
+        return ""
+
+
+def _without_search(agent: Agent) -> Agent:
+    return replace(agent, not_tools=(*agent.not_tools, WEB_SEARCH)) if agent.web_search is False else agent
+
+
+def tools_before_start(settings: Settings) -> MayExist:
+    """Returns what is known of tools before any server has been asked for its own. Raises AppError for mcp.json
+    and for a native tool.
+    """
+    servers = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir)).servers.values()
+    prefixes = tuple(server.prefix for server in servers if not server.off)
+    off = {*settings.disabled_tools, *([WEB_SEARCH] if settings.web_search_provider == "none" else [])}
+    known = (BUILTIN - off) | {tool.spec.name for tool in native_tools(disabled=settings.disabled_tools)}
+    return lambda name: name in known or name.startswith(prefixes)

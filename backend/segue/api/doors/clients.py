@@ -1,0 +1,171 @@
+"""The session that a client calls by an id of its own: of the caller and the id, whichever door it comes through.
+
+Who asks at a door: the caller, or a user of the caller's, which is a gateway that says for whom it asks.
+
+A client whose leaving is a stop: it says so with its request, and then the turn that it reads is cancelled.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Request
+from structlog.contextvars import bind_contextvars
+
+from segue.api.chat import Asking
+from segue.api.deps import Caller, IdentityDep, OriginDep, Services, ServicesDep
+from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.identity import Identity, is_user, user_of_gateway
+from segue.domain.ids import is_id
+from segue.domain.session import Session, TurnKey
+from segue.events import user_feed
+from segue.history.imports import Said, import_history
+from segue.memory import session_store
+
+MAX_CLIENT_ID_CHARS = 200
+_OURS = "ses_"
+
+
+class NameTaken(Exception):
+    """Another request has given the name to a session of its own just now."""
+
+
+async def session_of_client(
+    services: Services, caller: str, client_id: str, *, agent: str | None = None, groups: Collection[str] = ()
+) -> Session:
+    """Returns the caller's session of this id, and makes one on first use. An id of ours is that session.
+
+    `agent` answers in it from its next turn on; None leaves it its agent, a new one the default. Raises what
+    `find_session` raises, AppError `unknown_agent`.
+    """
+    if agent is not None:
+        services.agents.check(agent, caller, groups, status=404)
+    while (session := await find_session(services, caller, client_id)) is None:
+        try:
+            session = await make_session(services, caller, {client_id: None}, agent=agent)
+            break
+        except NameTaken:  # committed by now: it is found, unless it is deleted again
+            continue
+    return await with_agent(services, caller, session, agent)
+
+
+async def find_session(services: Services, caller: str, client_id: str) -> Session | None:
+    """Returns None if the caller has used this id for no session yet. Raises NotFound for an id of ours that is not the
+    caller's, AppError `invalid_request` for a client's that is empty, long or not printable.
+    """
+    if client_id.startswith(_OURS):
+        if not is_id("ses", client_id):
+            raise NotFound("session")
+        async with services.database.read_only() as connection:
+            return await session_store.get_session(connection, caller, client_id)
+    if not (0 < len(client_id) <= MAX_CLIENT_ID_CHARS and client_id.isprintable()):
+        raise InvalidRequest(
+            f"The id of a conversation is one printable line of 1 to {MAX_CLIENT_ID_CHARS} characters."
+        )
+    async with services.database.read_only() as connection:
+        return await session_store.find_named(connection, caller, client_id)
+
+
+async def make_session(
+    services: Services,
+    caller: str,
+    names: Mapping[str, str | None],
+    *,
+    agent: str | None = None,
+    said: Sequence[Said] = (),
+    key: str = "",
+) -> Session:
+    """Makes a session with these names: of each, the id of the session that has it until now. With what was `said` as
+    its first turns, the last under the idempotency `key`. Raises NameTaken if another session has a name.
+    """
+    given = {"agent": agent} if agent is not None else {}
+    async with services.database.transaction() as connection:
+        session = await session_store.create_session(
+            connection, caller, title=None, metadata={}, now=services.clock(), time_zone=services.time_zone, **given
+        )
+        for name, before in names.items():
+            if not await session_store.name_session(connection, caller, name, session.id, instead_of=before):
+                raise NameTaken
+        if said:
+            await import_history(connection, session.id, said, key=key, now=services.clock())
+    services.events.tell(caller, user_feed.session_created(session))
+    return session
+
+
+async def with_agent(services: Services, caller: str, session: Session, agent: str | None) -> Session:
+    """Returns the session with this agent, which answers from its next turn on. Its log lines have its id."""
+    bind_contextvars(session_id=session.id)
+    if agent is None or session.agent == agent:
+        return session
+    async with services.database.autocommit() as connection:
+        return await session_store.update_session(connection, caller, session.id, changes={"agent": agent})
+
+
+SIGNED_USER: Final = "x-openwebui-user-jwt"
+NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the first that is there counts
+
+
+async def _asking(services: ServicesDep, identity: IdentityDep, http: Request, origin: OriginDep) -> Asking:
+    caller = spoken_for(services, identity, http.headers)
+    return Asking(caller, services, http, origin if caller == identity.user else replace(origin, groups=()))
+
+
+DoorAskingDep = Annotated[Asking, Depends(_asking)]
+
+
+async def _own_asking(services: ServicesDep, caller: Caller, http: Request, origin: OriginDep) -> Asking:
+    return Asking(caller, services, http, origin)
+
+
+OwnAskingDep = Annotated[Asking, Depends(_own_asking)]  # at a door that no gateway comes through
+
+
+def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:
+    """Returns the caller or, if the request names a user of a gateway with the scope `act_as`, that user.
+
+    A caller without the scope is refused: the gateway's users would share all that the agent remembers. Without AUTH
+    all callers are one user anyway. Raises AppError `may_not_speak_for`, Unauthorized.
+    """
+    signed = headers.get(SIGNED_USER)
+    named = next((headers[name] for name in NAMED_USERS if headers.get(name)), None)
+    if signed is None and named is None:
+        return identity.user
+    if identity.is_everybody:
+        return identity.user
+    if "act_as" not in identity.scopes:
+        raise _may_not("Its key has not the scope `act_as`: `segue keys create --user … --scope act_as`.")
+    if services.forwarded_user is not None:
+        if signed is None:
+            raise _may_not("With OPENWEBUI_JWT_SECRET the user has to come in a signed token, not in a header.")
+        return user_of_gateway(identity, services.forwarded_user(signed)).user
+    if named is None:
+        raise _may_not("A signed token can be checked if OPENWEBUI_JWT_SECRET is set.")
+    if not is_user(named):
+        raise _may_not("The user is not one printable line of at most 200 characters.")
+    return user_of_gateway(identity, named).user
+
+
+def _may_not(why: str) -> AppError:
+    detail = f"The request names a user for whom it speaks. {why}"
+    return AppError("may_not_speak_for", status=403, title="May not speak for another user", detail=detail)
+
+
+ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
+
+
+def cancelling(asking: Asking, turn: TurnKey) -> Callable[[object], Awaitable[None]]:
+    """Returns what a stream does when its client has left."""
+
+    async def left(_: object) -> None:
+        with suppress(AppError):  # its session is gone, or Postgres is away: the client has left and hears no error
+            await asking.services.turns.cancel(asking.caller, turn.session_id, turn.turn_id)
+
+    return left
+
+
+def on_disconnect(asking: Asking, turn: TurnKey) -> dict[str, Any]:
+    """Returns the options of a stream whose client may have asked in a header to `cancel` the turn when it leaves."""
+    if asking.http.headers.get(ON_DISCONNECT_HEADER) != "cancel":
+        return {}
+    return {"client_close_handler_callable": cancelling(asking, turn)}

@@ -1,0 +1,219 @@
+"""Sends the event log of a turn as Server-Sent Events, from the start or from the client's last position.
+
+Everything that can be refused is refused before the stream starts; a stream holds no database connection.
+
+The events of a turn's stream for readers: what each has beside `type`, and what it means. As in docs/events.md.
+
+`events/agui_encoding.py` writes them; tests/support/streams.py compares every event that a test reads with this.
+
+Sends what happens in all of the caller's sessions as Server-Sent Events, so that lists need not be read again.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any, Final
+
+from fastapi import Header, Query, Request, Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Scope, Send
+
+from segue.api.deps import Caller, Services, ServicesDep, SessionId, TurnId, router_of
+from segue.domain.session import TurnKey
+from segue.events.event_buffer import Entry, end_of
+from segue.turns.queries import find_turn
+from segue.users.api_keys import StreamToken, create_token
+
+EVENT_TYPES: Final[Mapping[str, tuple[str, str]]] = {
+    "RUN_STARTED": ("threadId runId", "The turn begins. The thread is the session, the run is the turn."),
+    "STEP_STARTED": ("stepName", "The agent begins to `detect_acknowledgement`, `plan`, `tool_loop`, `respond`, …"),
+    "STEP_FINISHED": ("stepName", "… and has done it."),
+    "CUSTOM": ("name value", "Ours: by `name`, below."),
+    "STATE_SNAPSHOT": ("snapshot", '`{"plan": Plan}`, once the turn has one.'),
+    "STATE_DELTA": ("delta", "What has changed in it, as a JSON patch."),
+    "TOOL_CALL_START": ("toolCallId toolCallName parentMessageId", "A tool is called."),
+    "TOOL_CALL_ARGS": ("toolCallId delta", "Its arguments as JSON, in one piece. Over 16 kB a `$ref` to the API."),
+    "TOOL_CALL_END": ("toolCallId", "The arguments are complete. The call has only begun."),
+    "TOOL_CALL_RESULT": ("messageId toolCallId content role", "It has ended: a Reference as JSON, not the result."),
+    "TEXT_MESSAGE_START": ("messageId role", "The assistant begins to say something."),
+    "TEXT_MESSAGE_CONTENT": ("messageId delta", "The next piece of it."),
+    "TEXT_MESSAGE_END": ("messageId", "It is complete. The message that counts is the last one."),
+    "REASONING_START": ("messageId", "The model thinks, if SHOW_REASONING is set. Stored nowhere."),
+    "REASONING_MESSAGE_START": ("messageId role", "It begins to say what."),
+    "REASONING_MESSAGE_CONTENT": ("messageId delta", "The next piece of it."),
+    "REASONING_MESSAGE_END": ("messageId", "It is complete."),
+    "REASONING_END": ("messageId", "The model has thought."),
+    "RUN_FINISHED": ("threadId runId result", "The last event of a turn that completed: `result` is its ChatAnswer."),
+    "RUN_ERROR": ("message code metadata", "The last event of any other turn: `metadata.problem` is the problem."),
+}
+CUSTOM_EVENTS: Final[Mapping[str, tuple[str, str]]] = {
+    "acknowledgement": ("AcknowledgementReport", "How the user's message was read."),
+    "web_search": ("WebSearchReport", "Whether the web is searched, so far."),
+    "tool_state": ("`{tool_name, state: ToolState}`", "The status of a tool has changed in this session."),
+    "grant_used": ("`{tool_call_id, tool_name}`", "A call that would have waited runs under a grant for the session."),
+    "tool_progress": (
+        "`{tool_call_id, progress, total: number|null, message: str|null}`",
+        "How far a running call is, as its tool counts. Seldom, and only the latest.",
+    ),
+    "steered": ("`{message: Message}`", "The turn has read a message that came while it ran, which is part of it now."),
+    "attempt": ("`{number}`", "Another process took the turn over: what it said before counts no more."),
+    "replay_gap": ("null", "The log no longer holds what came before: read the history."),
+}
+
+
+def tables() -> str:
+    """Returns both in Markdown."""
+    types = (f"| {kind} | {members.replace(' ', ', ')} | {says} |" for kind, (members, says) in EVENT_TYPES.items())
+    custom = (f"| {name} | {value} | {says} |" for name, (value, says) in CUSTOM_EVENTS.items())
+    return "\n".join(
+        ["| type | members | |", "|---|---|---|", *types, "", "| name | value | |", "|---|---|---|", *custom]
+    )
+
+
+HEARTBEAT_S = 10
+PART_BYTES = 16_384  # sent at once: beside the socket's buffer, what a reader that does not read can hold
+MEDIA_TYPE = "text/event-stream"
+EVENTS: dict[str, Any] = {
+    MEDIA_TYPE: {
+        "schema": {
+            "type": "string",
+            "description": "AG-UI 1.0 events, one JSON object in each `data:`; `id:` is its position in the log.\n\n"
+            + tables(),
+        },
+        "example": 'id: 1\ndata: {"type":"RUN_STARTED","threadId":"ses_…","runId":"turn_…"}\n\n',
+    }
+}
+OR_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": EVENTS}}
+
+router = router_of("chat", "/sessions")
+
+
+MAX_POSITION = 2**53  # beyond it JavaScript's numbers have gaps
+LastPosition = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event that is known.")]
+LastEventId = Annotated[
+    int | None, Header(ge=0, le=MAX_POSITION, description="The same, as browsers send it; it wins.")
+]
+
+
+StreamTokenParameter = Annotated[
+    str | None, Query(alias="token", description="Of `stream-token`, instead of a key or token in the headers.")
+]
+
+
+class EventStream(EventSourceResponse):
+    """LF framing and a heartbeat. `TimedConnection` ends it for a client that no longer reads.
+
+    `farewell` are the last bytes of a stream that the end of this process cuts off; `options` are of sse_starlette.
+    """
+
+    def __init__(self, content: AsyncIterator[bytes], *, farewell: bytes = b"", **options: Any) -> None:
+        self._farewell = farewell
+        super().__init__(
+            content,
+            **options,
+            ping=HEARTBEAT_S,
+            ping_message_factory=lambda: ServerSentEvent(comment="heartbeat", sep="\n"),
+            sep="\n",  # the default is CRLF
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, send)
+        if self.active:  # the process shuts down: the client should see an end, not a broken connection
+            await send({"type": "http.response.body", "body": self._farewell})
+
+
+@router.get(
+    "/{session_id}/turns/{turn_id}/events",
+    response_class=Response,
+    responses={200: {"description": "The events", "content": EVENTS}, 204: {"description": "There are no more."}},
+)
+async def follow_turn(
+    session_id: SessionId,
+    turn_id: TurnId,
+    services: ServicesDep,
+    caller: Caller,
+    after: LastPosition = 0,
+    last_event_id: LastEventId = None,
+    _token: StreamTokenParameter = None,
+) -> Response:
+    """Follows the events of a turn. From the start, or after the last event that is known. A client that knows the last
+    one of all gets a 204, which tells a browser to stop reconnecting.
+    """
+    async with services.database.read_only() as connection:
+        turn = await find_turn(connection, caller, session_id, turn_id)
+    position = after if last_event_id is None else last_event_id
+    if position >= end_of(turn):
+        return Response(status_code=204)
+    return EventStream(framed(services.events.follow(turn, after=position)))
+
+
+@router.post("/{session_id}/turns/{turn_id}/stream-token", status_code=201)
+async def create_stream_token(
+    session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller
+) -> StreamToken:
+    """Makes a token that opens this turn's events. For a browser's EventSource, which sends no headers: `?token=` works
+    for a minute.
+    """
+    async with services.database.transaction() as connection:
+        await find_turn(connection, caller, session_id, turn_id)
+        return await create_token(connection, caller, turn_id)
+
+
+def wants_events(request: Request) -> bool:
+    accepted = request.headers.get("accept", "").lower()
+    return MEDIA_TYPE in accepted and "application/json" not in accepted
+
+
+async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -> Response:
+    """The events of a turn as they happen or, after its end, its ChatAnswer. Raises the AppError it ended with."""
+    if stream:
+        return EventStream(framed(services.events.follow(turn)), headers={"X-Turn-Id": turn.turn_id})
+    return Response(await services.events.answer(turn), media_type="application/json")
+
+
+def frame(entry: Entry) -> bytes:
+    return b"id: %d\ndata: %b\n\n" % entry
+
+
+async def framed(parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]:
+    async with aclosing(parts):
+        async for entries in parts:
+            frames = bytearray()
+            for entry in entries:
+                frames += frame(entry)
+                if len(frames) >= PART_BYTES:
+                    yield bytes(frames)
+                    frames.clear()
+            if frames:
+                yield bytes(frames)
+
+
+FEED_EVENTS: dict[str, Any] = {
+    MEDIA_TYPE: {
+        "schema": {
+            "type": "string",
+            "description": "One JSON object in each `data:`; `id:` is its position. By `type`: `session_created` and "
+            "`session_titled` (session_id, title), `turn_started` (session_id, turn_id, title), `turn_ended` "
+            "(session_id, turn_id, status, of a problem its code), `approval_asked` (session_id, "
+            "turn_id, plan_id, version), `fact_noted` (memory_id, session_id), `replay_gap` (read the lists anew).",
+        },
+        "example": 'id: 1795355000000000\ndata: {"type":"turn_started","session_id":"ses_…","turn_id":"turn_…"}\n\n',
+    }
+}
+
+feed_router = router_of("events")
+
+
+@feed_router.get(
+    "/events",
+    response_class=Response,
+    responses={200: {"description": "The events, as they come", "content": FEED_EVENTS}},
+)
+async def follow_events(
+    services: ServicesDep, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
+) -> Response:
+    """Follows what happens in all of the caller's sessions. A stream begins with `replay_gap`, unless it goes on
+    after a position that is still known: read the lists then. It ends after a quarter of an
+    hour; ask again with the last id.
+    """
+    position = after if last_event_id is None else last_event_id
+    return EventStream(framed(services.feeds.follow(caller, after=position)))

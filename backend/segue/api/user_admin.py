@@ -1,0 +1,282 @@
+"""Routes for operators: the API keys of all users, where callers are known by them. HTTP only.
+
+No answer but that of making a key has a secret, and no list has a digest.
+
+Routes for operators: the users there are, the limits of each, and all that one has. HTTP only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Response
+from pydantic import AfterValidator, Field, TypeAdapter
+from starlette.responses import StreamingResponse
+
+from segue.api.deps import KeyId, Ops, Services, ServicesDep, router_of
+from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
+from segue.api.problems import problems
+from segue.api.schemas import Cursor, KeyRotation, KeyToMake, Limit, LimitsToSet, Page, decode_cursor, id_position, page
+from segue.db.owners import ErasedRows, has_rows
+from segue.domain.doc import doc
+from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.identity import MAX_USER_CHARS, Identity, known_owner
+from segue.history.figures import UserOverview, list_users
+from segue.users.api_keys import ApiKey, ApiKeys, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
+from segue.users.audit import record_act
+from segue.users.user_limits import NO_OWN, Limits, OwnLimits, load_limits, set_limits
+
+keys_router = router_of("ops", "/ops/keys")
+
+REFUSED = problems("forbidden", "no_api_keys")
+REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes")
+_KEY_POSITION = id_position("key")
+
+
+@dataclass(frozen=True, slots=True)
+class OpsKey:
+    """An API key, without its secret."""
+
+    id: Annotated[str, doc("Begins with `key_`.")]
+    user: Annotated[str, doc("Whose it is.")]
+    name: Annotated[str | None, doc("What it is for.")]
+    scopes: Annotated[list[str], doc("What else it may do.")]
+    groups: Annotated[list[str], doc("The groups that its user is in with it.")]
+    works: Annotated[bool, doc("Whether it is let in now.")]
+    created_at: Annotated[datetime, doc("When it was made.")]
+    last_used_at: Annotated[datetime | None, doc("When it last came, to the minute.")]
+    expires_at: Annotated[datetime | None, doc("When it ends; null for never.")]
+    revoked_at: Annotated[datetime | None, doc("When it was revoked.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OpsNewKey:
+    """An API key that was just made."""
+
+    key: Annotated[OpsKey, doc("As in the list.")]
+    secret: Annotated[str, doc("What a client sends. It is not stored and is not shown again.")]
+
+
+async def _api_keys(services: ServicesDep, _: Ops) -> ApiKeys:
+    """Raises AppError `no_api_keys` if callers are known by something else."""
+    if not isinstance(services.authenticator, ApiKeys):
+        detail = "Callers are known by other means than API keys here: AUTH is `none` or `jwt`."
+        raise AppError("no_api_keys", status=409, title="There are no API keys", detail=detail)
+    return services.authenticator
+
+
+KeysDep = Annotated[ApiKeys, Depends(_api_keys)]
+
+
+@keys_router.get("", responses=REFUSED)
+async def list_api_keys(
+    services: ServicesDep,
+    _: KeysDep,
+    *,
+    user: Annotated[
+        str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$", description="Only those of this user.")
+    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[OpsKey]:
+    """Lists the API keys of all users. Also those that work no more. For the scope `ops`, with AUTH=api_key."""
+    after = decode_cursor(cursor, _KEY_POSITION)
+    async with services.database.read_only() as connection:
+        found = await list_keys(connection, user, after=after, limit=limit + 1)
+    return page([_shown_key(key, services.clock()) for key in found], limit, lambda key: key.id)
+
+
+@keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
+async def create_api_key(
+    body: KeyToMake,
+    response: Response,
+    services: ServicesDep,
+    _: KeysDep,
+    operator: Ops,
+) -> OpsNewKey:
+    """Makes an API key, and shows its secret this once. With no scope that the caller has not, and for another user
+    only with `ops:content`: who has a user's key reads what that user said. For the scope `ops`, with AUTH=api_key.
+    """
+    _refuse_more_than(operator, body.user, body.scopes)
+    now = services.clock()
+    if body.expires_at is not None and body.expires_at <= now:
+        detail = "`expires_at` has to be later than now."
+        raise InvalidRequest(detail)
+    async with services.database.transaction() as connection:
+        made = await create_key(
+            connection, body.user, scopes=body.scopes, name=body.name, now=now, expires_at=body.expires_at
+        )
+        details = {"key_id": made.key.id, "user": body.user, "scopes": made.key.scopes}
+        await record_act(connection, operator, "create_key", details=details)
+    return _told(made, now, response)
+
+
+@keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_MAKE)
+async def rotate_api_key(
+    key_id: KeyId,
+    response: Response,
+    services: ServicesDep,
+    keys: KeysDep,
+    operator: Ops,
+    body: KeyRotation | None = None,
+) -> OpsNewKey:
+    """Makes an API key like one that works, which ends after a while. What may be made is as for a new one. For the
+    scope `ops`, with AUTH=api_key.
+    """
+    now, overlap = services.clock(), timedelta(seconds=(body or KeyRotation()).overlap_s)
+    async with services.database.transaction() as connection:
+        old = await lock_key(connection, key_id)
+        _refuse_more_than(operator, old.owner, old.scopes)
+        made = await rotate_key(connection, old, overlap=overlap, now=now)
+        details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
+        await record_act(connection, operator, "rotate_key", details=details)
+    keys.forget(key_id)
+    return _told(made, now, response)
+
+
+@keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
+async def revoke_api_key(key_id: KeyId, services: ServicesDep, keys: KeysDep, operator: Ops) -> None:
+    """Revokes an API key. It is refused here at once, and by other processes within a second. For the scope `ops`,
+    with AUTH=api_key.
+    """
+    async with services.database.transaction() as connection:
+        revoked = await revoke_key(connection, key_id)
+        details = {"key_id": key_id, "user": revoked.owner}
+        await record_act(connection, operator, "revoke_key", details=details)
+    keys.forget(key_id)
+
+
+def _refuse_more_than(identity: Identity, user: str, scopes: Sequence[str]) -> None:
+    needed = {*scopes} if user == identity.user else {*scopes, "ops:content"}
+    if missing := sorted(needed - identity.scopes):
+        detail = f"Your key lacks {', '.join(missing)}: it can make no key that may do more than it may itself."
+        raise AppError("beyond_own_scopes", status=403, title="More than your own scopes", detail=detail)
+
+
+def _shown_key(key: ApiKey, now: datetime) -> OpsKey:
+    taken = ("id", "name", "scopes", "groups", "created_at", "last_used_at", "expires_at", "revoked_at")
+    return OpsKey(user=key.owner, works=key.works(now), **{name: getattr(key, name) for name in taken})
+
+
+def _told(made: NewKey, now: datetime, response: Response) -> OpsNewKey:
+    response.headers["Cache-Control"] = "no-store"
+    return OpsNewKey(_shown_key(made.key, now), made.secret)
+
+
+router = router_of("ops", "/ops/users")
+
+UserName = Annotated[str, Path(max_length=500, description="A user, known or not."), AfterValidator(known_owner)]
+EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
+_USER_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLimits:
+    """The limits of a user."""
+
+    user: Annotated[str, doc("Who.")]
+    own: Annotated[LimitsToSet, doc("What operators set for this user; null is the setting.")]
+    in_force: Annotated[LimitsToSet, doc("What holds: this user's own, else the settings. 0 is no limit.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OpsUser:
+    """A user, what they have, and their limits."""
+
+    overview: Annotated[UserOverview, doc("What they have and what today took.")]
+    limits: Annotated[ShownLimits, doc("What they may use.")]
+
+
+@router.get("", responses=problems("forbidden"))
+async def list_all_users(services: ServicesDep, _: Ops, limit: Limit = 50, cursor: Cursor = None) -> Page[OpsUser]:
+    """Lists the users there are. By name: who has a session, a key, usage or limits. For the scope `ops`."""
+    after = decode_cursor(cursor, _USER_POSITION)
+    async with services.database.read_only() as connection:
+        found = await list_users(connection, after=after, limit=limit + 1, now=services.clock())
+        own = await load_limits(connection, [each.user for each in found])
+    users = [OpsUser(each, _shown_limits(services, each.user, own.get(each.user, NO_OWN))) for each in found]
+    return page(users, limit, lambda each: each.overview.user)
+
+
+@router.get("/{user}/limits", responses=problems("forbidden"))
+async def get_user_limits(user: UserName, services: ServicesDep, _: Ops) -> ShownLimits:
+    """Shows what a user may use. For the scope `ops`."""
+    async with services.database.read_only() as connection:
+        own = await load_limits(connection, [user])
+    return _shown_limits(services, user, own.get(user, NO_OWN))
+
+
+@router.put("/{user}/limits", responses=problems("forbidden", "price_missing"))
+async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesDep, operator: Ops) -> ShownLimits:
+    """Sets what a user may use, in the place of the settings. All five at once: what is null or left out is the
+    setting's. In force in every process within seconds. For the scope `ops`.
+    """
+    if body.cost_per_day:
+        _refuse_without_prices(services)
+    cost = None if body.cost_per_day is None else Decimal(str(body.cost_per_day))
+    return await _set(services, user, OwnLimits(**{**body.model_dump(), "cost_per_day": cost}), operator)
+
+
+@router.delete("/{user}/limits", responses=problems("forbidden"))
+async def lift_user_limits(user: UserName, services: ServicesDep, operator: Ops) -> ShownLimits:
+    """Puts the settings in force again for a user. For the scope `ops`."""
+    return await _set(services, user, NO_OWN, operator)
+
+
+@router.get("/{user}/export", response_class=StreamingResponse, responses=EXPORT)
+async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) -> StreamingResponse:
+    """Exports every row that is stored of a user, as `segue export` does: `{"table": …, "row": …}` a line. Without the
+    hashes of secrets. For the scopes `ops` and `ops:content`, as it has what was said.
+    """
+    if "ops:content" not in operator.scopes:
+        detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
+        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+    await _check_exists(services, user)
+    async with services.database.transaction() as connection:
+        await record_act(connection, operator, "export_user", details={"user": user})
+    return export_of(services, user)
+
+
+@router.delete("/{user}", responses=problems("forbidden", "not_confirmed", "user_not_found"))
+async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, confirm: ConfirmedUser) -> ErasedRows:
+    """Removes all that is stored of a user, API keys too, as `segue erase` does, and revokes logins at MCP servers. It
+    cannot be undone. One that was cut off goes on when it is repeated. For the scope `ops`.
+    """
+    check_confirmed(user, confirm)
+    await _check_exists(services, user)
+    async with services.database.transaction() as connection:
+        await record_act(connection, operator, "erase_user", details={"user": user})
+    return await erase_all(services, user)
+
+
+async def _check_exists(services: Services, user: str) -> None:
+    if not await has_rows(services.database, user):
+        raise NotFound("user")
+
+
+async def _set(services: Services, user: str, own: OwnLimits, operator: Ops) -> ShownLimits:
+    shown = _shown_limits(services, user, own)
+    async with services.database.transaction() as connection:
+        await set_limits(connection, user, own)
+        details = {"user": user, **shown.own.model_dump(exclude_none=True)}
+        await record_act(connection, operator, "set_user_limits", details=details)
+    await services.limits.look()
+    return shown
+
+
+def _refuse_without_prices(services: Services) -> None:
+    asked = [model for each in services.agents.known.values() for model in (each.models.main, each.models.small)]
+    if unpriced := sorted({model.name for model in asked if model.tariff.price is None}):
+        detail = f"A limit of cost needs a price of {', '.join(unpriced)} in the file PRICES_FILE."
+        raise AppError("price_missing", status=422, title="A price is missing", detail=detail)
+
+
+def _shown_limits(services: Services, user: str, own: OwnLimits) -> ShownLimits:
+    return ShownLimits(user, _numbers(own), _numbers(own.over(services.limits.usual)))
+
+
+def _numbers(limits: OwnLimits | Limits) -> LimitsToSet:
+    cost = limits.cost_per_day
+    return LimitsToSet(**{**asdict(limits), "cost_per_day": None if cost is None else float(cost)})

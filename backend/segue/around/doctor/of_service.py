@@ -1,0 +1,228 @@
+"""Examines the service: its turns, the model, the MCP servers, the disk and the settings.
+
+Each part is read by itself, so that one that is down does not hide the others.
+"""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from segue.around.doctor.of_stores import OpenStores, StoresFound, Unreachable, asking
+from segue.around.doctor.report import Diagnosis
+from segue.config import Settings
+from segue.domain.agent import OFFLINE
+from segue.domain.errors import AppError
+from segue.domain.identity import is_loopback
+from segue.domain.ids import utc_now
+from segue.history.operations import OpsTurn, list_any, with_activity
+from segue.mcp.mcp_config import read_mcp_config
+from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
+from segue.mcp.status import STDERR_SHOWN
+from segue.secret_files import read_secrets
+from segue.tools.states import failed_for_all
+from segue.turns.queries import TurnsOverview, overview
+from segue.turns.queue import QueueFacts, look_at_queue
+from segue.users.api_keys import list_keys
+
+MCP_START_S = 6.0
+LITTLE_DISK_BYTES = 1_000_000_000
+# What never takes effect unless it is below another.
+_BOUNDED_BY = {
+    "llm_timeout_s": "turn_timeout_s",
+    "llm_first_token_timeout_s": "llm_timeout_s",
+    "llm_idle_timeout_s": "llm_timeout_s",
+    "tool_timeout_s": "turn_timeout_s",
+    "turn_lease_s": "turn_timeout_s",
+}
+RUNNING_SHOWN = 50
+LATE_S = 10.0  # how long a turn may wait while none runs
+
+
+async def look_at_service(
+    settings: Settings, stores: OpenStores | None, found: StoresFound, mcp: McpServers | None, report: Diagnosis
+) -> None:
+    parts = found.parts | dict.fromkeys(("queue", "turns", "running_turns", "tools", "pgvector"))
+    if stores is not None and found.redis_answers:
+        parts["queue"] = await look_at_queue(stores.urls.redis_url)
+        parts["tools"] = await _look_at_tools(stores, report)
+    if stores is not None and found.has_schema:
+        parts["running_turns"] = await _running_turns(stores)
+        parts["turns"] = await _look_at_turns(stores, parts["queue"], parts["running_turns"] or [], report)
+    if found.server:
+        parts["pgvector"] = {"version": found.server.pgvector, "embedding_model": settings.embedding_model}
+        if settings.embedding_model and found.server.pgvector is None:
+            what = "EMBEDDING_MODEL is set, but PostgreSQL has no pgvector: facts are found by their words only."
+            do = "Install pgvector and run CREATE EXTENSION vector, or unset EMBEDDING_MODEL."
+            report.problem("pgvector", what, do)
+    report.parts = {
+        **parts,
+        "mcp": look_at_mcp(mcp, report),
+        "model": await _look_at_model(settings, report),
+        "data_folder": _look_at_data_folder(settings, report),
+        "settings": await _look_at_settings(settings, stores if found.has_schema else None, report),
+    }
+
+
+async def _running_turns(stores: OpenStores) -> list[OpsTurn] | None:
+    """Returns None if they cannot be read: that is a problem of its own."""
+    try:
+        async with asking(stores.database) as connection:
+            return await with_activity(stores.cache, await list_any(connection, status="running", limit=RUNNING_SHOWN))
+    except Unreachable:
+        return None
+
+
+async def _look_at_turns(
+    stores: OpenStores, queue: QueueFacts | None, running: Sequence[OpsTurn], report: Diagnosis
+) -> TurnsOverview | None:
+    try:
+        async with asking(stores.database) as connection:
+            turns = await overview(connection)
+    except Unreachable as error:
+        report.problem("turns", f"They could not be counted: {error}.", "Ask again in a moment.")
+        return None
+    if queue is not None and queue.workers == 0:
+        report.problem("queue", "No process takes turns.", "Start `segue serve`, or `segue worker` beside the API.")
+    if turns.leases_passed:
+        what = f"The leases of {turns.leases_passed} running turns have lapsed: their processes have died or hang."
+        what = " ".join([what, *(_place(turn) for turn in running if (turn.lease_left_s or 0) < 0)])
+        report.problem("turns", what, "Any running `segue serve` or `segue worker` takes them over within seconds.")
+    if turns.oldest_queued_s is not None and turns.oldest_queued_s > LATE_S and not turns.running:
+        what = f"A turn has waited for {turns.oldest_queued_s:g} s and none runs."
+        report.problem("turns", what, "Start `segue worker`, or look into the log of the one that runs.")
+    return turns
+
+
+def _place(turn: OpsTurn) -> str:
+    """Says in which process a turn is, in which session, and what it waited for when it was last heard of."""
+    waits = [f"{each.kind} {each.name} since {each.since:%H:%M:%S} UTC" for each in turn.running]
+    where = [turn.turn_id, f"session {turn.session_id}", *([turn.node] if turn.node else ()), *waits]
+    return f"{turn.instance}: {', '.join(where)}."
+
+
+async def _look_at_tools(stores: OpenStores, report: Diagnosis) -> dict[str, list[str]]:
+    failed = sorted(await failed_for_all(stores.cache))
+    for tool in failed:
+        what = f"{tool} has failed in several sessions and no session is offered it."
+        at_once = f'POST /tool-states/reset with {{"tool_name": "{tool}"}}'
+        report.problem("tools", what, f"Mend what it needs; it is tried again by itself, or at once after {at_once}.")
+    return {"failed_for_all": failed}
+
+
+async def _look_at_model(settings: Settings, report: Diagnosis) -> dict[str, Any]:
+    if not settings.model_configured:
+        report.note(
+            "model",
+            "The offline model answers: it picks tools by their words and understands nothing.",
+            "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL.",
+        )
+        return {"name": OFFLINE, "at": "built in", "answers": None, "outcome": None, "latency_ms": None}
+    from segue.around.doctor.of_models import look_at_models  # noqa: PLC0415 (LangChain takes a second)
+
+    return await look_at_models(settings, report)
+
+
+async def mcp_servers(stack: AsyncExitStack, settings: Settings, report: Diagnosis) -> McpServers | None:
+    """Returns the servers of mcp.json, connected for the report. None if the file cannot be used."""
+    if "mcp_config" in settings.model_fields_set and not settings.mcp_config.exists():
+        report.problem("mcp", f"There is no file {settings.mcp_config}.", "Correct MCP_CONFIG: its tools are missing.")
+    try:
+        config = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir))
+        servers = McpServers(config, timeout_s=settings.tool_timeout_s, start_timeout_s=MCP_START_S)
+        return await stack.enter_async_context(servers)
+    except AppError as error:
+        report.problem("mcp", error.detail, "The service does not start like this: correct the file.")
+        return None
+
+
+def look_at_mcp(servers: McpServers | None, report: Diagnosis) -> list[dict[str, Any]]:
+    if servers is None:
+        return []
+    if servers.refused:
+        what = f"mcp.json was changed and refused: {servers.refused}"
+        report.problem("mcp", what, "Correct the file: what runs is what it said before.")
+    if servers.ignored:
+        what = f"mcp.json has keys that mean nothing here: {'; '.join(servers.ignored)}."
+        report.note("mcp", what, "Take them out; docs/mcp.md says what is read.")
+    sources = [tool.spec.source for tool in servers.tools()]
+    guessed = [(tool.spec.source, tool.spec.name) for tool in servers.tools() if tool.spec.effect_guessed]
+    for name, state in servers.states().items():
+        if tools := [tool for source, tool in guessed if source == f"mcp:{name}"]:
+            names = ", ".join(tools[:MAX_GUESSED_SHOWN]) + (" and more" if tools[MAX_GUESSED_SHOWN:] else "")
+            what = f"What {len(tools)} tools of the MCP server {name} do is guessed from their names: {names}."
+            do = "Annotate them (docs/extend.md), or say what they are with `unannotated` in mcp.json (docs/mcp.md)."
+            report.note("mcp", what, do)
+        if state != "ready":
+            from segue.mcp.call_failures import cause_and_advice  # noqa: PLC0415 (mcp takes a second)
+
+            cause, advice = cause_and_advice(state)
+            what = f"The MCP server {name} is not ready ({cause}): its tools are missing."
+            report.problem("mcp", what, f"{advice[:1].upper()}{advice[1:]}." if advice else "Ask again in a moment.")
+    return [
+        {
+            "name": each.name,
+            "state": each.state,
+            "tools": sources.count(f"mcp:{each.name}"),
+            "stderr": [] if each.state == "ready" else each.stderr[-STDERR_SHOWN:],
+        }
+        for each in servers.statuses()
+    ]
+
+
+def _look_at_data_folder(settings: Settings, report: Diagnosis) -> dict[str, Any] | None:
+    """Returns None if both stores have URLs, or if there is no such folder."""
+    folder = settings.data_dir.expanduser().resolve()
+    if (settings.database_url and settings.redis_url) or not folder.is_dir():
+        return None
+    free = shutil.disk_usage(folder).free
+    if free < LITTLE_DISK_BYTES:
+        report.problem("data_folder", f"The disk of {folder} is nearly full.", "Make room, or move DATA_DIR.")
+    return {"path": str(folder), "free_bytes": free, "used_bytes": _size_of(folder)}
+
+
+def _size_of(folder: Path) -> int:
+    """Returns bytes. Files may go while it counts."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.lstat().st_size
+    return total
+
+
+async def _look_at_settings(settings: Settings, stores: OpenStores | None, report: Diagnosis) -> dict[str, object]:
+    public = not is_loopback(settings.host)
+    if settings.auth == "none" and public:
+        what = f"AUTH=none on HOST={settings.host}: every caller who reaches it may use it, and all are the same user."
+        report.problem(
+            "settings", what, "Set AUTH=api_key or AUTH=jwt, unless something in front decides who may call."
+        )
+    if settings.metrics_public and public:
+        report.note("settings", "METRICS_PUBLIC on a public HOST.", "Keep /metrics from the outside by other means.")
+    for name, above in _BOUNDED_BY.items():
+        if getattr(settings, name) >= getattr(settings, above):
+            bound = f"{above.upper()}={getattr(settings, above):g}"
+            what = f"{name.upper()} is not below {bound}: it never takes effect."
+            report.problem("settings", what, f"Lower it, or raise {above.upper()}.")
+    if (settings.database_url is None) != (settings.redis_url is None):
+        what = (
+            "Only one of DATABASE_URL and REDIS_URL is set: the other server is an embedded one of this machine alone."
+        )
+        report.note("settings", what, "Set both where more than one machine serves.")
+    if settings.auth == "api_key" and stores is not None and not await _has_valid_key(stores):
+        report.problem("settings", "AUTH=api_key, and there is no valid key.", "Run `segue keys create --user NAME`.")
+    shown = ("auth", "turn_timeout_s", "turn_lease_s", "worker_concurrency")
+    return {
+        "listens_on": f"{settings.host}:{settings.port}",
+        **{name: getattr(settings, name) for name in shown},
+    }
+
+
+async def _has_valid_key(stores: OpenStores) -> bool:
+    """Returns True if Postgres cannot be asked: that is a problem of its own."""
+    try:
+        async with asking(stores.database) as connection:
+            return any(key.works(utc_now()) for key in await list_keys(connection, None))
+    except Unreachable:
+        return True

@@ -1,0 +1,249 @@
+"""Examines one session: its owner, its open turns, its plan, its tools, and its size.
+
+Reads no message: of the conversation, only the words of the plan are shown.
+"""
+
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from segue.around.doctor.of_stores import OpenStores
+from segue.around.doctor.report import Diagnosis
+from segue.config import Settings
+from segue.db.server import Share, StoreClock, share_of_session
+from segue.domain.errors import AppError, NotFound
+from segue.domain.ids import Clock
+from segue.domain.plan import UnreadablePlan
+from segue.domain.session import Session, UnreadableSession
+from segue.domain.telemetry import unobserved
+from segue.domain.tool import ToolState
+from segue.mcp.mcp_servers import McpServers
+from segue.memory import short_term, summary
+from segue.memory.long_term import LongTermMemory
+from segue.memory.session_store import get_session, owner_of
+from segue.plans.store import StoredPlan, open_plan
+from segue.tools.availability import ToolAvailability
+from segue.tools.catalog import ToolCatalog
+from segue.tools.native import native_tools
+from segue.tools.tool_health import is_blocked
+from segue.tools_from_settings import builtin_tools, tool_availability
+from segue.turns.queries import LastTurn, OpenTurn, last_turn_of, open_turns_of
+from segue.turns.store import last_ended
+
+LATE_S = 5.0  # a turn that no process has claimed
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What Postgres holds of the session."""
+
+    owner: str
+    session: Session
+    open_turns: list[OpenTurn]
+    last: LastTurn | None
+    last_failed: LastTurn | None
+    plan: StoredPlan | None
+    summary: summary.SummaryState
+    stored: dict[str, Share]
+    last_ended_turn: str | None
+
+
+async def examine_session(
+    stack: AsyncExitStack,
+    settings: Settings,
+    session_id: str,
+    stores: OpenStores,
+    mcp: McpServers | None,
+    report: Diagnosis,
+) -> None:
+    """Opens what the service has open. Raises NotFound."""
+    builtin = await builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
+    clock = await stack.enter_async_context(StoreClock(stores.database))
+    catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp.tools if mcp else tuple)
+    tools = tool_availability(settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved)
+    await look_at_session(session_id, stores, tools, clock, report)
+
+
+async def look_at_session(
+    session_id: str,
+    stores: OpenStores,
+    tools: ToolAvailability,
+    clock: Clock,
+    report: Diagnosis,
+    *,
+    words: bool = True,
+) -> None:
+    """Fills the report; without `words` there is nothing in it of what was said. Raises NotFound."""
+    try:
+        rows = await _read(stores, session_id)
+        states = await tools.session_states(session_id)
+    except NotFound:
+        raise
+    except AppError as error:
+        report.problem("session", f"It could not be read: {error.detail}", "Ask again in a moment.")
+        return
+    if not words:
+        rows = _without_words(rows)
+    if isinstance(rows.session, UnreadableSession):
+        report.problem("session", "Its metadata cannot be read.", "Set it anew: PATCH /sessions/… with `metadata`.")
+    _judge_turns(rows, report)
+    _judge_plan(rows.plan, clock(), report)
+    _judge_tools(states, report)
+    session = rows.session
+    report.parts = {
+        "session": {
+            "id": session_id,
+            "owner": rows.owner,
+            "status": _status(rows),
+            "created_at": session.created_at,
+            "last_activity_at": session.updated_at,
+            "message_count": session.message_count,
+        },
+        "open_turns": [_turn(turn) for turn in rows.open_turns],
+        "last_error": _last_error(rows),
+        "plan": _plan(rows.plan),
+        "tools": _tools(states),
+        "stored": rows.stored,
+        "summary": rows.summary,
+        **await _in_redis(stores, session_id, rows),
+    }
+
+
+async def _read(stores: OpenStores, session_id: str) -> _Rows:
+    async with stores.database.read_only() as connection:
+        owner = await owner_of(connection, session_id)
+        ended = await last_ended(connection, session_id)
+        return _Rows(
+            owner=owner,
+            session=await get_session(connection, owner, session_id),
+            open_turns=await open_turns_of(connection, session_id),
+            last=await last_turn_of(connection, session_id),
+            last_failed=await last_turn_of(connection, session_id, failed=True),
+            plan=await open_plan(connection, session_id),
+            summary=await summary.summary_state(connection, session_id),
+            stored=await share_of_session(connection, session_id),
+            last_ended_turn=ended.turn_id if ended else None,
+        )
+
+
+def _without_words(rows: _Rows) -> _Rows:
+    """A provider may have quoted the user in an error."""
+    stored, ended = rows.plan, (rows.last, rows.last_failed)
+    if stored is not None:
+        steps = tuple(replace(step, description="") for step in stored.plan.steps)
+        stored = replace(stored, plan=replace(stored.plan, goal="", steps=steps), blocked_tools=())
+    last, last_failed = (each and replace(each, error=each.error and replace(each.error, detail="")) for each in ended)
+    return replace(rows, plan=stored, last=last, last_failed=last_failed)
+
+
+def _status(rows: _Rows) -> Literal["running", "queued", "waiting", "idle"]:
+    """Returns `waiting` if the plan waits for the user's yes."""
+    if rows.open_turns:
+        return "running" if any(turn.status == "running" for turn in rows.open_turns) else "queued"
+    return "waiting" if rows.plan and rows.plan.plan.waiting_step else "idle"
+
+
+def _judge_turns(rows: _Rows, report: Diagnosis) -> None:
+    running = [turn for turn in rows.open_turns if turn.status == "running"]
+    for turn in running:
+        if turn.lease_left_s is not None and turn.lease_left_s < 0:
+            what = f"The lease of {turn.turn_id} lapsed {-turn.lease_left_s:g} s ago: {turn.worker} has died or hangs."
+            report.problem("turn", what, "Any running `segue serve` or `segue worker` takes it over within seconds.")
+        elif turn.cancel_requested_at is not None:
+            report.note("turn", f"{turn.turn_id} is to be cancelled.", "It ends within five seconds.")
+    if rows.open_turns and not running and rows.open_turns[0].waiting_s > LATE_S:
+        first = rows.open_turns[0]
+        what = f"{first.turn_id} has waited for {first.waiting_s:g} s and no process takes it."
+        report.problem("turn", what, "Start `segue serve` or `segue worker`; `segue doctor` says whether one runs.")
+    if rows.last is not None and rows.last.error is not None and rows.last.status == "failed":
+        what = f"The last turn failed: {rows.last.error.title} ({rows.last.error.code})."
+        report.problem(
+            "turn", what, f"{rows.last.error.detail} The session itself works: send the message again.".lstrip()
+        )
+
+
+def _judge_plan(stored: StoredPlan | None, now: datetime, report: Diagnosis) -> None:
+    if stored is not None and isinstance(stored.plan, UnreadablePlan):
+        what = "The open plan cannot be read: a newer release made it, or its row is damaged."
+        report.problem("plan", what, "Run the newer release. Here, ask for what is wanted anew: that plan replaces it.")
+        return
+    if stored is None or (step := stored.plan.waiting_step) is None:
+        return
+    if stored.plan.expires_at <= now:
+        report.note("plan", "It has waited too long; a yes does nothing any more.", "Ask for it anew.")
+        return
+    what = f"Step {step.id} ({step.tool}) waits for the user's yes until {stored.plan.expires_at:%Y-%m-%d %H:%M} UTC."
+    report.note(
+        "plan", what, f"A yes in the chat, or POST /sessions/…/plan/decision with version {stored.plan.version}."
+    )
+
+
+def _judge_tools(states: dict[str, ToolState], report: Diagnosis) -> None:
+    for name, state in states.items():
+        if is_blocked(state):
+            add = report.note if state.reason_code == "set_by_person" else report.problem
+            what = f"{name} may not run ({state.status}): {state.reason}"
+            add("tools", what, f"{'; '.join(state.suggested_actions)}.")
+
+
+def _turn(turn: OpenTurn) -> dict[str, Any]:
+    found = asdict(turn)
+    waiting_s = turn.waiting_s if turn.status == "queued" else None
+    return {"turn_id": found.pop("turn_id"), "held_by": found.pop("worker"), **found, "waiting_s": waiting_s}
+
+
+def _last_error(rows: _Rows) -> dict[str, Any] | None:
+    failed = rows.last_failed
+    if failed is None or failed.error is None:
+        return None
+    return {
+        "turn_id": failed.turn_id,
+        "status": failed.status,
+        "at": failed.finished_at,
+        "code": failed.error.code,
+        "detail": failed.error.detail,
+        "is_last_turn": rows.last is not None and rows.last.turn_id == failed.turn_id,
+    }
+
+
+def _plan(stored: StoredPlan | None) -> dict[str, Any] | None:
+    if stored is None:
+        return None
+    plan = stored.plan
+    step = plan.waiting_step or plan.running_step or plan.next_step
+    return {
+        **{name: getattr(plan, name) for name in ("id", "status", "version", "goal", "expires_at")},
+        "steps": [each.status for each in plan.steps],
+        "current_step": step and {name: getattr(step, name) for name in ("id", "status", "tool", "description")},
+        "blocked_tools": stored.blocked_tools,
+    }
+
+
+def _tools(states: dict[str, ToolState]) -> dict[str, Any]:
+    shown = ("status", "reason_code", "reason", "retry_at")
+    return {
+        "available": [name for name, state in states.items() if state.available],
+        "not_available": [
+            {
+                "tool": name,
+                **{field: getattr(state, field) for field in shown},
+                "what_helps": state.suggested_actions,
+            }
+            for name, state in states.items()
+            if not state.available
+        ],
+    }
+
+
+async def _in_redis(stores: OpenStores, session_id: str, rows: _Rows) -> dict[str, Any]:
+    if not await stores.cache.ping():
+        return {"short_term_memory": None, "event_log": None}
+    memory = await short_term.read(stores.cache, session_id, last_turn_id=rows.last_ended_turn)
+    left_s = await short_term.ttl_s(stores.cache, session_id)
+    turn_id = rows.last.turn_id if rows.last else None
+    entries = await stores.streams.length(session_id, turn_id) if turn_id else 0
+    return {
+        "short_term_memory": {"present": left_s > 0, "current": memory is not None, "left_s": left_s},
+        "event_log": {"present": bool(entries), "turn_id": turn_id},
+    }

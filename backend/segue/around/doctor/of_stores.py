@@ -1,0 +1,182 @@
+"""Examines Postgres and Redis: opens them without waiting for them, and says why they cannot be reached."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.around.doctor.report import Diagnosis
+from segue.around.embedded.service_process import ServerUrls, server_urls
+from segue.config import Settings
+from segue.db.causes import LOCKED, StorageUnavailable, cause_of
+from segue.db.engine import Database, is_pooled
+from segue.db.redis import Cache, Streams
+from segue.db.redis_server import RedisServer, redis_cause_of, watched_by_sentinels
+from segue.db.server import ServerFacts, look_at_server
+from segue.domain.errors import AppError
+from segue.turns.queries import CHANGES_NOTHING
+
+LOOK_S = 6.0
+NEARLY_FULL = 0.9
+POSTGRES_FACTS = ("version", "connections", "max_connections", "database_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStores:
+    urls: ServerUrls
+    database: Database
+    cache: Cache
+    streams: Streams
+
+
+@dataclass(frozen=True, slots=True)
+class StoresFound:
+    """`parts` are shown. `server` is None if Postgres cannot be used; `has_schema`: no migration is missing."""
+
+    parts: dict[str, Any]
+    server: ServerFacts | None = None
+    has_schema: bool = False
+    redis_answers: bool = False
+
+
+class Unreachable(Exception):
+    """Postgres cannot be used; the message says why, and `mend` what to do."""
+
+    def __init__(self, error: BaseException) -> None:
+        cause = error.cause if isinstance(error, StorageUnavailable) else cause_of(error)
+        super().__init__(cause.why if cause else f"it cannot be spoken to ({type(error).__name__})")
+        self.mend = cause.mend if cause else "See its log."
+        self.is_locked = cause is LOCKED
+
+
+async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
+    """Returns clients that may not reach their servers. Raises AppError if there is nothing to open."""
+    given = settings.database_url, settings.redis_url, settings.data_dir
+    # Joining the servers otherwise would restart one that has died, and hide that it had.
+    urls = await stack.enter_async_context(server_urls(*given, join_only=True))
+    database = Database(urls.database_url, pooler=settings.database_pooler, writing=1, reading=2)
+    redis = RedisServer(urls.redis_url)
+    stores = OpenStores(urls, database, Cache(redis), Streams(redis))
+    for client in (redis, stores.database, stores.cache, stores.streams):
+        stack.push_async_callback(client.close)
+    return stores
+
+
+@asynccontextmanager
+async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
+    """Raises Unreachable within seconds if Postgres cannot be used."""
+    try:
+        async with asyncio.timeout(LOOK_S), database.read_only() as connection:
+            yield connection
+    except (AppError, DBAPIError, OSError, TimeoutError) as error:
+        raise Unreachable(error) from error
+
+
+async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> StoresFound:
+    if stores is None:
+        return StoresFound(dict.fromkeys(("postgres", "redis", "migrations")))
+    postgres, server = await _look_at_postgres(stores, report)
+    redis = await _look_at_redis(stores, report)
+    missing = _missing_revisions(server.revision) if server else None
+    migrations = {"revision": server.revision, "missing": missing} if server else None
+    if server and missing is None:
+        what = f"The database is at {server.revision}, which this release does not know: a newer one has migrated it."
+        do = "Nothing, after a rollback. What only the newer release can read is marked unreadable until it is back."
+        report.note("migrations", what, do)
+    elif missing:
+        report.problem("migrations", f"The database lacks {', '.join(missing)}.", "Run `segue migrate`.")
+    return StoresFound(
+        {"postgres": postgres, "redis": redis, "migrations": migrations},
+        server=server,
+        has_schema=server is not None and not missing,
+        redis_answers=redis["reachable"],
+    )
+
+
+async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict[str, Any], ServerFacts | None]:
+    where = _place(stores.urls.database_url, 5432)
+    try:
+        async with asking(stores.database) as connection:
+            started = time.monotonic()
+            await connection.exec_driver_sql("SELECT 1")
+            latency_ms = _ms_since(started)
+            server = await look_at_server(connection)
+            pooled = await is_pooled(connection)
+        if not _missing_revisions(server.revision):
+            await _write_to_turns(stores.database)
+    except Unreachable as error:
+        blocker = await stores.database.blocker() if error.is_locked else None
+        what = f"PostgreSQL at {where} cannot be used: {error}{f', {blocker}' if blocker else ''}."
+        report.problem("postgres", what, f"Nothing works without it. {error.mend}")
+        unknown = dict.fromkeys(("latency_ms", *POSTGRES_FACTS))
+        return {"at": where, "reachable": False, "why_not": str(error), **unknown}, None
+    if server.connections > server.max_connections * NEARLY_FULL:
+        what = f"{server.connections} of {server.max_connections} connections are taken."
+        report.problem("postgres", what, "Run fewer processes, raise max_connections, or put a pooler in front.")
+    if pooled:
+        what = "A pooler is in front of it: a process can hold no lock, so only its lease tells that it has died."
+        report.note(
+            "postgres", what, "Connect to PostgreSQL itself, or expect TURN_LEASE_S until others take its turns."
+        )
+    facts = {name: getattr(server, name) for name in POSTGRES_FACTS}
+    return {"at": where, "reachable": True, "why_not": None, "latency_ms": latency_ms, **facts}, server
+
+
+async def _write_to_turns(database: Database) -> None:
+    """Changes nothing. Raises Unreachable if no turn could be written."""
+    try:
+        await database.ping(CHANGES_NOTHING)
+    except (AppError, DBAPIError) as error:
+        raise Unreachable(error) from error
+
+
+def _missing_revisions(revision: str | None) -> tuple[str, ...] | None:
+    from segue.db.migrations import missing_revisions  # noqa: PLC0415 (alembic is not needed to serve)
+
+    return missing_revisions(revision)
+
+
+async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any]:
+    watched = watched_by_sentinels(stores.urls.redis_url)
+    where = _place(stores.urls.redis_url, 6379) if watched is None else str(watched)
+    await stores.cache.ping()  # the first connects
+    started = time.monotonic()
+    facts = await stores.cache.server()
+    latency_ms = _ms_since(started)
+    if facts is None:
+        cause = stores.cache.cause or redis_cause_of(TimeoutError())
+        what = f"Redis at {where} cannot be used: {cause.why}."
+        report.problem("redis", what, f"Turns go on, more slowly. {cause.mend}")
+    server = facts or {}
+    memory, max_memory = server.get("used_memory"), server.get("maxmemory") or None
+    if max_memory and (memory or 0) > max_memory * NEARLY_FULL:
+        report.problem(
+            "redis", "Its memory is nearly full.", "Raise maxmemory. It may also be flushed: nothing is lost."
+        )
+    return {
+        "at": where,
+        "reachable": facts is not None,
+        "version": server.get("redis_version"),
+        "latency_ms": None if facts is None else latency_ms,
+        "memory_bytes": memory,
+        "max_memory_bytes": max_memory,
+        "eviction": server.get("maxmemory_policy"),
+        "clients": server.get("connected_clients"),
+    }
+
+
+def _place(url: str, port: int) -> str:
+    parts = make_url(url)
+    if parts.host:
+        return f"{parts.host}:{parts.port or port}/{parts.database or ''}"
+    return f"{parts.query.get('host') or f'/{parts.database}'} (socket)"
+
+
+def _ms_since(started: float) -> float:
+    return round((time.monotonic() - started) * 1000, 2)

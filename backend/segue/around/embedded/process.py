@@ -1,0 +1,247 @@
+"""Starts and ends one server process, and says whether it is alive, under an account that PostgreSQL accepts.
+
+A server is alive while its `flock` is held: the kernel drops it with the last process that has the descriptor. Signals
+go to what has its command line: a pid in a file outlives its process. Knows nothing of PostgreSQL or Redis.
+"""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from segue.domain.errors import AppError
+
+try:
+    import fcntl
+    import pwd
+
+    from segue.around.embedded.watcher import send, try_lock, wait_until
+except ImportError as error:  # Windows
+    raise AppError(
+        "embedded_unavailable",
+        status=500,
+        title="No embedded servers here",
+        detail="The embedded servers need Linux or macOS. Set DATABASE_URL and REDIS_URL.",
+    ) from error
+
+PROBE_TIMEOUT = 10.0  # seconds
+
+# Nothing of our own environment: the servers need none of its secrets.
+ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One tree of processes. Only they hold `lock`, through a descriptor that they inherit.
+
+    `sign` are words in the command line of its first process and of no other. `prepare` gets that descriptor for the
+    programs that it runs. `stop_signals` are tried in order, each for a number of seconds.
+    """
+
+    name: str
+    lock: Path
+    log: Path
+    sign: str
+    leftovers: tuple[Path, ...]
+    prepare: Callable[[int], None]
+    command: tuple[str, ...]
+    answers: Callable[[], bool]
+    start_timeout: float
+    stop_signals: tuple[tuple[signal.Signals, float], ...]
+
+
+def failure(code: str, title: str, detail: str) -> AppError:
+    return AppError(code, status=500, title=title, detail=detail)
+
+
+def start_failure(name: str, log: Path) -> AppError:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    complaints = [line for line in lines if "error:" in line.lower() or "fatal" in line.lower()]
+    why = next(reversed(complaints or lines), "it wrote nothing")
+    return failure("embedded_failed", f"{name} does not start", f"{name} does not start: {why}. Its log is {log}.")
+
+
+def binary(package: str, path: str) -> Path:
+    """Returns the path of a program. Does not import the package, because both packages have side effects at import."""
+    spec = importlib.util.find_spec(package)
+    for root in (spec and spec.submodule_search_locations) or []:
+        if (found := Path(root) / path).is_file():
+            return found
+    raise failure(
+        "embedded_unavailable",
+        "No embedded servers here",
+        f"The package {package} has no {Path(path).name} for this platform. Set DATABASE_URL and REDIS_URL.",
+    )
+
+
+def start(server: Server) -> None:
+    """Raises AppError `embedded_failed` if the server does not answer in time."""
+    for leftover in server.leftovers:
+        leftover.unlink(missing_ok=True)
+    with lock_file(server.lock) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        server.prepare(lock)
+        with new_log(server.log) as log:
+            # The shell exits at once, so init adopts and reaps the server.
+            run(["/bin/sh", "-c", '"$@" &', "sh", *server.command], output=log, lock=lock)
+    if not wait_until_it_answers(server):
+        raise start_failure(server.name, server.log)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    given: bytes = b"",
+    output: int = subprocess.DEVNULL,
+    lock: int | None = None,
+    timeout: float = PROBE_TIMEOUT,
+) -> bool:
+    """Returns whether it succeeded. It runs in its own process session, out of reach of Ctrl-C, and inherits `lock`."""
+    with suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(  # noqa: S603 our own binaries
+            command,
+            input=given,
+            stdout=output,
+            stderr=output,
+            env=ENVIRONMENT,
+            cwd="/",
+            umask=0o077,
+            start_new_session=True,
+            pass_fds=[] if lock is None else [lock],
+            timeout=timeout,
+            check=False,
+        )
+        return done.returncode == 0
+    return False
+
+
+def wait_until_it_answers(server: Server) -> bool:
+    """Returns whether the server answers, once it has finished starting or stopping."""
+    return wait_until(lambda: not is_alive(server) or server.answers(), server.start_timeout) and is_alive(server)
+
+
+def end(server: Server) -> None:
+    for number, patience in server.stop_signals:
+        # What has just started may still have the command line of the shell.
+        wait_until(lambda: not is_alive(server) or bool(send(server.sign, number)), patience)  # noqa: B023 called at once
+        if wait_until(lambda: not is_alive(server), patience):
+            return
+    raise failure(
+        "embedded_failed",
+        f"{server.name} does not stop",
+        f"{server.name} of {server.lock.parent} does not stop: end it by hand. Its log is {server.log}.",
+    )
+
+
+def is_alive(server: Server) -> bool:
+    with lock_file(server.lock) as lock:
+        return not try_lock(lock)
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[int]:
+    with _private_file(path, os.O_RDWR) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def new_log(path: Path) -> Iterator[int]:
+    """An empty log; the one before it is kept as `.1`."""
+    if path.exists():
+        path.replace(f"{path}.1")
+    with _private_file(path, os.O_WRONLY | os.O_APPEND) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def _private_file(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CREAT, 0o600)
+    try:
+        if is_root():  # once with sudo must not lock the owner of the folder out
+            os.fchown(descriptor, path.parent.stat().st_uid, -1)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def share_lock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+# --- accounts ---
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def account_for(*folders: Path) -> pwd.struct_passwd | None:
+    """Returns the account for PostgreSQL, which refuses root: the folders' owner or `nobody`. None if not root."""
+    if not is_root():
+        return None
+    for folder in folders:
+        if folder.exists() and (owner := folder.stat().st_uid):
+            with suppress(KeyError):
+                return pwd.getpwuid(owner)
+    return pwd.getpwnam("nobody")
+
+
+def names_of(*uids: int) -> set[str]:
+    """Returns the user names, ours first. Raises AppError if our user has none, which PostgreSQL needs."""
+    try:
+        names = {pwd.getpwuid(os.geteuid()).pw_name}
+    except KeyError as error:
+        raise failure(
+            "embedded_unavailable",
+            "The user has no name",
+            f"User {os.geteuid()} has no line in /etc/passwd, without which PostgreSQL does not run. Run as a user who"
+            " has one, or set DATABASE_URL and REDIS_URL.",
+        ) from error
+    for uid in uids:
+        with suppress(KeyError):
+            names.add(pwd.getpwuid(uid).pw_name)
+    return names
+
+
+def as_account(account: pwd.struct_passwd | None, *needed: Path) -> list[str]:
+    """Returns the prefix of a command that runs as `account` and reaches the `needed` paths."""
+    if account is None:
+        return []
+    setpriv = shutil.which("setpriv", path=os.defpath)
+    if setpriv is None:
+        raise failure(
+            "embedded_unavailable",
+            "PostgreSQL does not run as root",
+            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not here to run it under another account."
+            " Run as another user, or set DATABASE_URL and REDIS_URL.",
+        )
+    command = [setpriv, f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--no-new-privs"]
+    if not all(_may_enter(account, folder) for path in needed for folder in path.resolve().parents):
+        # Below /root, say: the process keeps root's access to folders, instead of opening them to everyone.
+        # Without the securebit, access(2) ignores capabilities, and initdb does not find its programs.
+        way_in = "-all,+dac_override"
+        command += ["--securebits=+no_setuid_fixup", f"--inh-caps={way_in}", f"--ambient-caps={way_in}"]
+    return command
+
+
+def _may_enter(account: pwd.struct_passwd, folder: Path) -> bool:
+    found = folder.stat()
+    return bool(found.st_mode & 0o001 or (found.st_uid == account.pw_uid and found.st_mode & 0o100))
+
+
+def hand_over(folder: Path, account: pwd.struct_passwd | None) -> None:
+    if account is None or folder.stat().st_uid == account.pw_uid:
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
+
+
+def let_in(folder: Path, account: pwd.struct_passwd | None) -> None:
+    if account:
+        os.chown(folder, -1, account.pw_gid)
+        folder.chmod(0o770)

@@ -1,0 +1,119 @@
+"""A `segue serve` of the caller's own: a child process on a free port of this machine.
+
+Runs with the standard library alone. Knows nothing of the stores or of who talks to the service.
+
+The URLs of PostgreSQL and Redis: those that are set, or those of embedded servers, which start and stop here.
+
+Knows no settings. Does not import the embedded servers if both URLs are set.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+
+HOST = "127.0.0.1"
+STOP_S = 30.0
+SHOWN_LOG_LINES = 20
+
+
+class OwnService:
+    """`environment` is all of its environment, apart from the path of Segue's code. It runs in `folder`."""
+
+    def __init__(self, log: Path, environment: Mapping[str, str], *, folder: Path | None = None) -> None:
+        # Bound until the service has stopped: a port that was only found free may be another program's by its start.
+        self._listener = socket.socket()
+        self._listener.bind((HOST, 0))
+        self.url = f"http://{HOST}:{self._listener.getsockname()[1]}"
+        self._log = log
+        self._folder = folder
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), environment.get("PYTHONPATH"))))
+        self._environment = {**environment, "PYTHONPATH": path}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it in a process session of its own, which Ctrl-C does not reach. It may not answer yet, and once it
+        has been killed, requests wait for the next start.
+        """
+        fd = self._listener.fileno()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 (our own program)
+                [sys.executable, "-P", "-m", "segue", "serve", "--fd", str(fd)],
+                pass_fds=(fd,),
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def log_end(self) -> str:
+        return "\n".join(self._log.read_text("utf-8", "replace").splitlines()[-SHOWN_LOG_LINES:])
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Blocks until it has ended, for half a minute at most. It does not start again."""
+        self._listener.close()
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUrls:
+    database_url: str
+    redis_url: str
+
+
+@asynccontextmanager
+async def server_urls(
+    database_url: "SecretStr | None",
+    redis_url: "SecretStr | None",
+    data_dir: Path,
+    *,
+    join_only: bool = False,
+    fast: bool = False,
+) -> AsyncIterator[ServerUrls]:
+    """Yields the given URLs. For one that is missing, embedded servers in `data_dir` run until the block ends.
+
+    With `join_only`, servers that another process runs are used as they are, and none is made in an empty folder.
+    `fast` is that of `embedded_servers`. Raises what that raises.
+    """
+    if database_url is not None and redis_url is not None:
+        yield ServerUrls(database_url.get_secret_value(), redis_url.get_secret_value())
+        return
+    from segue.around.embedded import servers  # noqa: PLC0415 (needs fcntl and the wheels, which URLs do not)
+
+    async with AsyncExitStack() as stack:
+        embedded = await asyncio.to_thread(servers.running_servers, data_dir) if join_only else None
+        if embedded is None:
+            started = servers.embedded_servers(data_dir, fast=fast)
+            embedded = await asyncio.to_thread(started.__enter__)
+            stack.push_async_callback(asyncio.to_thread, started.__exit__, None, None, None)
+        yield ServerUrls(
+            database_url.get_secret_value() if database_url else embedded.database_url,
+            redis_url.get_secret_value() if redis_url else embedded.redis_url,
+        )

@@ -1,0 +1,241 @@
+"""Fills the arguments of a call from the words of a request and from earlier results. Pure; never invents a value.
+
+Facts as the offline model handles them: it proposes the user's own sentences, and reads the facts in a prompt. Pure.
+
+It answers `prompts.EXTRACTOR` and reads what `prompts.facts_block` wrote.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+import orjson
+
+from segue.agent import prompts
+from segue.around.offline.vocabulary import (
+    FILE,
+    LOOKS,
+    QUERY_ARGUMENTS,
+    URL,
+    URL_ARGUMENTS,
+    VERBS,
+    OfferedTool,
+    ShownResult,
+    concepts,
+    follow_up,
+    is_order,
+    ordinal,
+    split_steps,
+    strip_words,
+    words_of,
+)
+from segue.domain.session import MAX_CONTENT_CHARS
+from segue.memory.fact_cues import cued_sentences, significant_words
+from segue.models.untrusted import CLOSE, OPEN
+
+_ID = re.compile(r"\b[a-z]{2,12}[-_](?:[0-9a-f]{6,}|(?=[a-z]*\d)[0-9a-z]{4,40})\b", re.IGNORECASE)
+_CODE = re.compile(r"(?<![\w@.-])(?=[A-Za-z_-]*\d)[A-Za-z0-9][A-Za-z0-9_-]{2,39}(?![\w@-])")
+ADDRESS = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
+_QUOTED = re.compile(r"[\"“”«「『]([^\"“”«»「」『』]+)[\"“”»」』]")
+NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
+_PAIR = r"(?<!\w){name}\s*[=:：]\s*(?:[\"“«「]([^\"”»」]+)[\"”»」]|([^\s,;，；\"]+))"
+ADDRESS_ARGUMENTS = ("to", "recipient", "recipients", "address", "email")
+_NO_VALUE = object()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for, what was shown before, and the tools: all that an argument may be taken from."""
+
+    text: str
+    newest_first: Sequence[ShownResult]
+    tools: Sequence[OfferedTool]
+
+    @cached_property
+    def quoted(self) -> Iterator[str]:
+        return iter([text.strip() for text in _QUOTED.findall(self.text) if not ADDRESS.fullmatch(text)])
+
+    @cached_property
+    def numbers(self) -> Iterator[str]:
+        return iter(NUMBER.findall(self.text))
+
+
+def arguments_for(tool: OfferedTool, request: Request) -> dict[str, Any]:
+    """Returns the arguments that the message and earlier results give."""
+    found = {name: value for name in tool.properties if (value := _spelled_out(tool, name, request)) is not _NO_VALUE}
+    for name in (*tool.required, *((tool.query,) if tool.query else ())):
+        if name not in found and (value := _value(tool, name, request)) not in (None, ""):
+            found[name] = value
+    return found
+
+
+def query_of(message: str, tool: OfferedTool) -> str:
+    """Returns what a request quotes, or what is left of it without the tool's own words and small ones."""
+    quoted = _QUOTED.search(message)
+    if quoted:
+        return quoted.group(1).strip()
+    for name in (tool.name, tool.short_name):
+        message = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", " ", message, flags=re.IGNORECASE)
+    return strip_words(message, VERBS | tool.named | {"use"})
+
+
+def _spelled_out(tool: OfferedTool, name: str, request: Request) -> Any:
+    """Returns a value given as `name=value`, or one of a list of values that stands in the message."""
+    pair = re.search(_PAIR.format(name=re.escape(name)), request.text, re.IGNORECASE)
+    if pair:
+        return _typed(tool, name, pair.group(1) or pair.group(2))
+    spoken = set(words_of(request.text))
+    choices = (value for value in tool.properties[name].get("enum", ()) if isinstance(value, str))
+    return next((value for value in choices if set(words_of(value)) <= spoken), _NO_VALUE)
+
+
+def _value(tool: OfferedTool, name: str, request: Request) -> Any:
+    match tool.properties.get(name, {}).get("type"):
+        case "integer" | "number":
+            number = next(request.numbers, None)
+            return None if number is None else _typed(tool, name, number)
+        case "array":
+            return list(request.quoted)
+        case "boolean" | "object":
+            return None
+        case _:
+            return _text(tool, name, request)
+
+
+def _text(tool: OfferedTool, name: str, request: Request) -> str | None:
+    if name == tool.opens:
+        return named(tool, request)
+    if name in ADDRESS_ARGUMENTS:
+        return _address(request)
+    if name in QUERY_ARGUMENTS:
+        return query_of(request.text, tool)
+    return next(request.quoted, None) or (query_of(request.text, tool) if len(tool.required) == 1 else None)
+
+
+def _typed(tool: OfferedTool, name: str, text: str) -> Any:
+    kind = tool.properties.get(name, {}).get("type")
+    if kind in ("integer", "number", "boolean", "array", "object"):
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+    return text
+
+
+def named(tool: OfferedTool, request: Request) -> str | None:
+    """Returns what to open: named in the message, or by its place in the newest list about the same."""
+    if tool.opens in URL_ARGUMENTS:
+        patterns = [URL]
+    else:
+        patterns = [_ID, FILE, _CODE] if (tool.opens or "").casefold().endswith(("path", "file", "name")) else [_ID]
+    text = ADDRESS.sub(" ", request.text)
+    if found := next((match for pattern in patterns if (match := pattern.search(text))), None):
+        return found.group()
+    if listed := _listed(tool, request):
+        return listed
+    quoted = next(request.quoted, None)
+    code = None if tool.opens in URL_ARGUMENTS else _CODE.search(text)
+    return quoted or (code.group() if code else None)
+
+
+def _listed(tool: OfferedTool, request: Request) -> str | None:
+    """Returns the id at the place that the message speaks of, in the newest result that lists such things."""
+    verbs = (concepts(request.text) & VERBS) or frozenset({"read"})
+    openers = {each.name for each in request.tools if each.opens}
+    one_of_many = ordinal(request.text) > 0 or "oldest" in concepts(request.text)
+    listing = next(
+        (
+            result
+            for result in request.newest_first
+            if follow_up(result, request.tools, verbs) == tool and not (one_of_many and result.tool in openers)
+        ),
+        None,
+    )
+    # "Delete it" means what was shown last; "read it" may go back to a list.
+    if listing is not None and not one_of_many and not verbs & LOOKS and listing != request.newest_first[0]:
+        return None
+    if listing is None or not set(words_of(query_of(request.text, tool))) <= set(words_of(listing.query)):
+        return None
+    return pick(listing, tool, request.text)
+
+
+def pick(listing: ShownResult, tool: OfferedTool, text: str) -> str | None:
+    """Returns the id of the item that a text means by its place, or by being the oldest if all of them are shown."""
+    names = listing.names_for(tool)
+    if "oldest" in concepts(text):
+        return _oldest(listing.value, names) if names and listing.total <= len(names) else None
+    place = ordinal(text)
+    return names[place] if place < len(names) else None
+
+
+def _oldest(value: Any, names: Sequence[str]) -> str:
+    lists = [item for item in value.values() if isinstance(item, list)] if isinstance(value, dict) else [value]
+    dated = [
+        (str(item["date"]), name)
+        for items in lists
+        if isinstance(items, list)
+        for item in items
+        if isinstance(item, dict) and item.get("date")
+        for name in names
+        if name in item.values()
+    ]
+    return min(dated)[1] if dated else names[-1]
+
+
+def _address(request: Request) -> str | None:
+    """Returns the address in the message, or whom a reply goes to: the first in the newest result that has one."""
+    address = ADDRESS.search(request.text)
+    if address or "reply" not in concepts(request.text):
+        return address.group() if address else None
+    texts = (orjson.dumps(result.value).decode() for result in request.newest_first)
+    return next((found.group() for text in texts if (found := ADDRESS.search(text))), None)
+
+
+def missing_arguments(tool: OfferedTool, args: Mapping[str, Any]) -> list[str]:
+    return [name for name in tool.required if name not in args]
+
+
+_FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
+_KINDS = {"remember": "fact", "correction": "fact"}
+
+
+def extract_facts(request: str) -> str:
+    """Returns as JSON every sentence that states a fact; a correction supersedes the known fact most like it.
+
+    What the user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
+    """
+    given = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
+    facts = [
+        {
+            "content": _told(cued.sentence)[:MAX_CONTENT_CHARS],
+            "kind": _KINDS.get(cued.kind, cued.kind),
+            "supersedes": _most_like(cued.sentence, given["known"]) if cued.kind == "correction" else None,
+        }
+        for cued in cued_sentences(given["user_said"])
+        if _told(cued.sentence)
+    ]
+    return orjson.dumps({"facts": facts}).decode()
+
+
+def _told(sentence: str) -> str:
+    """Returns a sentence without what it asks for; empty if nothing is told."""
+    steps = list(takewhile(lambda part: not is_order(part), split_steps(sentence)))
+    if len(steps) == len(split_steps(sentence)):
+        return sentence
+    told = sentence[: sentence.find(steps[-1]) + len(steps[-1])] if steps else ""
+    return told if any(cued_sentences(told)) and significant_words(told) else ""
+
+
+def facts_in(notes: str) -> list[str]:
+    block = _FACTS.search(notes)
+    return [orjson.loads(line)["fact"] for line in block.group(1).splitlines()] if block else []
+
+
+def _most_like(sentence: str, known: list[dict[str, str]]) -> str | None:
+    words = set(significant_words(sentence))
+    shared = {fact["id"]: len(words.intersection(significant_words(fact["fact"]))) for fact in known}
+    best = max(shared, key=lambda memory_id: shared[memory_id], default=None)
+    return best if best and shared[best] else None

@@ -1,0 +1,369 @@
+"""Answers of the offline model: it picks a tool by its words, takes ids from earlier results, and offers a next step.
+
+Pure and deterministic. Words and sentences are `vocabulary.py`'s, plans `planning.py`'s.
+
+Results in words: a list as a numbered list with an offer, a text as it is, a failure with its reason. Pure.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import orjson
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import ToolCall as LangChainCall
+
+from segue.agent import prompts
+from segue.agent.prompts import message_and_instruction, notes_and_message
+from segue.around.offline.fill_arguments import Request, arguments_for, facts_in, missing_arguments
+from segue.around.offline.vocabulary import (
+    NAMING_ENDINGS,
+    NOUNS,
+    URL_ARGUMENTS,
+    VERBS,
+    OfferedTool,
+    ShownResult,
+    concepts,
+    entry,
+    follow_up,
+    found_sentence,
+    is_order,
+    name_words,
+    reply_language,
+    results_in,
+    sentence,
+    tool_for,
+)
+from segue.memory.fact_cues import may_state_facts
+from segue.plans.acknowledgement import classify
+from segue.plans.question import asked_in
+
+MAX_SHOWN_ITEMS = 10
+MAX_SHOWN_CHARS = 1500
+MAX_FIELDS = 4
+TEXT_KEYS = ("body", "text", "content")
+
+
+def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) -> str:
+    """Returns what a fresh result says, and an offer if there is a next step."""
+    value = result.value
+    if isinstance(value, dict) and value.get("status") == "failed" and "error" in value:
+        return sentence(language, "failed", error=value["error"])
+    items = _items(value)
+    if items is None:
+        return _text_of(value, language)
+    lines = [_found_line(result, items, language)]
+    lines += [f"{place}. {_item_line(item, language)}" for place, item in enumerate(items[:MAX_SHOWN_ITEMS], start=1)]
+    lines += ["…"] if _total(value, items) > MAX_SHOWN_ITEMS else []
+    tool = follow_up(result, tools)
+    names = result.names_for(tool) if tool else []
+    return "\n".join([*lines, *([sentence(language, f"offer_{_noun(result)}", name=names[0])] if names else [])])
+
+
+def brief(result: ShownResult, language: str) -> str:
+    items = _items(result.value)
+    if items is not None:
+        return _found_line(result, items, language).rstrip(":：")
+    return present(result, [], language).partition("\n")[0]
+
+
+def _found_line(result: ShownResult, items: Sequence[Any], language: str) -> str:
+    return found_sentence(language, noun=_noun(result), number=_total(result.value, items), query=result.query)
+
+
+def _noun(result: ShownResult) -> str:
+    return "email" if "email" in name_words(result.tool) else "thing"
+
+
+def _total(value: Any, items: Sequence[Any]) -> int:
+    total = value["total"] if isinstance(value, dict) and type(value.get("total")) is int else 0
+    return max(total, len(items))
+
+
+def _items(value: Any) -> list[Any] | None:
+    if isinstance(value, list):
+        return value
+    lists = [item for item in value.values() if isinstance(item, list)] if isinstance(value, dict) else []
+    return lists[0] if len(lists) == 1 else None
+
+
+def _item_line(item: Any, language: str) -> str:
+    if not isinstance(item, dict):
+        return str(item)[:200]
+    title = next((str(item[key]) for key in ("subject", "title", "name") if item.get(key)), "")
+    sender, date = str(item.get("from") or "").partition(" <")[0], str(item.get("date") or "")[:10]
+    comma = sentence(language, "comma")
+    shown = [part for part in (title, comma.join(filter(None, (sender, date)))) if part]
+    if not shown:
+        return comma.join(f"{key}: {_plain(leaf)}" for key, leaf in list(item.items())[:MAX_FIELDS])[:300]
+    name = next((str(item[key]) for key in _naming_keys(item) if item[key] not in (None, "", title)), "")
+    return (" — ".join(shown) + (f" ({name})" if name else "")).strip()[:300]
+
+
+def _naming_keys(item: dict[str, Any]) -> list[str]:
+    """Returns the keys of an item that name it, `id` first."""
+    naming = [key for key in item if key.casefold().endswith(NAMING_ENDINGS) or key in URL_ARGUMENTS]
+    return sorted(naming, key=lambda key: key != "id")
+
+
+def _text_of(value: Any, language: str) -> str:
+    if not isinstance(value, dict):
+        return _cut(str(value))
+    if {"local", "timezone"} <= value.keys():
+        date, _, time = str(value["local"]).partition("T")
+        return sentence(language, "time", date=date, time=time[:5], zone=value["timezone"])
+    heading = [str(value[key]) for key in ("subject", "title", "from") if value.get(key)]
+    heading += [str(value["date"])[:16].replace("T", " ")] if value.get("date") else []
+    body = next((str(value[key]) for key in TEXT_KEYS if value.get(key)), None)
+    if body is None:
+        return _cut("\n".join(f"{key}: {_plain(item)}" for key, item in value.items()))
+    return "\n\n".join(filter(None, (" — ".join(heading), _cut(body))))
+
+
+def _plain(leaf: Any) -> str:
+    return leaf if isinstance(leaf, str) else orjson.dumps(leaf).decode()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS].rstrip() + "…"
+
+
+LONGEST_READ = 1_000  # characters of each message
+_QUESTION = re.compile("[?？؟]")
+_SPELLED_OUT = re.compile(r"[\"“”«»「」]|\w\s*=")
+_CLAUSE_END = re.compile(r"[,;:.!，；：。！،؛]")
+_FIRST_CLAUSE = re.compile(r"^([^,;:.!，；。！،؛]{1,24})[,;:.!，；。！،؛]\s*(\S.*)$", re.DOTALL)
+_STEP = re.compile(r"^Do step \d+ now: (.*)$", re.MULTILINE)
+_FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', re.MULTILINE)
+_NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
+# It needs none of these: results and facts are in its prompt, and facts are extracted after the turn.
+UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_memory"})
+
+
+@dataclass(frozen=True)
+class Talk:
+    """What a prompt shows of a conversation, and the tools that are offered with it.
+
+    The `messages` are without the engine's words: its `notes` on the turn and its `instruction` for the reply.
+    """
+
+    messages: Sequence[BaseMessage]
+    notes: str
+    instruction: str
+    tools: Sequence[OfferedTool]
+
+    @classmethod
+    def of(cls, messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> Self:
+        notes = instruction = ""
+        said: list[BaseMessage] = []
+        for message in messages:
+            if isinstance(message, HumanMessage):
+                noted, text = notes_and_message(message.text)
+                text, instruction = message_and_instruction(text)
+                text = text[:LONGEST_READ]
+                notes = noted or notes
+                said += [HumanMessage(text)] if text else []
+            else:
+                said.append(message)
+        return cls(said, notes, instruction, [tool for tool in tools if tool.name not in UNUSED_TOOLS])
+
+    @cached_property
+    def requests(self) -> list[str]:
+        return [str(message.content) for message in self.messages if isinstance(message, HumanMessage)]
+
+    @property
+    def message(self) -> str:
+        return self.requests[-1] if self.requests else ""
+
+    @cached_property
+    def language(self) -> str:
+        return reply_language(self.requests)
+
+    @cached_property
+    def newest_first(self) -> list[ShownResult]:
+        return results_in(self.messages)[::-1]
+
+    @cached_property
+    def last_answer(self) -> str:
+        return next((str(reply.content) for reply in reversed(self.messages) if isinstance(reply, AIMessage)), "")
+
+    @property
+    def fresh(self) -> int:
+        """How many results the conversation ends with."""
+        return next(
+            (at for at, message in enumerate(reversed(self.messages)) if not isinstance(message, ToolMessage)), 0
+        )
+
+    @property
+    def wants_web(self) -> bool:
+        return prompts.SEARCH_WANTED in self.notes
+
+    def request(self, text: str) -> Request:
+        return Request(text, self.newest_first, self.tools)
+
+    def say(self, key: str, **values: object) -> str:
+        return sentence(self.language, key, **values)
+
+    def listed(self, names: Sequence[str]) -> str:
+        return self.say("comma").join(names)
+
+
+def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIMessage:
+    """Returns the reply to a conversation: a call, or a text that presents fresh results."""
+    talk = Talk.of(messages, tools)
+    if prompts.CARRYING_OUT in talk.instruction and (step := _STEP.search(talk.instruction)):
+        return AIMessage(talk.say("no_tool_for_step", part=step.group(1)))
+    if prompts.CARRIED_OUT in talk.notes:
+        return _reply(talk, _account(talk))
+    if talk.fresh:
+        shown = (present(result, talk.tools, talk.language) for result in reversed(talk.newest_first[: talk.fresh]))
+        return _reply(talk, "\n\n".join(shown))
+    return _supplied(talk) or _answer_message(talk)
+
+
+def _answer_message(talk: Talk) -> AIMessage:
+    if classify(talk.message).verdict == "reject":
+        return _reply(talk, talk.say("declined"))
+    text, accepts = _without_yes(_without_ban(talk))
+    if accepts and (call := _accepted(talk, text)):
+        return call
+    return _act(talk, text or talk.message, accepting=accepts)
+
+
+def _without_ban(talk: Talk) -> str:
+    """Returns the message without its "don't search the web"."""
+    if prompts.SEARCH_FORBIDDEN not in talk.notes:
+        return talk.message
+    return ",".join(part for part in _CLAUSE_END.split(talk.message) if not {"search", "web"} & concepts(part)).strip()
+
+
+def _account(talk: Talk) -> str:
+    """Returns how a plan ended: what failed, what earlier steps gave in a line each, and the last result in full."""
+    since = max((at for at, message in enumerate(talk.messages) if isinstance(message, HumanMessage)), default=0)
+    results = results_in(talk.messages[since:])
+    said = [str(message.content) for message in talk.messages[since:] if isinstance(message, AIMessage)]
+    parts = [f"✓ {brief(result, talk.language)}" for result in results[:-1]]
+    parts += [present(results[-1], [], talk.language)] if results else []
+    parts += [text for text in said if text]
+    steps = (orjson.loads(line) for line in _FAILED_STEP.findall(talk.notes))
+    told = "\n".join(parts)
+    parts += [_failure(talk, step["error"]) for step in steps if step.get("error") and step["error"] not in told]
+    return "\n\n".join(parts) or talk.say("idle", tools=talk.listed(sorted(tool.name for tool in talk.tools)))
+
+
+def _failure(talk: Talk, error: str) -> str:
+    if not_found := _NOT_FOUND.fullmatch(error):
+        return talk.say("missing", arguments=not_found[1], tool=not_found[2])
+    return talk.say("failed", error=error)
+
+
+def _without_yes(message: str) -> tuple[str, bool]:
+    """Returns what a message asks for beside a yes, and whether it is one: `ok, read the second one`."""
+    if classify(message).verdict == "confirm":
+        return (message if concepts(message) & VERBS else ""), True
+    clauses = _FIRST_CLAUSE.match(message)
+    if clauses and classify(clauses.group(1)).verdict == "confirm" and is_order(clauses.group(2)):
+        return clauses.group(2), True
+    return message, False
+
+
+def _accepted(talk: Talk, text: str) -> AIMessage | None:
+    """Returns the call that the last answer offered; None if the yes names something else to do."""
+    request = talk.request(text)
+    for result in talk.newest_first:
+        tool = follow_up(result, talk.tools)
+        names = result.names_for(tool) if tool else []
+        if (
+            tool
+            and tool.opens
+            and names
+            and names[0] in (asked_in(talk.last_answer) or "")
+            and tool.does(concepts(text) & VERBS or frozenset({"read"}))
+        ):
+            named = arguments_for(tool, request).get(tool.opens) if text else None
+            return call_to(tool, {tool.opens: named or names[0]})
+    return None
+
+
+def _supplied(talk: Talk) -> AIMessage | None:
+    """Returns the call whose missing arguments the last answer asked for, if the message gives them."""
+    pattern = re.escape(talk.say("missing", tool="\0", arguments="\1"))
+    asked = re.match(pattern.replace("\0", r"(\S+)").replace("\1", r"(.+?)"), talk.last_answer)
+    tool = next((tool for tool in talk.tools if asked and tool.name == asked.group(1)), None)
+    said = talk.message.strip()
+    if asked is None or tool is None or _QUESTION.search(said) or classify(said).verdict != "none":
+        return None
+    if is_order(said) and tool_for(said, talk.newest_first, talk.tools) is not None:
+        return None
+    one_text = talk.say("comma") not in asked.group(2) and not tool.opens and not _SPELLED_OUT.search(said)
+    given = f'"{said}"' if one_text else said
+    args = arguments_for(tool, talk.request(f"{talk.requests[-2]} {given}"))
+    return None if missing_arguments(tool, args) else call_to(tool, args)
+
+
+def _act(talk: Talk, text: str, *, accepting: bool) -> AIMessage:
+    if "help" in concepts(text):
+        return _reply(talk, _help(talk))
+    tool = tool_for(text, talk.newest_first, talk.tools, web=talk.wants_web)
+    if tool is None:
+        return _reply(talk, _aside(talk, text, accepting=accepting))
+    request = talk.request(text)
+    args = arguments_for(tool, request)
+    missing = missing_arguments(tool, args)
+    if tool.opens in missing and (listing := _listing_for(tool, request)):
+        tool, args, missing = listing, arguments_for(listing, request), []
+    if missing and accepting:
+        return _reply(talk, talk.say("nothing_waiting"))
+    if missing:
+        return _reply(talk, talk.say("missing", tool=tool.name, arguments=talk.listed(missing)))
+    return call_to(tool, args)
+
+
+def _listing_for(tool: OfferedTool, request: Request) -> OfferedTool | None:
+    """Returns the tool that lists what another one is to open, if the message says what to look for."""
+    found = (
+        each
+        for each in request.tools
+        if each.only_looks and not each.opens and each.named & tool.named & concepts(request.text)
+        if not missing_arguments(each, args := arguments_for(each, request)) and (args or not each.query)
+    )
+    return next(found, None)
+
+
+def _aside(talk: Talk, text: str, *, accepting: bool) -> str:
+    """Returns what to say to a message that no tool fits."""
+    listed, facts = talk.listed(sorted(tool.name for tool in talk.tools)), facts_in(talk.notes)
+    if accepting:
+        return talk.say("welcome" if classify(talk.message).rule == "praise" else "nothing_waiting")
+    for aspect, key in (("thanks", "welcome"), ("bye", "bye")):
+        if aspect in concepts(text):
+            return talk.say(key)
+    if is_order(text) or concepts(text) & NOUNS:
+        return talk.say("no_tool", part=text.strip(), tools=listed)
+    if _QUESTION.search(text):
+        if facts:
+            return talk.say("known", facts="\n".join(f"- {fact}" for fact in facts))
+        return talk.say("unanswered", tools=listed)
+    return talk.say("noted") if may_state_facts(text) else talk.say("idle", tools=listed)
+
+
+def _help(talk: Talk) -> str:
+    """Returns the tools, a line each, and sentences that would use them."""
+    tools = sorted(talk.tools, key=lambda tool: tool.name)
+    lines = [f"- {tool.name}" + (f": {tool.about}" if tool.about else "") for tool in tools]
+    known: Mapping[str, Sequence[str]] = entry(talk.language, "try")
+    topics = frozenset().union(*(tool.named for tool in tools))
+    examples = [text for topic, texts in known.items() if topic in topics for text in texts]
+    other = [tool for tool in tools if tool.only_looks and not tool.required and not tool.named & known.keys()]
+    examples += [talk.say("use_tool", tool=tool.name) for tool in other[:2]]
+    return talk.say("help", tools="\n".join(lines), examples="\n".join(f"- {text}" for text in examples))
+
+
+def call_to(tool: OfferedTool, args: Mapping[str, Any]) -> AIMessage:
+    return AIMessage("", tool_calls=[LangChainCall(name=tool.name, args=dict(args), id="offline", type="tool_call")])
+
+
+def _reply(talk: Talk, text: str) -> AIMessage:
+    return AIMessage(f"{text}\n\n{talk.say('offline')}")

@@ -1,0 +1,388 @@
+"""The words of the offline model: what a text is about, in which language, and its own sentences in that language.
+
+Pure. Both are in `offline.toml`, the words of actions also in `actions.toml`. Knows nothing of tools and messages.
+
+Tools as a prompt offers them, and results as it shows them: what each is about, by its words. Pure.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from typing import Any, Self
+
+import orjson
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from segue.language.detect_language import detect_language
+from segue.language.lexicon import load_toml
+from segue.language.utterance import fold
+from segue.models.untrusted import unfenced
+from segue.plans.acknowledgement import conversation_language
+from segue.plans.question import ACTIONS
+from segue.tools.summaries import identifiers
+
+_HAN = re.compile("[\u4e00-\u9fff]")
+# A comma or an "and"; what follows is a step of its own if it begins with a verb.
+_JOINER = re.compile(
+    r"\s*[,，、;；،]\s*(?:(?:and|e|ed|并且?)\s*)?|\s+(?:and|e|ed|y|et|und)\s+|并且?|\s+و(?=\w)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Synonyms:
+    """Words that mean one thing. Chinese ones are patterns found anywhere, all others are whole words or phrases."""
+
+    words: frozenset[str]
+    phrases: tuple[str, ...]
+    han: str
+
+    @classmethod
+    def of(cls, listed: Sequence[str]) -> Self:
+        han = sorted(filter(_HAN.search, listed), key=len, reverse=True)
+        spaced = [fold(word) for word in listed if not _HAN.search(word)]
+        phrases = tuple(f" {word} " for word in spaced if " " in word)
+        return cls(frozenset(word for word in spaced if " " not in word), phrases, "|".join(han))
+
+    def are_in(self, text: str, words: Iterable[str]) -> bool:
+        """Whether one of them is in a text; `words` are its `words_of`."""
+        if not self.words.isdisjoint(words) or (self.han and re.search(self.han, text)):
+            return True
+        line = f" {' '.join(words)} " if self.phrases else ""
+        return any(phrase in line for phrase in self.phrases)
+
+    def begin(self, word: str) -> bool:
+        return fold(word) in self.words or bool(self.han and re.match(self.han, word))
+
+
+def words_of(text: str) -> list[str]:
+    """Returns the folded words of a text; Chinese has no spaces and comes as one."""
+    return [fold(word) for word in re.findall(r"\w+", text)]
+
+
+_VOCABULARY: Mapping[str, Any] = load_toml("offline.toml", package="segue.around.offline")
+_SENTENCES: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
+_AMBIGUOUS = frozenset(map(fold, _VOCABULARY["ambiguous"]["words"]))
+VERBS = frozenset(_VOCABULARY["verbs"])
+NOUNS = frozenset(_VOCABULARY["nouns"])
+
+
+def _words_for(concept: str) -> Iterator[str]:
+    """Returns the words of `actions.toml` that a concept shares; a single Han character would mean too much."""
+    for lists, action in product(map(ACTIONS.shipped.__getitem__, _SENTENCES), _VOCABULARY["actions"].get(concept, ())):
+        for form in lists.forms(action):
+            word = form.replace(" ", "") if _HAN.search(form) else form
+            if len(word) > 1 and word not in _AMBIGUOUS:
+                yield word
+
+
+_CONCEPTS = {
+    concept: Synonyms.of([*listed, *_words_for(concept)])
+    for group in ("verbs", "nouns", "aspects")
+    for concept, listed in _VOCABULARY[group].items()
+}
+_ORDINALS = {int(place): Synonyms.of(listed) for place, listed in _VOCABULARY["ordinals"].items()}
+_SEQUENCE = re.compile(
+    "|".join(
+        word if _HAN.search(word) else rf"(?:,\s*)?(?<!\w){re.escape(word)}(?!\w)"
+        for word in _VOCABULARY["sequence"]["words"]
+    ),
+    re.IGNORECASE,
+)
+_FILLER = Synonyms.of(_VOCABULARY["filler"]["words"])
+_SMALL = (_FILLER, _CONCEPTS["oldest"], *_ORDINALS.values())
+
+
+def concepts(text: str) -> frozenset[str]:
+    """Returns the concepts of `offline.toml` that a text speaks of."""
+    words = words_of(text)
+    return frozenset(concept for concept, synonyms in _CONCEPTS.items() if synonyms.are_in(text, words))
+
+
+def stems(text: str) -> frozenset[str]:
+    """Returns the telling words of a text without a plural s, to compare with the names of tools."""
+    kept = words_of(strip_words(text, VERBS))
+    return frozenset(re.sub(r"(?<=[^s])s$", "", re.sub("ies$", "y", word)) for word in kept if len(word) > 3)  # noqa: PLR2004
+
+
+def ordinal(text: str) -> int:
+    """Returns the place in a list that a text speaks of, from 0; 0 if it speaks of none."""
+    words = words_of(text)
+    return next((place for place, synonyms in _ORDINALS.items() if synonyms.are_in(text, words)), 0)
+
+
+def names_only_a_place(text: str) -> bool:
+    """Whether a text says which one of a list and nothing else: `and the second?`."""
+    words = words_of(text)
+    placed = any(synonyms.are_in(text, words) for synonyms in (*_ORDINALS.values(), _CONCEPTS["oldest"]))
+    return placed and not strip_words(text, ())
+
+
+def is_order(text: str) -> bool:
+    """Returns whether a text begins with something to be done: `please call my wife`, `voglio leggere …`."""
+    first = next((word for word in re.findall(r"\w+", _without(text, (_FILLER,)))), "")
+    return _CONCEPTS["ask"].begin(text.strip()) or any(_CONCEPTS[verb].begin(first) for verb in VERBS)
+
+
+def strip_words(text: str, dropped: Iterable[str]) -> str:
+    """Returns a text without the words of these concepts, ordinals and small words."""
+    return _without(text, (*_SMALL, *(_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS)))
+
+
+def _without(text: str, unwanted: Sequence[Synonyms]) -> str:
+    for pattern in sorted((part for each in unwanted for part in each.han.split("|") if part), key=len, reverse=True):
+        text = re.sub(pattern, " ", text)
+    for phrase in (phrase.strip() for each in unwanted for phrase in each.phrases):
+        text = re.sub(rf"(?<!\w){phrase}(?!\w)", " ", text, flags=re.IGNORECASE)
+    words = frozenset().union(*(each.words for each in unwanted))
+    kept = (word.strip("._-+") for word in re.findall(r"[\w@.+-]+", text))
+    return " ".join(word for word in kept if word and fold(word) not in words)
+
+
+def split_steps(text: str) -> list[str]:
+    """Returns the parts of a request, cut at every "then", and at every "and" and comma with a verb after it."""
+    pieces = (piece for each in _SEQUENCE.split(text) for piece in _split_joined(each))
+    return [part for part in (piece.strip(" ,.;:、，。；،") for piece in pieces) if part]
+
+
+def _split_joined(text: str) -> Iterator[str]:
+    start = 0
+    for joiner in _JOINER.finditer(text):
+        if is_order(text[joiner.end() :]):
+            yield text[start : joiner.start()]
+            start = joiner.end()
+    yield text[start:]
+
+
+def reply_language(messages: Sequence[str]) -> str:
+    """Returns the language of the newest message that shows one: `en`, `it`, `zh` or `ar`; `en` if none does."""
+    spoken = (text for text in reversed(messages) if detect_language(text, default="") in _SENTENCES)
+    return conversation_language(spoken) or "en"
+
+
+def sentence(language: str, key: str, **values: object) -> str:
+    """Returns a sentence of `offline.toml` with its values filled in."""
+    return str(_SENTENCES[language][key]).format(**values)
+
+
+def entry(language: str, key: str) -> Mapping[str, Any]:
+    """Returns a table of `offline.toml`: texts by concept."""
+    found: Mapping[str, Any] = _SENTENCES[language][key]
+    return found
+
+
+def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
+    """Returns the sentence that says how many things were found."""
+    about = sentence(language, "about", query=query) if query else ""
+    if not number:
+        return sentence(language, "nothing_found", about=about)
+    forms = _SENTENCES[language]["nouns"].get(noun, _SENTENCES[language]["nouns"]["thing"])
+    return sentence(language, "found", things=_counted(number, forms), about=about)
+
+
+def _counted(number: int, forms: Sequence[str]) -> str:
+    # The forms are for one, two, a few (as Arabic counts) and many; a language with fewer has its last for the rest.
+    place = number - 1 if number <= 2 else 2 if 3 <= number % 100 <= 10 else 3  # noqa: PLR2004 (Arabic grammar)
+    return forms[min(place, len(forms) - 1)].format(n=number)
+
+
+URL = re.compile(r"https?://[^\s\"'<>）」»]+")
+FILE = re.compile(r"(?<![\w@])[\w./~-]{0,100}\w\.[A-Za-z]\w{0,4}(?!\w)")
+QUERY_ARGUMENTS = ("query", "q", "search", "keywords", "text")
+URL_ARGUMENTS = ("url", "uri", "link")
+NAMING_ENDINGS = ("id", "key", "sku", "code", "number", "path", "file", "filename", "file_name", "slug")
+KEPT_WORDS = 4096  # of so many names and descriptions of tools: to find them takes milliseconds
+_COUNTED = re.compile(r"(?:^|— )(?:\d+ of )?(\d+) \w")  # as `tools/summaries.py` says it
+WEB_SEARCH = "web_search"
+LOOKS = frozenset({"search", "read"})  # the verbs that change nothing
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool as the prompt offers it. `named` and `described` are the concepts and words of its name and description.
+
+    `query` names the argument that says what to search for, if it has one.
+    """
+
+    name: str
+    named: frozenset[str]
+    described: frozenset[str]
+    required: tuple[str, ...]
+    query: str | None
+    properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    about: str = ""
+
+    @property
+    def opens(self) -> str | None:
+        """The name of its one required argument, if that is an id, a path or an address."""
+        only = self.required[0] if len(self.required) == 1 else ""
+        return only if only.casefold().endswith(NAMING_ENDINGS) or only in URL_ARGUMENTS else None
+
+    @property
+    def verbs(self) -> frozenset[str]:
+        """What it does, by its name, or else by its description."""
+        return (self.named & VERBS) or (self.described & VERBS)
+
+    @property
+    def only_looks(self) -> bool:
+        return self.verbs <= LOOKS
+
+    @property
+    def short_name(self) -> str:
+        return self.name.removeprefix("mcp_")
+
+    def does(self, verbs: frozenset[str]) -> bool:
+        """Whether it can do one of these things; if nothing is named, whether it only looks."""
+        if not verbs:
+            return self.only_looks
+        return not self.verbs or bool(verbs & self.verbs) or (self.only_looks and not verbs.isdisjoint(LOOKS))
+
+
+@dataclass(frozen=True, slots=True)
+class ShownResult:
+    """A result in the prompt: the tool's own answer in the turn it was made, a reference in later turns."""
+
+    tool: str
+    args: Mapping[str, Any]
+    value: Any
+
+    @property
+    def query(self) -> str:
+        return next((str(self.args[name]) for name in QUERY_ARGUMENTS if self.args.get(name)), "")
+
+    @property
+    def nouns(self) -> frozenset[str]:
+        return name_words(self.tool) - VERBS
+
+    @property
+    def total(self) -> int:
+        """How many things it says were found, also if it shows fewer; 0 if it does not say."""
+        match self.value:
+            case {"tool_call_id": _, "summary": str(summary)}:
+                counted = _COUNTED.search(summary)
+                return int(counted.group(1)) if counted else 0
+            case {"total": int(total)}:
+                return total
+            case dict() as value:
+                return max((len(item) for item in value.values() if isinstance(item, list)), default=0)
+            case _:
+                return len(self.value) if isinstance(self.value, list) else 0
+
+    def names_for(self, tool: OfferedTool) -> list[str]:
+        """Returns the ids or addresses in it that a tool could open, in order."""
+        reference = isinstance(self.value, dict) and "tool_call_id" in self.value and "identifiers" in self.value
+        found = self.value["identifiers"] if reference else identifiers(self.value)
+        return [text for text in found if (URL.match(text) is not None) == (tool.opens in URL_ARGUMENTS)]
+
+
+def offered_tool(function: Mapping[str, Any]) -> OfferedTool:
+    schema, name = function["parameters"], function["name"]
+    about = str(function.get("description") or "").strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    properties = schema.get("properties", {})
+    query = next((name for name in QUERY_ARGUMENTS if name in properties), None)
+    named = name_words(name)
+    described = described_words(about) - named
+    return OfferedTool(name, named, described, tuple(schema.get("required", ())), query, properties, about)
+
+
+@lru_cache(maxsize=KEPT_WORDS)
+def name_words(tool_name: str) -> frozenset[str]:
+    """Returns the concepts and words that a tool's name is made of: `mcp_listOrders` gives search and order."""
+    spoken = re.sub("(?<=[a-z])(?=[A-Z])", " ", re.sub("[_.:/-]", " ", tool_name.removeprefix("mcp_")))
+    return (concepts(spoken) & (VERBS | NOUNS)) | stems(spoken)
+
+
+@lru_cache(maxsize=KEPT_WORDS)
+def described_words(text: str) -> frozenset[str]:
+    return (concepts(text) & (VERBS | NOUNS)) | stems(text)
+
+
+def follow_up(
+    result: ShownResult, tools: Sequence[OfferedTool], verbs: frozenset[str] = frozenset({"read"})
+) -> OfferedTool | None:
+    """Returns the tool that does this with the things a result lists: it shares a noun and needs only a name."""
+    fitting = [
+        tool
+        for tool in tools
+        if tool.opens and tool.name != result.tool and result.nouns & tool.named and tool.does(verbs)
+    ]
+    return min(fitting, key=lambda tool: (not verbs & tool.named, tool.name), default=None)
+
+
+def called_by_name(message: str, tools: Sequence[OfferedTool]) -> OfferedTool | None:
+    """Returns the tool whose name is in the message, with or without its prefix."""
+    lowered = message.lower()
+    spoken = [
+        tool
+        for tool in tools
+        for name in {tool.name, tool.short_name}
+        if name.lower() in lowered
+        and (not name.isalpha() or "use" in concepts(message))
+        and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", message, re.IGNORECASE | re.ASCII)
+    ]
+    return max(spoken, key=lambda tool: len(tool.name), default=None)
+
+
+def tool_for(
+    message: str, newest_first: Sequence[ShownResult], tools: Sequence[OfferedTool], *, web: bool = False
+) -> OfferedTool | None:
+    """Returns the tool that shares most words with the message and does what it asks for, or follows the last result.
+
+    The web is searched only if the message says so, or if `web` is wanted and nothing else fits.
+    """
+    if (named := called_by_name(message, tools)) is not None:
+        return named
+    if URL.search(message):
+        return next((tool for tool in tools if tool.opens in URL_ARGUMENTS), None)
+    spoken = concepts(message)
+    verbs = (spoken & VERBS) | ({"send"} if "reply" in spoken else set())
+    wanted = (spoken & NOUNS) | stems(message) | ({"file"} if FILE.search(message) else set())
+    verbs |= {"read"} if names_only_a_place(message) else set()
+    doing = [tool for tool in tools if tool.does(verbs)]
+    able = [tool for tool in doing if _may_be_meant(tool, spoken)]
+    fitting = [tool for tool in able if wanted & tool.named or (wanted & tool.described and verbs & tool.verbs)]
+    if not fitting and FILE.search(message):
+        return None
+    others = bool(spoken & NOUNS and verbs - {"search"})  # it is about things that no tool is for
+    if not fitting and verbs - {"search"} and not others:
+        fitting = [tool for result in newest_first if (tool := follow_up(result, doing, verbs))][:1]
+    if not fitting and not others:
+        alone = [tool for tool in able if verbs & tool.verbs]
+        # What opens one thing among many opens what was listed, or nothing.
+        fitting = alone if len(alone) == 1 and not (alone[0].opens and newest_first) else []
+    if not fitting and web:
+        fitting = [tool for tool in tools if tool.name == WEB_SEARCH]
+    first = next((found for word in message.split() if (found := concepts(word) & VERBS)), frozenset())
+    return max(fitting, key=lambda tool: _fit(tool, wanted, verbs, first), default=None)
+
+
+def _may_be_meant(tool: OfferedTool, spoken: frozenset[str]) -> bool:
+    """The web has to be named to be searched, and a page to be opened without its address."""
+    if tool.name == WEB_SEARCH:
+        return "web" in spoken
+    return tool.opens not in URL_ARGUMENTS or "page" in spoken
+
+
+def _fit(
+    tool: OfferedTool, wanted: frozenset[str], verbs: frozenset[str], first: frozenset[str]
+) -> tuple[int, bool, bool, int]:
+    shared = 3 * len(wanted & tool.named) + 2 * len(verbs & tool.verbs) + len(wanted & tool.described)
+    return shared, bool(first & tool.verbs), tool.query is not None, -len(tool.named - wanted - verbs)
+
+
+def results_in(messages: Sequence[BaseMessage]) -> list[ShownResult]:
+    """Returns the results in a conversation, oldest first."""
+    calls = {call["id"]: call for reply in messages if isinstance(reply, AIMessage) for call in reply.tool_calls}
+    return [
+        ShownResult(call["name"], call["args"], _parsed(unfenced(str(message.content))))
+        for message in messages
+        if isinstance(message, ToolMessage) and (call := calls.get(message.tool_call_id))
+    ]
+
+
+def _parsed(content: str) -> Any:
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return content

@@ -1,0 +1,284 @@
+"""The servers that a replayed service uses: an OpenAI-compatible model and an MCP server, answering from a recording.
+
+One turn plays at a time. A request that the recording cannot answer gets an error and is kept as a fault.
+
+The model in one recorded turn: it answers each request of the service from the recording. Pure.
+
+A recording holds the outcome of a turn and not its requests (docs/replay.md), so the kind of a request decides.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from mcp.server.lowlevel import Server
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from segue.agent.prompts import in_own_words
+from segue.around.replay.requests import invalid_history, invalid_tools, kind_of_request
+from segue.domain.recording import RecordedCall, RecordedPlan, RecordedStep, RecordedTool, RecordedTurn, Round
+from segue.domain.tool import canonical_args
+from segue.models.normal_form import CARRY_ON, short_id
+
+NOT_STARTED = frozenset({"pending", "skipped"})
+STARTED = frozenset({"running", "complete", "failed", "unknown"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """A text, and tool calls: names and arguments."""
+
+    text: str = ""
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+
+
+@dataclass(slots=True)
+class FakeModel:
+    """`before` is the plan at the start of the turn, or None if the turn made the plan."""
+
+    turn: RecordedTurn
+    before: RecordedPlan | None
+    rounds: list[Round] = field(init=False)
+    texts: list[str] = field(init=False)
+    filled: set[int] = field(default_factory=set)
+    plan_given: bool = False
+
+    def __post_init__(self) -> None:
+        self.rounds = [each for each in self.turn.rounds if each.by == "model"]
+        self.texts = [each.text for each in self.turn.rounds if each.by == "plan" and not each.calls]
+
+    def answer(self, request: Mapping[str, Any]) -> ModelReply | None:
+        """Returns None if the recording holds no answer."""
+        reply: ModelReply | None
+        match kind_of_request(request):
+            case "plan":
+                reply = self._plan()
+            case "amendment":
+                reply = ModelReply(_steps_text(self._amended()))
+            case "reading":
+                reply = ModelReply(orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
+            case "arguments":
+                reply = self._arguments(request["tools"][0]["function"]["name"])
+            case "step":
+                reply = ModelReply(self.texts.pop(0)) if self.texts else None
+            case "loop":
+                reply = self._next_round()
+            case "other":
+                reply = ModelReply("{}")
+        return reply
+
+    @property
+    def _made(self) -> tuple[RecordedStep, ...]:
+        """The steps of the plan that this turn has made."""
+        made = self.turn.plan
+        return made.steps if made and (self.before is None or self.before.number != made.number) else ()
+
+    def _plan(self) -> ModelReply:
+        """A plan of calls that had to wait came from the loop; `_next_round` makes it again."""
+        first = next((each.by for each in self.turn.rounds if each.by != "search"), None)
+        came_from_loop = bool(self.turn.said) or first in ("model", "user")
+        self.plan_given = bool(self._made) and not came_from_loop
+        return ModelReply(_steps_text(self._made if self.plan_given else ()))
+
+    def _amended(self) -> tuple[RecordedStep, ...]:
+        plan = self.turn.plan
+        if plan is None or self.before is None or plan.version == self.before.version:
+            return ()
+        return plan.steps[sum(step.status in STARTED for step in self.before.steps) :]
+
+    def _arguments(self, tool: str) -> ModelReply | None:
+        for step in self.turn.plan.steps if self.turn.plan else ():
+            if step.tool == tool and step.args is not None and self._starts(step) and step.id not in self.filled:
+                self.filled.add(step.id)
+                return ModelReply(calls=((tool, step.args),))
+        return None
+
+    def _starts(self, step: RecordedStep) -> bool:
+        earlier = [each for each in self.before.steps if each.id == step.id] if self.before else []
+        return step.status not in NOT_STARTED and all(each.status not in STARTED for each in earlier)
+
+    def _next_round(self) -> ModelReply | None:
+        if self.rounds:
+            recorded = self.rounds.pop(0)
+            return ModelReply(recorded.text, tuple((call.tool, call.args) for call in recorded.calls))
+        if self._made and not self.plan_given:
+            self.plan_given = True
+            return ModelReply(self.turn.said or "", tuple((step.tool or "", step.args or {}) for step in self._made))
+        return self._answer()
+
+    def _answer(self) -> ModelReply | None:
+        text = self.turn.answer if self.turn.said is None else self.turn.said
+        return ModelReply(text) if text else None
+
+
+def _steps_text(steps: tuple[RecordedStep, ...]) -> str:
+    drafted = [
+        step.model_dump(include={"id", "description", "tool", "args", "requires_confirmation"}) for step in steps
+    ]
+    return orjson.dumps({"steps": drafted}).decode()
+
+
+RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
+NOT_RECORDED = "This call was not recorded, so that it has no result."
+HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
+USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+@dataclass(slots=True)
+class TurnPlayback:
+    """A turn while it is played. `sent` are the user's messages up to now; `earlier` are ids of calls whose results
+    the model must be shown; `say` sends a message to the turn that runs.
+    """
+
+    model: FakeModel
+    sent: tuple[str, ...]
+    earlier: tuple[str, ...]
+    say: Callable[[str], Awaitable[None]] | None = None
+    calls: list[RecordedCall] = field(init=False)
+    steers: list[tuple[int, str]] = field(init=False)
+    faults: list[str] = field(default_factory=list)
+    requests: int = 0
+
+    def __post_init__(self) -> None:
+        self.calls = list(self.model.turn.calls)
+        self.steers = list(self.model.turn.steers)
+
+    async def steer(self) -> None:
+        """Sends what the user said by now. The turn reads it at its next boundary: it has to be about to reach one."""
+        made = len(self.model.turn.calls) - len(self.calls)
+        while self.say and self.steers and self.steers[0][0] <= made:
+            _, text = self.steers.pop(0)
+            self.sent += (text.strip(),)
+            await self.say(text)
+
+
+@dataclass(slots=True)
+class FakeServers:
+    """`known` are calls that the tools answer whenever they are asked, for a real model; then there is no `turn`."""
+
+    tools: tuple[RecordedTool, ...]
+    turn: TurnPlayback | None = None
+    known: tuple[RecordedCall, ...] = ()
+
+    def app(self, host: str) -> Starlette:
+        """Serves `/v1/chat/completions` and `/mcp`, stateless: a killed service leaves nothing behind."""
+        server = Server("replay", on_list_tools=self._list_tools, on_call_tool=self._call_tool)
+        model = Route("/v1/chat/completions", self._complete, methods=["POST"])
+        return server.streamable_http_app(
+            stateless_http=True, json_response=True, host=host, custom_starlette_routes=[model]
+        )
+
+    async def _complete(self, request: Request) -> Response:
+        body = orjson.loads(await request.body())
+        kind = kind_of_request(body)
+        playback = self.turn
+        if playback is None or kind == "other":
+            return _completion(ModelReply("{}"), stream=bool(body.get("stream")))
+        playback.requests += 1
+        playback.faults += _faults(body, playback)
+        reply = playback.model.answer(body)
+        if reply is not None:
+            if reply.calls or kind == "step":
+                await playback.steer()
+            return _completion(reply, stream=bool(body.get("stream")))
+        if playback.model.turn.status == "completed":
+            playback.faults.append(f"the model was asked for more than was recorded ({kind})")
+        return Response('{"error": {"message": "nothing is recorded"}}', 400, media_type="application/json")
+
+    async def _list_tools(self, *_: object) -> ListToolsResult:
+        return ListToolsResult(tools=[_definition(tool) for tool in self.tools])
+
+    async def _call_tool(self, _: object, params: CallToolRequestParams) -> CallToolResult:
+        playback, args = self.turn, canonical_args(params.arguments or {})
+        calls = self.known if playback is None else playback.calls
+        call = next((each for each in calls if (each.tool, canonical_args(each.args)) == (params.name, args)), None)
+        if playback is None:
+            return _error(NOT_RECORDED) if call is None else _result(call)
+        if call is None:
+            playback.faults.append(f"{params.name} was called with {args}, which is not recorded for this turn")
+            return _error(NOT_RECORDED)
+        playback.calls.remove(call)
+        await playback.steer()
+        return _result(call)
+
+
+def _faults(body: dict[str, Any], playback: TurnPlayback) -> Iterable[str]:
+    """Yields what is wrong with what the model is sent."""
+    messages = body["messages"]
+    if invalid := invalid_history(messages) or invalid_tools(body.get("tools", ())):
+        yield f"an invalid request: {invalid}"
+    said = (
+        in_own_words(message["content"])
+        for message in messages
+        if message["role"] == "user" and message["content"] != CARRY_ON
+    )
+    users = tuple(filter(None, said))
+    if users != playback.sent[-len(users) :]:
+        yield "the user's messages in the request are not the last ones sent, each once"
+    text = orjson.dumps(messages).decode()
+    if missing := [call_id for call_id in playback.earlier if call_id not in text and short_id(call_id) not in text]:
+        yield f"results of earlier turns the model cannot see: {', '.join(missing)}"
+
+
+def _definition(tool: RecordedTool) -> Tool:
+    return Tool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=tool.input_schema,
+        output_schema=RESULT_SCHEMA,
+        annotations=ToolAnnotations(
+            read_only_hint=tool.effect == "read_only",
+            destructive_hint=tool.effect == "destructive",
+            idempotent_hint=tool.idempotent,
+        ),
+    )
+
+
+def _result(call: RecordedCall) -> CallToolResult:
+    """A failure that stood in the tool's result is returned as that result, where the service finds it again."""
+    if call.status != "succeeded" and call.result is None:
+        return _error(call.error or f"{call.tool} failed.")
+    return CallToolResult(content=[], structured_content={"result": call.result})
+
+
+def _error(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+
+
+def _completion(reply: ModelReply, *, stream: bool) -> Response:
+    calls = [
+        {
+            "index": index,
+            "id": f"call_{index}",
+            "type": "function",
+            "function": {"name": name, "arguments": orjson.dumps(args).decode()},
+        }
+        for index, (name, args) in enumerate(reply.calls)
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+    if calls:
+        message["tool_calls"] = calls
+    reason = "tool_calls" if calls else "stop"
+    if not stream:
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        body = {**HEAD, "object": "chat.completion", "choices": [choice], "usage": USAGE}
+        return Response(orjson.dumps(body), media_type="application/json")
+    pieces: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": message, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]},
+        {"choices": [], "usage": USAGE},
+    ]
+    shown = [orjson.dumps({**HEAD, "object": "chat.completion.chunk", **piece}).decode() for piece in pieces]
+    return Response("".join(f"data: {each}\n\n" for each in [*shown, "[DONE]"]), media_type="text/event-stream")

@@ -1,0 +1,230 @@
+"""Runs a replay: reads the files, starts the fake servers, plays on its own service or a given one, and reports."""
+
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from segue.around.embedded.service_process import OwnService, server_urls
+from segue.around.replay.fakes import FakeServers
+from segue.around.replay.play import (
+    RESULTS_IN_VIEW,
+    TURN_TIMEOUT_S,
+    CannotPlay,
+    Playback,
+    RealModel,
+    ReplayConfig,
+    delete_sessions,
+    play,
+    replay_config,
+    wait_until_ready,
+)
+from segue.around.replay.requests import usage_line
+from segue.domain.errors import AppError
+from segue.domain.recording import BrokenRecording, Recording, read_recording
+
+LOOPBACK = "127.0.0.1"
+INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenService:
+    """A running service, and the address for the fake servers. `note` is given the settings that the service needs."""
+
+    url: str
+    api_key: str | None
+    address: tuple[str, int]
+    note: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    playbacks: list[Playback]
+    restarts: int
+
+    @property
+    def differs(self) -> bool:
+        return any(playback.differences for playback in self.playbacks)
+
+    def as_json(self) -> dict[str, Any]:
+        recordings = [_summary(playback) for playback in self.playbacks]
+        return {"differs": self.differs, "restarts": self.restarts, "recordings": recordings}
+
+    def lines(self) -> Iterable[str]:
+        for playback in self.playbacks:
+            if playback.differences:
+                yield f"{playback.name} (session {playback.session_id})"
+                yield from (f"  {line}" for each in playback.differences for line in str(each).splitlines())
+            for number, (recorded, played) in enumerate(playback.usage, start=1):
+                yield f"{playback.name} turn {number}: {usage_line(played)}; recorded: {usage_line(recorded)}"
+        same = sum(not playback.differences for playback in self.playbacks)
+        turns, calls, requests = (
+            sum(_summary(playback)[counted] for playback in self.playbacks)
+            for counted in ("turns", "calls", "requests")
+        )
+        yield (
+            f"{same} of {len(self.playbacks)} as recorded: {turns} turns, {calls} tool calls, "
+            f"{requests} requests to the model, {self.restarts} restarts"
+        )
+
+
+async def replay(
+    files: Iterable[Path],
+    *,
+    given: GivenService | None = None,
+    restarting: bool = False,
+    results_in_view: int = RESULTS_IN_VIEW,
+    model: RealModel | None = None,
+) -> ReplayReport:
+    """Plays on the given service, or on its own one, killed after each turn if `restarting`. Raises CannotPlay.
+
+    `model` is asked in place of the recording.
+    """
+    recordings = {str(file): _read(file) for file in files}
+    config = replace(replay_config(recordings, model), results_in_view=results_in_view)
+    playbacks = [Playback(name, recording) for name, recording in recordings.items()]
+    with _ending_on_sigterm():
+        if given is None:
+            return await _on_own_service(config, playbacks, restarting=restarting)
+        return await _on_given_service(config, playbacks, given)
+
+
+async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, restarting: bool) -> ReplayReport:
+    servers = FakeServers(config.tools)
+    async with _serving(servers, (LOOPBACK, 0)) as base_url:
+        try:
+            running = _own_service(config, base_url)
+            async with running as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
+                restarts = 0
+
+                def check() -> None:
+                    if service.has_ended:
+                        raise CannotPlay(f"The service has stopped. Its log ends so:\n{service.log_end()}")
+
+                async def restart() -> None:
+                    nonlocal restarts
+                    await asyncio.to_thread(service.kill)
+                    restarts += 1
+                    service.start()
+                    await wait_until_ready(client, config, check)
+
+                await wait_until_ready(client, config, check)
+                again = restart if restarting else None
+                await play(client, servers, playbacks, config, restart=again)
+                return ReplayReport(playbacks, restarts)
+        except AppError as error:
+            raise CannotPlay(error.detail) from error
+        except httpx2.TransportError as error:
+            raise CannotPlay(f"The service was lost on the way ({type(error).__name__}).") from error
+
+
+@asynccontextmanager
+async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[OwnService]:
+    """Yields a started service with none of the caller's settings. Its stores survive it when it is killed."""
+    with tempfile.TemporaryDirectory(prefix="segue-replay-") as name:
+        folder = Path(name)
+        (folder / "mcp.json").write_text(config.mcp_config(base_url), "utf-8")
+        async with server_urls(None, None, folder / "data", fast=True) as urls:
+            environment = {variable: os.environ[variable] for variable in INHERITED if variable in os.environ}
+            environment |= {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url, "MCP_CONFIG": "mcp.json"}
+            environment |= config.environment(base_url)
+            service = OwnService(folder / "service.log", environment, folder=folder)
+            try:
+                service.start()
+                yield service
+            finally:
+                await asyncio.to_thread(service.stop)
+
+
+async def _on_given_service(config: ReplayConfig, playbacks: list[Playback], given: GivenService) -> ReplayReport:
+    servers = FakeServers(config.tools)
+    headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
+    async with (
+        _serving(servers, given.address) as base_url,
+        httpx2.AsyncClient(base_url=given.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
+    ):
+        settings = [f"{name}={value}" for name, value in config.environment(base_url).items()]
+        given.note("\n".join([f"For {given.url}, in its environment:", *settings, "and as its mcp.json:"]))
+        given.note(config.mcp_config(base_url))
+        try:
+            await wait_until_ready(client, config, lambda: None)
+            await play(client, servers, playbacks, config)
+            await delete_sessions(client, playbacks)
+        except httpx2.TransportError as error:
+            raise CannotPlay(f"{given.url} was lost on the way ({type(error).__name__}).") from error
+        return ReplayReport(playbacks, 0)
+
+
+def _read(file: Path) -> Recording:
+    try:
+        return read_recording(file.read_bytes())
+    except OSError as error:
+        raise CannotPlay(f"{file} cannot be read: {error.strerror}.") from error
+    except BrokenRecording as error:
+        raise CannotPlay(f"{file} cannot be played: {error}.") from error
+
+
+def _summary(playback: Playback) -> dict[str, Any]:
+    return {
+        "file": playback.name,
+        "session_id": playback.session_id,
+        "turns": len(playback.recording.turns),
+        "calls": playback.calls,
+        "arrived": playback.arrived,
+        "requests": playback.requests,
+        "usage": [
+            {"recorded": recorded and recorded.model_dump(), "played": played and played.model_dump()}
+            for recorded, played in playback.usage
+        ],
+        "differences": [asdict(difference) for difference in playback.differences],
+    }
+
+
+class _SignallessServer(uvicorn.Server):
+    """Leaves signals to the replay, which stops it."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # a generator in uvicorn
+        return nullcontext()
+
+
+@asynccontextmanager
+async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncIterator[str]:
+    """Yields the base URL of the servers. Raises CannotPlay if the address is taken."""
+    try:
+        listener = socket.create_server(address)
+    except OSError as error:
+        raise CannotPlay(f"The replay cannot listen at {address[0]}:{address[1]}: {error.strerror}.") from error
+    host, port = listener.getsockname()[:2]
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    config = uvicorn.Config(
+        servers.app(host), log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
+    )
+    server = _SignallessServer(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="fake servers")
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the replay like Ctrl-C: it stops its service and its stores."""
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    if task is not None:
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

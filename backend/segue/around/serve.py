@@ -1,0 +1,190 @@
+"""`segue serve` and `segue worker`: the processes that stay."""
+
+import asyncio
+import errno
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, cast
+
+import typer
+import uvicorn
+import uvloop
+
+from segue.agents_config import declared_agents, tools_before_start
+from segue.api.connection import TimedConnection
+from segue.api.deps import Services
+from segue.around.terminal import refusal, settings_with
+from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.limits_from_settings import SHUTDOWN_SHARE
+from segue.main import create_app, run_worker
+from segue.mcp.mcp_config import read_mcp_config
+from segue.secret_files import read_secrets
+from segue.turns.snapshot import Agents
+
+REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
+STARTUP_FAILURE = 3
+GARBAGE_THRESHOLDS = 5_000, 5, 5  # objects made, then collections of the next younger generation
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            services: Services = self.lifespan.state["services"]
+            reload_on_hangup(services.agents)
+        _keep_modules_from_the_garbage_collector()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the turns first, so that the requests that wait for one get its answer, or hear that it goes on."""
+        services: Services = self.lifespan.state["services"]
+        leaving = asyncio.create_task(services.turns.leave(), name="leaving")
+        await super().shutdown(sockets)
+        await leaving
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [HOST]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [PORT]")] = None,
+    fd: Annotated[int | None, typer.Option(help="A bound TCP socket to listen on instead, by its descriptor.")] = None,
+    *,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the turns to `segue worker`.")] = False,
+) -> None:
+    """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
+    if fd is not None:
+        host, port = _address_of(fd)  # so that what a public address asks for is asked of it too
+    settings = _settings_with(host=host, port=port)
+    if fd is None:
+        _refuse_unusable_address(settings.host, settings.port)
+    try:
+        application = create_app(settings, takes_turns=not no_worker)
+    except AppError as error:
+        raise refusal(error.detail) from None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
+    config = uvicorn.Config(
+        application,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http=connections(settings),
+        ws="none",
+        timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # it takes fractions too
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(round(settings.shutdown_grace_s * REQUEST_SHARE), 1),
+    )
+    server = _Server(config)
+    with suppress(KeyboardInterrupt):
+        server.run(None if fd is None else [socket.socket(fileno=fd)])
+    if not server.started:
+        raise typer.Exit(code=STARTUP_FAILURE)
+
+
+def _settings_with(**flags: object) -> Settings:
+    """Also raises typer.Exit if the file of MCP servers or that of agents is invalid, or named and not there."""
+    settings = settings_with(**flags)
+    path = settings.mcp_config
+    if path != Settings.model_fields["mcp_config"].default and not os.access(path, os.F_OK):
+        raise refusal(f"MCP_CONFIG={path} cannot be read. Correct it, or leave it out for no MCP servers.")
+    try:
+        read_mcp_config(path, read_secrets(settings.secrets_dir))
+        declared_agents(settings, tools_before_start(settings))
+    except AppError as error:
+        raise refusal(error.detail) from None
+    return settings
+
+
+def _address_of(fd: int) -> tuple[str, int]:
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as bound:
+        if bound.type == socket.SOCK_STREAM and bound.family in (socket.AF_INET, socket.AF_INET6):
+            host, port = bound.getsockname()[:2]
+            return host, port
+    raise refusal(f"--fd {fd} is no TCP socket that this process was given.")
+
+
+def _refuse_unusable_address(host: str, port: int) -> None:
+    """Says so before the stores start. uvicorn reports what else may be wrong with the address."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if text := _what_to_do_about(error, host, port):
+                raise refusal(text, code=STARTUP_FAILURE) from None
+
+
+def _what_to_do_about(error: OSError, host: str, port: int) -> str | None:
+    match error:
+        case OSError(errno=errno.EADDRINUSE):
+            return f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."
+        case OSError(errno=errno.EACCES):
+            return f"Port {port} on {host} is not for this account. Give one above 1023 with --port or PORT."
+        case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
+            return f"This machine has no address {host}. Give one that it has with --host or HOST."
+        case _:
+            return None
+
+
+def connections(settings: Settings) -> type[asyncio.Protocol]:
+    """Returns the protocol class of a connection. Connections get three quarters of the files the process may open:
+    the stores, the tools and the model need the rest. uvicorn's `limit_concurrency` would count idle connections too.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = sys.maxsize if files == resource.RLIM_INFINITY else files * 3 // 4
+    made = partial(TimedConnection, read_timeout_s=settings.request_read_timeout_s, max_connections=most)
+    return cast(type[asyncio.Protocol], made)
+
+
+def worker(
+    concurrency: Annotated[int | None, typer.Option(help="How many turns to run at once. [WORKER_CONCURRENCY]")] = None,
+) -> None:
+    """Runs turns that other processes accept, on the same stores."""
+    settings = _settings_with(worker_concurrency=concurrency)
+
+    def started(agents: Agents) -> None:
+        reload_on_hangup(agents)
+        _keep_modules_from_the_garbage_collector()
+        typer.echo("Waiting for turns.", err=True)
+
+    async def run() -> None:
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        await run_worker(settings, stopped, started)
+
+    try:
+        uvloop.run(run())
+    except AppError as error:
+        raise refusal(error.detail) from error
+
+
+def reload_on_hangup(agents: Agents) -> None:
+    """SIGHUP loads the agents anew. One that comes because the terminal was closed still ends the process."""
+    loop, on_terminal, loading = asyncio.get_running_loop(), os.isatty(0), set[asyncio.Task[None]]()
+
+    def hang_up() -> None:
+        if on_terminal and not os.isatty(0):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        task = loop.create_task(agents.reload_if_valid(), name="agents")
+        loading.add(task)
+        task.add_done_callback(loading.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
+
+
+def _keep_modules_from_the_garbage_collector() -> None:
+    """A full collection halted the process for 0.2 s, which was a fifth of the processor time of a turn.
+
+    Call it once everything has started: the lifespan imports the libraries that the settings need.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)

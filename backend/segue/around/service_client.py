@@ -1,0 +1,203 @@
+"""A client of the HTTP API for `segue chat`. An error of the service becomes one line that says what to do.
+
+`segue mcp serve` has a client of its own, and the errors from here.
+
+Knows the contract of the API, and nothing of the service or the terminal.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import httpx2
+
+from segue.domain.identity import is_loopback
+
+CONNECT_S = 5.0
+READ_S = 30.0  # a stream has a heartbeat every ten seconds
+PAGE = 200
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # between the attempts to continue a stream
+LAST_EVENTS = ("RUN_FINISHED", "RUN_ERROR")
+
+StreamEvent = dict[str, Any]
+
+WHAT_TO_DO: Mapping[int, str] = {
+    401: "Make a key with `segue keys create --user YOU` and give it as SEGUE_API_KEY or --api-key.",
+    404: "/new begins another conversation, /sessions lists yours.",
+}
+
+
+class Refused(Exception):
+    """The service answered with an error, or with nothing that is Segue's. The message is one line for a person."""
+
+    def __init__(self, line: str, *, status: int = 0, code: str = "") -> None:
+        super().__init__(line)
+        self.status = status
+        self.code = code
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same request may succeed in a moment."""
+        return self.status >= httpx2.codes.INTERNAL_SERVER_ERROR
+
+
+def client_options(url: str) -> dict[str, Any]:
+    proxied = not is_loopback(urlsplit(url).hostname or "")
+    return {"base_url": url, "timeout": httpx2.Timeout(READ_S, connect=CONNECT_S), "trust_env": proxied}
+
+
+def key_header(api_key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+class Api:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self.url = url
+        self._http = httpx2.Client(headers=key_header(api_key), **client_options(url))
+
+    def get(self, path: str, **params: Any) -> Any:
+        """Returns the body. Raises Refused."""
+        return self._request("GET", path, params=params)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Returns the body. Raises Refused."""
+        return self._request("POST", path, json=body)
+
+    def delete(self, path: str) -> None:
+        """Raises Refused."""
+        self._request("DELETE", path)
+
+    def all_items(self, path: str) -> list[Any]:
+        """Returns a whole list, read page by page. Raises Refused."""
+        items: list[Any] = []
+        after: dict[str, str] | None = {}
+        while after is not None:
+            page = self.get(path, limit=PAGE, **after)
+            items += page["items"]
+            after = {"cursor": page["next_cursor"]} if page["next_cursor"] else None
+        return items
+
+    def events(self, method: str, path: str, **request: Any) -> Iterator[tuple[int, StreamEvent]]:
+        """Yields the events of a stream with their ids. Raises Refused, and httpx2.TransportError if it is cut."""
+        with self._http.sse(path, method=method, max_event_size=None, **request) as source:
+            if source.response.is_error:
+                source.response.read()
+                raise refused(source.response)
+            for each in source:
+                yield int(each.id or 0), json.loads(each.data)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _request(self, method: str, path: str, **request: Any) -> Any:
+        try:
+            response = self._http.request(method, path, **request)
+            if response.is_error:
+                raise refused(response)
+            return response.json() if response.content else None
+        except httpx2.TransportError as error:
+            raise unreachable(self.url, error) from error
+        except ValueError as error:
+            raise not_segue(self.url) from error
+
+
+def refused(response: httpx2.Response, advice: Mapping[int, str] = WHAT_TO_DO) -> Refused:
+    """The error that a response is; `advice` is what to do, by its status."""
+    status = response.status_code
+    try:
+        problem = response.json()
+        title, detail, code = str(problem["title"]), str(problem["detail"]), str(problem["code"])
+    except (ValueError, KeyError, TypeError):
+        return Refused(f"The service answered {status} and did not say why. Is the URL right?", status=status)
+    return Refused(problem_line(title, detail, status=status, advice=advice), status=status, code=code)
+
+
+def problem_line(title: str, detail: str, *, status: int, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
+    """Returns what is wrong, and what to do about it if that is known."""
+    problem = detail if detail.startswith(title) else f"{title}: {detail}"
+    return " ".join(filter(None, (problem, advice.get(status))))
+
+
+def turn_problem(event: StreamEvent, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
+    """Returns the line of a RUN_ERROR."""
+    problem = event.get("metadata", {}).get("problem", {})
+    title, status = problem.get("title", "The turn failed"), problem.get("status", 0)
+    return problem_line(title, event["message"], status=status, advice=advice)
+
+
+def waiting_steps(plan: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Returns the steps that one yes is for."""
+    return [step for step in (plan or {}).get("steps", ()) if step["status"] == "waiting"]
+
+
+def waiting_step(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return next(iter(waiting_steps(plan)), None)
+
+
+def not_segue(url: str) -> Refused:
+    return Refused(f"What answers at {url} is not Segue. Is the URL right?")
+
+
+def unreachable(url: str, error: httpx2.TransportError) -> Refused:
+    return Refused(f"{url} cannot be reached ({type(error).__name__}). Does `segue serve` run there?", status=503)
+
+
+@dataclass(slots=True)
+class TurnStream:
+    """The events of one turn, up to its end. A stream that is cut continues after the last event.
+
+    A request to `path` with `body` begins the turn; with a `turn_id`, it has begun already.
+    """
+
+    api: Api
+    session_id: str
+    path: str = ""
+    body: dict[str, Any] | None = None
+    turn_id: str | None = None
+    on_lost: Callable[[], None] = lambda: None
+    _last_id: int = 0
+    _key: str = field(default_factory=lambda: str(uuid4()))
+
+    def events(self) -> Iterator[StreamEvent]:
+        """Ends with the terminal event. After an interrupt, call it again to read on.
+
+        Raises Refused, also if the service cannot be reached for half a minute.
+        """
+        failures = 0
+        while True:
+            try:
+                for event in self._new_events():
+                    failures = 0
+                    yield event
+                    if event["type"] in LAST_EVENTS:
+                        return
+                error = Refused("The stream ended before the turn did.", status=503)
+            except (httpx2.TransportError, Refused) as cut:
+                error = cut if isinstance(cut, Refused) else unreachable(self.api.url, cut)
+            if failures == len(PAUSES_S) or not error.is_temporary:
+                raise error
+            if failures == 1:
+                self.on_lost()
+            time.sleep(PAUSES_S[failures])
+            failures += 1
+
+    def cancel(self) -> None:
+        if self.turn_id is not None:
+            self.api.post(f"/sessions/{self.session_id}/turns/{self.turn_id}/cancel")
+
+    def _new_events(self) -> Iterator[StreamEvent]:
+        """The idempotency key makes a repeated request attach to the turn instead of beginning another one."""
+        if self.turn_id is None:
+            stream = self.api.events("POST", self.path, json=self.body, headers={"Idempotency-Key": self._key})
+        else:
+            path = f"/sessions/{self.session_id}/turns/{self.turn_id}/events"
+            stream = self.api.events("GET", path, headers={"Last-Event-ID": str(self._last_id)})
+        for event_id, event in stream:
+            if event_id > self._last_id:
+                self._last_id = event_id
+                self.turn_id = event.get("runId", self.turn_id)
+                yield event

@@ -1,0 +1,146 @@
+"""What all commands share: settings from flags and environment, refusals, and text that is safe to print.
+
+Knows no command.
+
+A file that a command writes: for this account only, and under its name only once all of it is on the disk.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from errno import EAGAIN, EEXIST
+from pathlib import Path
+from typing import IO, Annotated, Any, Final
+
+import structlog
+import typer
+from pydantic import ValidationError
+from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
+
+from segue.around.embedded.service_process import HOST
+from segue.config import Settings
+from segue.domain.identity import is_loopback
+from segue.log import configure_logging, never_log
+from segue.tools.summaries import shown_line
+
+MAX_LINE_CHARS = 200
+ALIKE: Final = 0.88  # AZURE_OPENAI_API_KEY and OPENAI_API_KEY_FILE are names of their own
+
+ServiceUrl = Annotated[str | None, typer.Option(envvar="SEGUE_URL", help="A running service. Otherwise HOST and PORT.")]
+ServiceKey = Annotated[
+    str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, where it asks for one.")
+]
+
+log = structlog.get_logger()
+
+# Control characters except tab and line feed, and those that change the direction of text. rich lets ESC through.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def settings_with(**flags: Any) -> Settings:
+    """Returns the settings; a flag wins over the environment. Configures the log.
+
+    Raises typer.Exit if a setting is invalid, and names each one.
+    """
+    try:
+        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise refusal("\n".join(_sentence(one) for one in error.errors())) from None
+    except (OSError, UnicodeError):
+        raise refusal("The environment and .env have to be UTF-8 text that you may read.") from None
+    never_log(settings.secrets)
+    configure_logging(level=settings.log_level, log_format=settings.log_format)
+    for name, meant in _misspelt().items():
+        log.warning("setting_unknown", name=name, did_you_mean=meant)
+    return settings
+
+
+def _misspelt() -> dict[str, str]:
+    """Returns the names in the environment and `.env` that are nearly a setting, each with that setting. Other programs
+    have theirs there too.
+    """
+    given = EnvSettingsSource(Settings).env_vars.keys() | DotEnvSettingsSource(Settings).env_vars.keys()
+    near = {
+        name: get_close_matches(name, Settings.model_fields, n=1, cutoff=ALIKE)
+        for name in sorted(given - Settings.model_fields.keys())
+    }
+    return {name.upper(): found[0].upper() for name, found in near.items() if found}
+
+
+def local_url(settings: Settings) -> str:
+    """Returns where the service of this machine answers, by its HOST and PORT."""
+    host = settings.host if is_loopback(settings.host) else HOST
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def service_url(given: str | None) -> str:
+    """Returns the URL of a running service, of this machine if none is given."""
+    check_url(given)
+    return (given or local_url(settings_with())).rstrip("/")
+
+
+def check_url(url: str | None) -> None:
+    """Raises typer.Exit for a --url of no service."""
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise refusal("--url begins with http:// or https://")
+
+
+def refusal(text: str, *, code: int = 2) -> typer.Exit:
+    """Prints what is wrong and what to do, and returns the exit for the caller to raise."""
+    typer.secho(text, err=True, fg=typer.colors.RED)
+    return typer.Exit(code=code)
+
+
+def printable(text: str) -> str:
+    """Returns the text without the characters that would do something to a terminal."""
+    return _CONTROL.sub("", text)
+
+
+def one_line(text: str) -> str:
+    """Returns text without line breaks, cut to a readable length; what it hides is written out."""
+    return shown_line(text, MAX_LINE_CHARS)
+
+
+def _sentence(error: Any) -> str:
+    """Returns a validation error without pydantic's "Value error" before a sentence of ours."""
+    name = ".".join(map(str, error["loc"])).upper()
+    text = (
+        str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"].replace("Input should", "should")
+    )
+    return f"{name}{': ' if name and text[0].isupper() else ' '}{text}".strip()
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Raises typer.Exit if it is there already, or cannot be written.
+
+    Until the block ends it is called `….part`; the next command to write this file takes over what a `kill -9` leaves.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                file.truncate(0)
+                os.fchmod(file.fileno(), 0o600)
+                _refuse_existing(path)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                part.rename(path)
+            finally:
+                part.unlink(missing_ok=True)
+    except OSError as error:
+        raise refusal(f"{path} cannot be written: {_why(error)}. Give the name of a new file.") from None
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise FileExistsError(EEXIST, os.strerror(EEXIST))
+
+
+def _why(error: OSError) -> str:
+    return "another command is writing it" if error.errno == EAGAIN else error.strerror or type(error).__name__

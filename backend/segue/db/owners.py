@@ -1,0 +1,348 @@
+"""Gives all that one user has to another: what was said before there were keys becomes the user's who has one now.
+
+Goes by the metadata of the tables, so that a table that is added later is covered. Works in small transactions beside
+the service, and goes on where one that was killed has stopped.
+
+Deletes and counts all data of a user: rows by their owner or session, Redis keys by the names in them.
+
+Goes by the metadata of the tables and the names of the keys, so that a table or key that is added later is covered.
+
+Reads all rows of a user, as JSON that PostgreSQL writes: nothing is parsed, and little is in memory at a time.
+
+Goes by the metadata of the tables as `erasure.py` does, so that what is exported and what is erased is the same.
+"""
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated
+
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Select,
+    Table,
+    Text,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db import redis
+from segue.db.engine import Database
+from segue.db.models import (
+    OPEN_TURNS,
+    api_keys,
+    attachments,
+    audit,
+    memories,
+    metadata,
+    sessions,
+    tool_results,
+    turns,
+    user_limits,
+)
+from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
+from segue.domain.doc import doc
+
+SESSIONS_AT_ONCE = 20
+ROWS_AT_ONCE = 500
+LOOK_AGAIN_S = 0.5
+MAX_RACES = 10
+ADOPTED = "adopt_user"
+
+OF_USERS = tuple(
+    (table, table.c[name]) for table in metadata.sorted_tables for name in ("owner", "actor") if name in table.c
+)
+IS_OPEN = turns.c.status.in_(OPEN_TURNS)
+ABOUT_A_USER = (api_keys, user_limits, audit)  # a user may have these, and still nothing that another could mix with
+
+
+Moved = tuple[str, int, int]  # the table, rows that were moved, rows that were left out
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """`from_` gives, `to` takes. `moved` counts rows by table, `left_out` those of which `to` has its own."""
+
+    database: Database
+    from_: str
+    to: str
+    moved: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    async def rows(self) -> dict[str, int]:
+        """Returns how many rows there are to move, by table."""
+        counts = [
+            select(literal(table.name).label("name"), func.count().label("rows")).where(column == self.from_)
+            for table, column in OF_USERS
+        ]
+        async with self.database.read_only() as connection:
+            found = await connection.execute(union_all(*counts))
+        return {row.name: row.rows for row in found if row.rows}
+
+    async def would_mix(self) -> bool:
+        """Whether `to` has something that is not from an adoption that was begun before."""
+        theirs = [exists().where(column == self.to) for table, column in OF_USERS if table not in ABOUT_A_USER]
+        begun = exists().where(audit.c.action == ADOPTED, audit.c.details.contains(self._details))
+        async with self.database.read_only() as connection:
+            return bool(await connection.scalar(select(or_(*theirs) & ~begun)))
+
+    async def run(self, *, wait_s: float) -> int:
+        """Returns how many sessions are left, because a turn of theirs was open for all of `wait_s` seconds."""
+        async with self.database.transaction() as connection:
+            act = {"at": func.now(), "actor": "cli", "action": ADOPTED, "details": self._details}
+            await connection.execute(audit.insert().values(act))
+        left = await self._move_sessions(wait_s)
+        for table, column in OF_USERS:
+            if table is not sessions:
+                await _until_done(partial(self._move_some_rows, table, column))
+        return left
+
+    @property
+    def _details(self) -> dict[str, str]:
+        return {"from": self.from_, "to": self.to}
+
+    async def _move_sessions(self, wait_s: float) -> int:
+        ends_at = time.monotonic() + wait_s
+        while True:
+            await _until_done(self._move_some_sessions)
+            async with self.database.read_only() as connection:
+                theirs = select(func.count()).where(sessions.c.owner == self.from_)
+                left: int = (await connection.execute(theirs)).scalar_one()
+            if not left or time.monotonic() > ends_at:
+                return left
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _move_some_sessions(self) -> int:
+        """Moves sessions, with what has their ids, in one transaction. A turn that runs has read whose it is, and none
+        is accepted while its session is locked: one with an open turn is left for later.
+        """
+        is_busy = exists().where(turns.c.session_id == sessions.c.id, IS_OPEN)
+        idle = select(sessions.c.id).where(sessions.c.owner == self.from_, ~is_busy).limit(SESSIONS_AT_ONCE)
+        async with self.database.transaction() as connection:
+            locked = idle.with_for_update(key_share=True, skip_locked=True, of=sessions)
+            batch = set((await connection.execute(locked)).scalars())
+            begun = select(turns.c.session_id).where(turns.c.session_id.in_(batch), IS_OPEN)
+            batch -= set((await connection.execute(begun)).scalars())
+            moves = [await self._move(connection, sessions, sessions.c.owner, sessions.c.id.in_(batch))]
+            for table, column in OF_USERS:
+                if "session_id" in table.c and table is not audit:
+                    moves.append(await self._move(connection, table, column, table.c.session_id.in_(batch)))
+        self._count(moves)
+        return len(batch)
+
+    async def _move_some_rows(self, table: Table, column: ColumnElement[str]) -> int:
+        """Leaves those of sessions that are left."""
+        mine = select(*table.primary_key).where(column == self.from_).limit(ROWS_AT_ONCE)
+        if "session_id" in table.c:
+            is_left = exists().where(sessions.c.id == table.c.session_id, sessions.c.owner == self.from_)
+            mine = mine.where(~is_left)
+        async with self.database.transaction() as connection:
+            rows = (await connection.execute(mine)).all()
+            which = tuple_(*table.primary_key).in_([tuple(row) for row in rows])
+            moves = [await self._move(connection, table, column, which)] if rows else []
+        self._count(moves)
+        return len(rows)
+
+    async def _move(
+        self, connection: AsyncConnection, table: Table, column: ColumnElement[str], which: ColumnElement[bool]
+    ) -> Moved:
+        """Of what both have, `to` keeps its own."""
+        given, left_out = (column == self.from_, which), 0
+        if column.name in table.primary_key.columns:
+            theirs = table.alias("theirs")
+            same = (theirs.c[each.name] == each for each in table.primary_key if each is not column)
+            both = exists().where(theirs.c[column.name] == self.to, *same)
+            left_out = (await connection.execute(delete(table).where(*given, both))).rowcount
+        values: dict[str, object] = {column.name: self.to}
+        if table is memories:
+            values["superseded_by"] = self._same_fact()
+        moved = (await connection.execute(update(table).where(*given).values(values))).rowcount
+        return table.name, moved, left_out
+
+    def _count(self, moves: Iterable[Moved]) -> None:
+        for name, moved, left_out in moves:
+            self.moved[name] += moved
+            self.left_out[name] += left_out
+
+    def _same_fact(self) -> ColumnElement[str]:
+        """A fact that both know is replaced by that of `to`: a user is told a fact once."""
+        theirs = memories.alias("theirs")
+        same = select(theirs.c.id).where(
+            theirs.c.owner == self.to,
+            theirs.c.content_hash == memories.c.content_hash,
+            theirs.c.superseded_by.is_(None),
+        )
+        return func.coalesce(memories.c.superseded_by, same.scalar_subquery())
+
+
+async def _until_done(some: Callable[[], Awaitable[int]]) -> None:
+    """`some` moves a few rows and returns how many."""
+    races = 0
+    while True:
+        try:
+            if not await some():
+                return
+        except IntegrityError:  # `to` has got the same at this moment, and keeps it the next time
+            races += 1
+            if races == MAX_RACES:
+                raise
+
+
+BATCH = 20
+
+_ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
+Ids = Collection[str] | Select[tuple[str]]
+TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedRows:
+    """What was removed."""
+
+    rows: Annotated[dict[str, int], doc("How many, by table.")]
+    redis_keys: Annotated[int | None, doc("null if Redis could not be asked: its keys go within a day.")]
+
+
+async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows:
+    """Deletes API keys first, so that no new request comes; then sessions, in batches within a statement's time limit.
+
+    A process that runs a turn of the user stops it when it finds the row deleted.
+    """
+    rows: Counter[str] = Counter()
+    await _delete_owned(database, owner, rows)
+    deleted: set[str] = set()
+    while True:
+        async with database.transaction() as connection:
+            mine = select(sessions.c.id).where(sessions.c.owner == owner).limit(BATCH)
+            batch = list((await connection.execute(mine)).scalars())
+            if not batch:
+                break
+            deleted.update(batch, await _lock_turns(connection, batch))
+            rows.update(await _count(connection, tables_of(batch)))
+            await connection.execute(delete(sessions).where(sessions.c.id.in_(batch)))
+    await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
+    return ErasedRows(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
+
+
+async def has_rows(database: Database, owner: str) -> bool:
+    theirs = (exists().where(table.c.owner == owner) for table in (sessions, *TABLES_OF_OWNERS))
+    async with database.read_only() as connection:
+        return bool(await connection.scalar(select(or_(*theirs))))
+
+
+async def count_user(database: Database, owner: str) -> dict[str, int]:
+    """Returns how many rows a user has, by table. Each is counted for itself, within a statement's time limit."""
+    rows: dict[str, int] = {}
+    mine = select(sessions.c.id).where(sessions.c.owner == owner)
+    for which in (*((table, table.c.owner == owner) for table in TABLES_OF_OWNERS), *tables_of(mine)):
+        async with database.read_only() as connection:
+            rows |= await _count(connection, [which])
+    return rows
+
+
+def belongs_to_sessions(table: Table, session_ids: Ids) -> ColumnElement[bool] | None:
+    """Returns whether a row belongs to one of the sessions; None for a table that does not depend on sessions."""
+    if table is sessions:
+        return sessions.c.id.in_(session_ids)
+    for key in sorted(table.foreign_keys, key=lambda key: key.column.table is not sessions):
+        above = belongs_to_sessions(key.column.table, session_ids)
+        if above is not None:
+            return key.parent.in_(select(key.column).where(above))
+    return None
+
+
+def tables_of(session_ids: Ids) -> list[tuple[Table, ColumnElement[bool]]]:
+    """Returns the tables that depend on sessions, each with the condition for the rows of these sessions."""
+    conditions = (
+        (table, belongs_to_sessions(table, session_ids))
+        for table in metadata.sorted_tables
+        if table not in TABLES_OF_OWNERS
+    )
+    return [(table, belongs) for table, belongs in conditions if belongs is not None]
+
+
+async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> None:
+    for table in TABLES_OF_OWNERS:
+        async with database.transaction() as connection:
+            removed = await connection.execute(delete(table).where(table.c.owner == owner))
+        rows[table.name] += removed.rowcount
+
+
+async def _lock_turns(connection: AsyncConnection, session_ids: Collection[str]) -> list[str]:
+    """Locks turns before their sessions, in the order in which a turn ends, to avoid a deadlock."""
+    statement = select(turns.c.id).where(turns.c.session_id.in_(session_ids)).with_for_update()
+    return list((await connection.execute(statement)).scalars())
+
+
+async def _count(connection: AsyncConnection, which: Iterable[tuple[Table, ColumnElement[bool]]]) -> dict[str, int]:
+    """Returns how many rows of each table its condition holds for."""
+    counts = [
+        select(literal(table.name).label("name"), func.count().label("rows")).select_from(table).where(belongs)
+        for table, belongs in which
+    ]
+    return {row.name: row.rows for row in await connection.execute(union_all(*counts))}
+
+
+def _is_of(key: str, owner: str, ids: set[str]) -> bool:
+    return (
+        key in (plans_of_owner_key(owner), turn_places_key(owner), user_feed_key(owner))
+        or key.startswith(plan_cache_key(owner, ""))
+        or redis.belongs_to(key, owner)
+        or not ids.isdisjoint(_ID.findall(key))
+    )
+
+
+# The hash of a secret, an encrypted one, and what is made of a fact's words to find it.
+LEFT_OUT = ("digest", "sealed", "search")
+# SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
+ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1, attachments: 1}
+
+
+async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[str, str]]:
+    """Yields the name of a table and a row of it, for every row of the user. Each part is read for itself."""
+    for table in TABLES_OF_OWNERS:
+        async for row in _rows(database, table, table.c.owner == owner):
+            yield table.name, row
+    async with database.read_only() as connection:
+        mine = list((await connection.execute(select(sessions.c.id).where(sessions.c.owner == owner))).scalars())
+    for session_id in mine:
+        for table, belongs in tables_of([session_id]):
+            async for row in _rows(database, table, belongs):
+                yield table.name, row
+
+
+def line_of(table: str, row: str) -> str:
+    """A row in a file of them."""
+    return f'{{"table": "{table}", "row": {row}}}\n'
+
+
+async def _rows(database: Database, table: Table, belongs: ColumnElement[bool]) -> AsyncIterator[str]:
+    key, size = tuple_(*table.primary_key), ROWS_READ_AT_ONCE[table]
+    kept = func.to_jsonb(table.table_valued()).op("-")(cast(literal(list(LEFT_OUT), ARRAY(Text)), ARRAY(Text)))
+    async with database.read_only() as connection:
+        keys = (await connection.execute(select(*table.primary_key).where(belongs))).all()
+    for at in range(0, len(keys), size):
+        rows = (
+            select(cast(kept, Text))
+            .select_from(table)
+            .where(belongs, key.in_([tuple(each) for each in keys[at : at + size]]))
+        )
+        async with database.read_only() as connection:
+            found = list((await connection.execute(rows)).scalars())
+        for row in found:
+            yield row

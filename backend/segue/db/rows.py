@@ -1,0 +1,164 @@
+"""Reads what rows and keys hold. Garbage, or what a newer release wrote, harms its own row alone.
+
+The functions that make objects of a table's rows read a row whole, with `readable`, and put a stand-in in the place of
+a row that cannot be read: the real thing's shape, with `unreadable: true`.
+
+What rows hold of a dataclass: a member that has its default is left out, and reading.py's readers fill it in.
+
+So a default is part of what is stored: with another one, rows that were written before would say something else.
+
+The order of rows that have a `seq` of their own. Rows older than that column have 0, and their ids order them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import orjson
+import structlog
+from pydantic import AfterValidator, TypeAdapter, ValidationError
+from sqlalchemy import ColumnElement, Table, UnaryExpression, select, tuple_
+
+from segue.domain.plan import Plan, UnreadablePlan, known_status
+
+MAX_DEPTH: Final = 128  # what this release stores is nested 64 levels with a few around them; orjson writes 254
+
+Parsed = TypeVar("Parsed")
+
+log = structlog.get_logger()
+
+
+class _Unreadable:
+    """Stands for JSON that cannot be used. It is of no type that a reader takes."""
+
+
+UNREADABLE: Final = _Unreadable()
+unreadable_reads: Final[Counter[str]] = Counter()  # by table, since the process started; read at each scrape
+
+
+def read_json(text: str | bytes) -> Any:
+    """Returns UNREADABLE for text or bytes that are no JSON, hold a number beyond a double, or nest beyond MAX_DEPTH.
+
+    JSONB writes 1e300 as 301 digits, and only orjson reads these as the float that was stored.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return UNREADABLE
+    brackets = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    return UNREADABLE if brackets > MAX_DEPTH and _is_deeper(value, MAX_DEPTH) else value
+
+
+def reader(kind: type[Parsed], check: Callable[[Parsed], Parsed] = lambda value: value) -> Callable[[Any], Parsed]:
+    """Returns a function that makes a `kind` of plain values, such as JSON can hold again.
+
+    It ignores members that a newer release added, and raises pydantic's ValidationError for everything else. `check`
+    raises ValueError for what is of that kind and still cannot be.
+    """
+    checked: Any = Annotated[kind, AfterValidator(_writable), AfterValidator(check)]
+    validate: Callable[[Any], Parsed] = TypeAdapter(checked).validate_python
+    return validate
+
+
+def readable(read: Callable[[Any], Parsed], value: Any, table: str, row_id: str) -> Parsed | None:
+    """Returns what `read` makes of a row; None if it cannot, which is counted and logged without a value."""
+    if (found := cached(read, value)) is None:
+        note_unreadable(table, row_id)
+    return found
+
+
+def cached(read: Callable[[Any], Parsed], value: Any) -> Parsed | None:
+    """Returns what `read` makes of a value in Redis; None if it cannot, because another release has put it there."""
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+def note_unreadable(table: str, row_id: str) -> None:
+    unreadable_reads[table] += 1
+    log.warning("row_unreadable", table=table, id=row_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opaque:
+    by: str
+    message: dict[str, Any]
+    calls: list[dict[str, Any] | None]
+
+
+def opaque_of(value: Any, table: str, row_id: str) -> Mapping[str, Any] | None:
+    """Returns what a provider wants back with a message or a plan, None if there is nothing or it cannot be read."""
+    is_read = value is not None and readable(_read_opaque, value, table, row_id) is not None
+    return value if is_read else None
+
+
+def plan_of(columns: Mapping[str, Any]) -> Plan:
+    """Returns the plan in the columns of `plans`, an UnreadablePlan if they cannot be read."""
+    plan = readable(_read_plan, columns, "plans", columns["id"])
+    if plan is not None:
+        return plan
+    plain: dict[str, Any] = {
+        name: columns[name] for name in Plan.__dataclass_fields__ if name not in ("status", "steps")
+    }
+    return UnreadablePlan(**plain, status=known_status(columns["status"]), steps=(), unreadable=True)
+
+
+def _writable(value: Parsed) -> Parsed:
+    try:
+        orjson.dumps(value, default=tuple)
+    except TypeError as error:  # an integer beyond 64 bits
+        raise ValueError from error
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inside: Sequence[Any] = (
+        list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
+    return levels < 0 or any(_is_deeper(each, levels - 1) for each in inside)
+
+
+def _can_go_on(plan: Plan) -> Plan:
+    """Refuses steps out of order, and an open plan with nothing left to do: no transition leads out of these."""
+    if [step.id for step in plan.steps] != list(range(1, len(plan.steps) + 1)):
+        raise ValueError("its steps are not numbered")
+    if plan.is_open and plan.next_step is None and plan.running_step is None:
+        raise ValueError("it is open and has no open step")
+    return plan
+
+
+_read_plan = reader(Plan, _can_go_on)
+_read_opaque = reader(_Opaque)
+
+
+# The figures of operators count turns by it, in this release and in the one before.
+_ALWAYS_STORED: Final = frozenset({"llm_calls"})
+
+
+def without_defaults(value: Any) -> Any:
+    """Returns members of a dataclass, and of dataclasses that are members of it. Anything else is returned as it is."""
+    if not is_dataclass(value):
+        return value
+    members = [(each, getattr(value, each.name)) for each in fields(value)]
+    return {
+        each.name: without_defaults(member)
+        for each, member in members
+        if member != each.default or each.name in _ALWAYS_STORED
+    }
+
+
+def oldest_first(table: Table) -> tuple[ColumnElement[int], ColumnElement[str]]:
+    return table.c.seq, table.c.id
+
+
+def newest_first(table: Table) -> tuple[UnaryExpression[int], UnaryExpression[str]]:
+    return table.c.seq.desc(), table.c.id.desc()
+
+
+def came_before(table: Table, row_id: str) -> ColumnElement[bool]:
+    """Returns a condition on a table: the row is older than the one with this id. No row is if there is none."""
+    other = table.alias("other")
+    seq = select(other.c.seq).where(other.c.id == row_id).scalar_subquery()
+    return tuple_(*oldest_first(table)) < tuple_(seq, row_id)

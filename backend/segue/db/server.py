@@ -1,0 +1,141 @@
+"""Facts about the Postgres server, and how much a session stores. Only reads.
+
+Goes by the metadata of the tables, so that a table that is added later is counted.
+
+The time of day that every process of a store agrees on: PostgreSQL's.
+
+A machine's clock may be wrong or be set while it runs. What one process writes and another compares, such as when a
+plan expires or a tool failed, is told by this one. Between two answers of PostgreSQL it counts monotonic seconds.
+
+Whether the database is at the newest revision, asked without alembic: to import that and to read all migrations is a
+tenth of a start, and most starts find nothing to migrate.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, Self
+
+import structlog
+from sqlalchemy import Table, func, literal, select, text, union_all
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
+
+from segue.db.engine import Database
+from segue.db.owners import tables_of
+from segue.domain.errors import AppError
+from segue.domain.ids import Clock, utc_now
+from segue.watch import Watch
+
+_SERVER = text("""
+SELECT current_setting('server_version') AS version,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+       current_setting('max_connections')::int AS max_connections,
+       pg_database_size(current_database()) AS database_bytes,
+       (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS pgvector,
+       to_regclass('alembic_version') IS NOT NULL AS is_migrated
+""")
+_REVISION = text("SELECT version_num FROM alembic_version")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """`revision` is None for a database that was never migrated; `pgvector` is its version, None if not installed."""
+
+    version: str
+    connections: int
+    max_connections: int
+    database_bytes: int
+    pgvector: str | None
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`bytes` as stored: compressed, without indexes."""
+
+    rows: int
+    bytes: int
+
+
+async def look_at_server(connection: AsyncConnection) -> ServerFacts:
+    facts = dict((await connection.execute(_SERVER)).mappings().one())
+    is_migrated = facts.pop("is_migrated")
+    return ServerFacts(**facts, revision=await connection.scalar(_REVISION) if is_migrated else None)
+
+
+async def share_of_session(connection: AsyncConnection, session_id: str) -> dict[str, Share]:
+    """Returns rows and bytes by table. Measures each column by itself, so that no payload is read."""
+    shares = [
+        select(literal(table.name).label("name"), func.count().label("rows"), _bytes(table).label("bytes"))
+        .select_from(table)
+        .where(belongs)
+        for table, belongs in tables_of([session_id])
+    ]
+    return {row.name: Share(row.rows, int(row.bytes)) for row in await connection.execute(union_all(*shares))}
+
+
+def _bytes(table: Table) -> ColumnElement[int]:
+    of_row = [func.coalesce(func.pg_column_size(column), 0) for column in table.c]
+    return func.coalesce(func.sum(sum(of_row[1:], of_row[0])), 0)
+
+
+ASK_EVERY_S: Final = 10.0
+WRONG_S: Final = 1.0  # a difference worth a line in the log
+
+log = structlog.get_logger()
+
+
+class StoreClock(Watch):
+    """A Clock that follows PostgreSQL's while it is entered. Until PostgreSQL answers it is the machine's."""
+
+    def __init__(self, database: Database, machine: Clock = utc_now) -> None:
+        super().__init__("the clock of PostgreSQL", self._ask, every_s=ASK_EVERY_S)
+        self._database = database
+        self._zero = machine() - _elapsed()
+
+    def __call__(self) -> datetime:
+        return self._zero + _elapsed()
+
+    async def __aenter__(self) -> Self:
+        await self._ask()
+        return await super().__aenter__()
+
+    async def _ask(self) -> None:
+        """Moves this clock only if it cannot be right: PostgreSQL read its own between question and answer."""
+        asked = _elapsed()
+        try:
+            told = await self._database.time()
+        except AppError as error:
+            log.warning("clock_not_read", code=error.code)
+            return
+        right = min(max(self._zero, told - _elapsed()), told - asked)
+        off_s = (self._zero - right).total_seconds()
+        if abs(off_s) > WRONG_S:
+            log.warning("clock_differs_from_postgres", ahead_s=round(off_s, 1))
+        self._zero = right
+
+
+def _elapsed() -> timedelta:
+    return timedelta(seconds=time.monotonic())
+
+
+_INSTALLED: Final = Path(__file__).with_name("alembic")  # in a wheel
+SCRIPTS: Final = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parents[3] / "alembic"
+
+
+def newest() -> str:
+    """Returns the newest revision that this release knows: the number that the name of its file begins with."""
+    return max(path.name.partition("_")[0] for path in (SCRIPTS / "versions").glob("[0-9]*.py"))
+
+
+async def is_newest(database: Database) -> bool:
+    """Returns False also if the database has no tables or does not answer: a migration then says what is wrong."""
+    try:
+        async with database.read_only() as connection:
+            found = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    except (AppError, DBAPIError):
+        return False
+    return bool(found == newest())

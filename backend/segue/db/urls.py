@@ -1,0 +1,82 @@
+"""Which URLs lead to a PostgreSQL and a Redis, as their libraries read them.
+
+Each function raises ValueError with the end of a sentence. It shows no value of the URL, which may be a password.
+
+DATABASE_URL as hosts hand it out, in the words of libpq, and as SQLAlchemy and asyncpg take it.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+from redis.asyncio.connection import parse_url
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from segue.db.redis_server import watched_by_sentinels
+
+TAKEN: Final = frozenset(
+    {"host", "port", "user", "password", "database", "passfile", "ssl", "prepared_statement_cache_size"}
+)
+OF_LIBPQ: Final = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "sslnegotiation", "options"})
+# Of no use to asyncpg, which binds no channel, or set by Segue.
+LEFT_OUT: Final = frozenset({"channel_binding", "gssencmode", "connect_timeout", "application_name"})
+
+
+def parsed(url: str) -> URL:
+    """Returns the URL with the asyncpg driver in its scheme. Raises ArgumentError or ValueError."""
+    scheme, separator, rest = url.partition("://")
+    return make_url(f"postgresql+asyncpg{separator}{rest}" if scheme in ("postgres", "postgresql") else url)
+
+
+def address(url: str) -> tuple[URL, dict[str, str]]:
+    """Returns the URL for SQLAlchemy, and what it is to hand to asyncpg, which reads libpq's words in a DSN only."""
+    whole = parsed(url)
+    said = {name: value for name, value in whole.query.items() if name in OF_LIBPQ}
+    bare = whole.difference_update_query(OF_LIBPQ | LEFT_OUT)
+    return bare, {"dsn": f"postgresql://?{urlencode(said)}"} if said else {}
+
+
+_SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_OF_REDIS = {"connection_class", "host", "port", "path", "db", "username", "password", "client_name"}
+_LAST_PORT = 65535
+_SHOWN_CHARS = 40
+
+
+def check_postgres(url: str) -> None:
+    try:
+        parts = parsed(url)
+    except (ArgumentError, ValueError):
+        parts = None
+    if parts is None or parts.drivername != "postgresql+asyncpg" or (parts.port or 0) > _LAST_PORT:
+        raise ValueError("has to be a URL, such as postgresql://user:password@host:5432/database") from None
+    _refuse_unknown(parts.query.keys(), TAKEN | OF_LIBPQ | LEFT_OUT)
+    for name in ("sslmode", "ssl"):
+        if parts.query.get(name, "require") not in _SSL:
+            raise ValueError(f"has an {name} that there is not: it is {', '.join(_SSL[:-1])} or {_SSL[-1]}")
+    for name in ("sslrootcert", "sslcert", "sslkey"):
+        if not os.access(str(parts.query.get(name, "/")), os.R_OK):
+            raise ValueError(f"names a file as {name} that cannot be read")
+
+
+def check_redis(url: str) -> None:
+    try:
+        watched = watched_by_sentinels(url)
+        url = url if watched is None else watched.url
+        options = dict(parse_url(url))
+        path = urlsplit(url).path.strip("/")
+    except ValueError:
+        options, path = {}, ""
+    if not options or not (path.isdecimal() or "path" in options or not path):
+        raise ValueError(
+            "has to be a URL, such as redis://:password@host:6379/0, rediss://…, unix:///path or"
+            " redis+sentinel://:password@host:26379,host:26379/name/0 (with TLS rediss+sentinel://…)"
+        ) from None
+    _refuse_unknown((name for name in options if not name.startswith("ssl_")), _OF_REDIS, more=" and ssl_…")
+
+
+def _refuse_unknown(names: Iterable[str], known: frozenset[str] | set[str], more: str = "") -> None:
+    if unknown := sorted(set(names) - known):
+        named = ", ".join(name[:_SHOWN_CHARS] for name in unknown)
+        raise ValueError(f"has a parameter that cannot be used: {named}. There are {', '.join(sorted(known))}{more}")

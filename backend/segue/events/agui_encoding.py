@@ -1,0 +1,263 @@
+"""Encodes events as AG-UI 1.0, one JSON object each. Pure: knows no store, no task and no HTTP.
+
+Made of dicts: building the protocol's pydantic models for every token would cost more than the token. Tests compare
+what is written here with those models.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, assert_never
+
+import orjson
+
+from segue.db.rows import read_json, readable, reader
+from segue.domain import turn_errors
+from segue.domain.errors import AppError
+from segue.domain.events import (
+    AcknowledgementDetected,
+    CallEnded,
+    CallProgressed,
+    CallStarted,
+    Event,
+    GrantUsed,
+    PlanChanged,
+    ReasoningAdded,
+    ReasoningEnded,
+    ReasoningStarted,
+    SearchDecided,
+    SteerRead,
+    StepFinished,
+    StepStarted,
+    TextAdded,
+    TextEnded,
+    TextStarted,
+    ToolRan,
+    ToolStateChanged,
+)
+from segue.domain.plan import Plan
+from segue.domain.session import TurnAnswer, TurnKey
+from segue.domain.turn_errors import STEERED
+
+MAX_ARGS_BYTES = 16_000
+_CLOSED_BY = {  # the event that closes it, and the member that names what it opened
+    "TEXT_MESSAGE_START": ("TEXT_MESSAGE_END", "messageId"),
+    "TOOL_CALL_START": ("TOOL_CALL_END", "toolCallId"),
+    "STEP_STARTED": ("STEP_FINISHED", "stepName"),
+    "REASONING_START": ("REASONING_END", "messageId"),
+    "REASONING_MESSAGE_START": ("REASONING_MESSAGE_END", "messageId"),
+}
+_CLOSES = {end: (start, name) for start, (end, name) in _CLOSED_BY.items()}
+_FINISHED = b'{"type":"RUN_FINISHED",'
+_ERROR = b'{"type":"RUN_ERROR",'
+_RESULT = b',"result":'
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    status: int
+    title: str
+    detail: str
+    retryable: bool
+    extra: dict[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    problem: _Problem
+
+
+@dataclass(frozen=True, slots=True)
+class _RunError:
+    code: str
+    metadata: _Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class _RunFinished:
+    result: dict[str, Any]
+
+
+_read_event, _read_error, _read_finished = reader(_Event), reader(_RunError), reader(_RunFinished)
+
+
+def run_started(turn: TurnKey) -> bytes:
+    return _json({"type": "RUN_STARTED", "threadId": turn.session_id, "runId": turn.turn_id})
+
+
+def run_ended(turn: TurnKey, outcome: TurnAnswer) -> bytes:
+    """The terminal event. An error has the members that its problem+json has."""
+    if isinstance(outcome, AppError):
+        problem = {name: getattr(outcome, name) for name in ("status", "title", "detail", "retryable", "extra")}
+        error = {"type": "RUN_ERROR", "message": outcome.detail, "code": outcome.code, "metadata": {"problem": problem}}
+        return _json(error)
+    # `result` comes last: answer_json() cuts it out instead of parsing it
+    return _json({"type": "RUN_FINISHED", "threadId": turn.session_id, "runId": turn.turn_id, "result": outcome})
+
+
+def answer_json(terminal_event: bytes) -> bytes:
+    """The ChatAnswer in a terminal event, as JSON. Raises the AppError the turn ended with instead."""
+    if terminal_event.startswith(_FINISHED):
+        return terminal_event.partition(_RESULT)[2][:-1]
+    error = _read_error(orjson.loads(terminal_event))
+    raise AppError(error.code, **asdict(error.metadata.problem))
+
+
+def read_by(event: bytes) -> TurnKey | None:
+    """Returns the turn that has read the message of this event's turn, if that is what ended it."""
+    error = _read_error(orjson.loads(event)) if event.startswith(_ERROR) else None
+    return turn_errors.reader_of(error.metadata.problem.extra) if error and error.code == STEERED else None
+
+
+def is_readable(event: bytes, *, is_last: bool) -> bool:
+    """Returns whether an event that another process wrote can be passed on, and as the last one be an outcome."""
+    read: Callable[[Any], object] = _read_event
+    if is_last:
+        read = _read_finished if event.startswith(_FINISHED) else _read_error
+    return readable(read, read_json(event), "events", "") is not None
+
+
+def attempt(number: int) -> bytes:
+    """The turn starts over in another process. AG-UI allows one RUN_STARTED, so this stands in its place."""
+    return custom("attempt", {"number": number})
+
+
+def replay_gap() -> bytes:
+    """Events are missing here."""
+    return custom("replay_gap", None)
+
+
+def state_snapshot(plan: Plan) -> bytes:
+    return _json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})
+
+
+def custom(name: str, value: object) -> bytes:
+    return _json({"type": "CUSTOM", "name": name, "value": value})
+
+
+def closing_events(events: Sequence[bytes]) -> list[bytes]:
+    """The events that close the messages, calls and steps that `events` leave open, innermost first."""
+    opened: dict[tuple[str, str], bytes] = {}
+    for encoded in events:
+        event = orjson.loads(encoded)
+        kind = event["type"]
+        if kind in _CLOSED_BY:
+            end, name = _CLOSED_BY[kind]
+            opened[kind, str(event.get(name))] = _json({"type": end, name: event.get(name)})
+        elif kind in _CLOSES:
+            start, name = _CLOSES[kind]
+            opened.pop((start, str(event.get(name))), None)
+    return list(opened.values())[::-1]
+
+
+class EventEncoder:
+    """Encodes the events of one turn. Remembers the plan it sent last, to send only what has changed."""
+
+    def __init__(self, turn: TurnKey) -> None:
+        self._turn = turn
+        self._plan: Plan | None = None
+
+    def encode(self, event: Event) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 (one line per kind of event)
+        """The AG-UI events for one event. Raises TypeError or ValueError if JSON cannot hold it."""
+        match event:
+            case StepStarted(name):
+                return [_json({"type": "STEP_STARTED", "stepName": name})]
+            case StepFinished(name):
+                return [_json({"type": "STEP_FINISHED", "stepName": name})]
+            case AcknowledgementDetected(report):
+                return [custom("acknowledgement", report)]
+            case SearchDecided(report):
+                return [custom("web_search", report)]
+            case ToolStateChanged(tool_name, state):
+                return [custom("tool_state", {"tool_name": tool_name, "state": state})]
+            case SteerRead(message):
+                return [custom("steered", {"message": message})]
+            case PlanChanged(plan):
+                return self._plan_changed(plan)
+            case CallStarted():
+                return self._call_started(event)
+            case GrantUsed():
+                return [custom("grant_used", event)]
+            case CallProgressed():
+                return [custom("tool_progress", event)]
+            case CallEnded():
+                return [call_ended(event)]
+            case ToolRan():
+                return []
+            case TextStarted(message_id):
+                return [_json({"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": "assistant"})]
+            case TextAdded(message_id, text):
+                return [_json({"type": "TEXT_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
+            case TextEnded(message_id):
+                return [_json({"type": "TEXT_MESSAGE_END", "messageId": message_id})]
+            case ReasoningStarted(message_id):
+                start = {"type": "REASONING_MESSAGE_START", "messageId": message_id, "role": "reasoning"}
+                return [_json({"type": "REASONING_START", "messageId": message_id}), _json(start)]
+            case ReasoningAdded(message_id, text):
+                return [_json({"type": "REASONING_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
+            case ReasoningEnded(message_id):
+                ends = ("REASONING_MESSAGE_END", "REASONING_END")
+                return [_json({"type": end, "messageId": message_id}) for end in ends]
+            case _:
+                assert_never(event)
+
+    def _plan_changed(self, plan: Plan) -> list[bytes]:
+        before, self._plan = self._plan, plan
+        if before == plan:
+            return []
+        if before is None:
+            return [state_snapshot(plan)]
+        return [_json({"type": "STATE_DELTA", "delta": _changes(before, plan)})]
+
+    def _call_started(self, event: CallStarted) -> list[bytes]:
+        """Arguments too large for the log become a reference to where the API serves them."""
+        call = event.call
+        args = _json(call.args)
+        if len(args) > MAX_ARGS_BYTES:
+            args = _json({"$ref": f"/sessions/{self._turn.session_id}/tool-results/{call.id}"})
+        start = {"toolCallId": call.id, "toolCallName": call.name, "parentMessageId": event.message_id}
+        return [
+            _json({"type": "TOOL_CALL_START", **start}),
+            _json({"type": "TOOL_CALL_ARGS", "toolCallId": call.id, "delta": args.decode()}),
+            _json({"type": "TOOL_CALL_END", "toolCallId": call.id}),
+        ]
+
+
+def call_ended(event: CallEnded) -> bytes:
+    return _json(
+        {
+            "type": "TOOL_CALL_RESULT",
+            "messageId": event.message_id,
+            "toolCallId": event.reference.tool_call_id,
+            "content": _json(asdict(event.reference)).decode(),
+            "role": "tool",
+        }
+    )
+
+
+def _changes(before: Plan, after: Plan) -> list[dict[str, Any]]:
+    """A JSON patch of `{"plan": before}` that replaces every changed field and step."""
+    if before.id != after.id:
+        return [_replace("", after)]
+    patch = [
+        _replace(f"/{each.name}", getattr(after, each.name))
+        for each in fields(Plan)
+        if each.name != "steps" and getattr(before, each.name) != getattr(after, each.name)
+    ]
+    if len(before.steps) != len(after.steps):
+        return [*patch, _replace("/steps", after.steps)]
+    pairs = enumerate(zip(before.steps, after.steps, strict=True))
+    return [*patch, *(_replace(f"/steps/{index}", new) for index, (old, new) in pairs if old != new)]
+
+
+def _replace(path: str, value: object) -> dict[str, Any]:
+    return {"op": "replace", "path": f"/plan{path}", "value": value}
+
+
+def _json(value: object) -> bytes:
+    """With times as the API writes them: `Z`, not `+00:00`."""
+    return orjson.dumps(value, option=orjson.OPT_UTC_Z)

@@ -1,0 +1,332 @@
+"""Makes a Recording of a session from its rows, secrets removed.
+
+Not every model call has a row: a planner's answer, a synthesis and a call that waits for a yes have none. A recording
+has what came of them (a turn's plan, its answer, the model's part of it), and a replay answers those calls from that.
+
+A conversation as Markdown, for people: what was said, and which calls were made, without secrets.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Row
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.agent import plan_messages
+from segue.domain.errors import AppError
+from segue.domain.plan import Plan, Pressed, decision_of
+from segue.domain.recording import (
+    VERSION,
+    RecordedAcknowledgement,
+    RecordedCall,
+    RecordedPlan,
+    RecordedSettings,
+    RecordedStep,
+    RecordedTool,
+    RecordedTurn,
+    RecordedUsage,
+    Recording,
+    Round,
+)
+from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
+from segue.domain.session import Message, Session, TurnReport
+from segue.domain.tool import Tool, ToolCall, canonical_args
+from segue.language.shown_call import TRANSLATIONS
+from segue.memory.history import BY_PROGRAM, STEERED, list_messages
+from segue.memory.session_store import get_session
+from segue.plans.policy import WEB_SEARCH
+from segue.plans.store import StoredPlan, list_plans
+from segue.tools.results import StoredResult, list_calls, load_results
+from segue.turns.claims import TurnRequest, request_of
+from segue.turns.queries import ended_turns, report_of, status_of
+
+MAX_MESSAGES = 20_000
+MAX_RESULTS_BYTES = 10_000_000  # of all results together: each is searched for secrets
+READ_BY_MODEL = "model_"  # the prefix of the rule in a verdict that a model gave
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConversation:
+    """The rows of a session's ended turns. `results` are by tool call id, without those `too_large`."""
+
+    session: Session
+    turns: Sequence[Row[Any]]
+    messages: Mapping[str, list[Message]]
+    calls: Mapping[str, ToolCall]
+    results: Mapping[str, StoredResult]
+    too_large: frozenset[str]
+    plans: Sequence[Plan]
+
+
+async def load_conversation(
+    connection: AsyncConnection, owner: str, session_id: str, *, max_result_bytes: int, now: datetime
+) -> StoredConversation:
+    """Raises NotFound for a missing or foreign session, AppError `nothing_to_export`, `conversation_too_long`."""
+    session = await get_session(connection, owner, session_id)
+    rows = await ended_turns(connection, session_id)
+    if not rows:
+        detail = "No turn of this session has ended yet. Send a message first, or wait for the one that runs."
+        raise AppError("nothing_to_export", status=409, title="Nothing to export", detail=detail)
+    messages: dict[str, list[Message]] = {row.id: [] for row in rows}
+    stored = await list_messages(connection, owner, session_id, after=0, limit=MAX_MESSAGES + 1)
+    if len(stored) > MAX_MESSAGES:
+        detail = (
+            f"A conversation of more than {MAX_MESSAGES} messages cannot be exported; its parts can be listed by page."
+        )
+        raise AppError("conversation_too_long", status=422, title="The conversation is too long", detail=detail)
+    for message in stored:
+        messages.get(message.turn_id, []).append(message)
+    calls = await list_calls(connection, owner, session_id, limit=MAX_MESSAGES)
+    wanted = _within(calls, max_result_bytes)
+    return StoredConversation(
+        session=session,
+        turns=rows,
+        messages=messages,
+        calls={call.tool_call_id: call for call in calls},
+        results=await load_results(connection, session_id, wanted, now=now),
+        too_large=frozenset(call.tool_call_id for call in calls) - set(wanted),
+        plans=await list_plans(connection, owner, session_id, before=None, limit=MAX_MESSAGES),
+    )
+
+
+def make_recording(
+    conversation: StoredConversation, tools: Mapping[str, Tool], settings: RecordedSettings
+) -> Recording:
+    """Takes long for a long conversation: call it in a thread."""
+    recorder = _Recorder(conversation)
+    recorded = [recorder.turn(row) for row in conversation.turns]
+    whole = Recording(
+        format="segue-recording",
+        version=VERSION,
+        title=conversation.session.title,
+        language=conversation.session.language,
+        time_zone=conversation.session.time_zone,
+        metadata=conversation.session.metadata,
+        settings=settings,
+        tools=tuple(_definitions(recorded, tools)),
+        turns=tuple(recorded),
+    ).model_dump(mode="json")
+    definitions = {"tools": without_secret_texts(whole.pop("tools"))}
+    repeated = [secret for secret in secrets_in(whole) if not any(secret in name for name in tools)]
+    return Recording.model_validate(without(without_secrets(whole) | definitions, repeated))
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Goes through the turns in order. `numbers` counts plans by id, `standing` is the plan that was touched last."""
+
+    conversation: StoredConversation
+    numbers: dict[str, int] = field(default_factory=dict)
+    standing: Plan | None = None
+
+    def turn(self, row: Row[Any]) -> RecordedTurn:
+        opening, *rest = self.conversation.messages[row.id]
+        request, report, status = request_of(row.request, row.id), report_of(row), status_of(row)
+        # A failed turn has no report, but may have made a plan.
+        made = (plan for plan in self.conversation.plans if plan.origin_message_id == opening.id)
+        plan = report.plan if report else next(made, None)
+        answer = str(rest.pop().content) if rest and status == "completed" else None
+        turn = RecordedTurn(
+            message=str(opening.content),
+            decision=_pressed(request, opening),
+            args=self._typed(request, plan) if request and request.args_changed else None,
+            remember=request.remember if request else None,
+            force_web_search=request is not None and request.force_web_search,
+            approves=BY_PROGRAM not in opening.metadata,
+            rounds=tuple(_rounds(rest, self.conversation, report, opening)),
+            acknowledgement=_acknowledgement(report),
+            reading=_reading(report),
+            plan=self._numbered(plan) if plan else None,
+            status="failed" if status in ("queued", "running") else status,
+            answer=answer,
+            said=_models_part(answer, plan, self.standing, self.conversation.session.id),
+            usage=_usage(report),
+        )
+        self.standing = plan or self.standing
+        return turn
+
+    def _typed(self, request: TurnRequest, plan: Plan | None) -> dict[str, Any] | None:
+        """Returns the arguments that the step has since, which waited with others."""
+        if self.standing is None or self.standing.waiting_step is None:
+            return None
+        stored = (each for each in self.conversation.plans if each.id == request.decided_plan_id)
+        decided, waited = plan or next(stored, None), self.standing.waiting_step.id
+        return next((step.args for step in decided.steps if step.id == waited), None) if decided else None
+
+    def _numbered(self, plan: Plan) -> RecordedPlan:
+        return RecordedPlan(
+            number=self.numbers.setdefault(plan.id, len(self.numbers) + 1),
+            version=plan.version,
+            status=plan.status,
+            steps=tuple(RecordedStep.model_validate(step, from_attributes=True) for step in plan.steps),
+        )
+
+
+def _rounds(
+    messages: Iterable[Message], conversation: StoredConversation, report: TurnReport | None, opening: Message
+) -> Iterable[Round]:
+    """What cannot be read is left out."""
+    references = {message.tool_call_id: message.content for message in messages if isinstance(message.content, dict)}
+    said = [message for message in messages if message.role != "tool"]
+    for index, message in enumerate(said):
+        if message.role == "user":
+            yield Round(by="user", text=str(message.content))
+            continue
+        ledger = [conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls]
+        if not ledger or ledger[0].plan_id:
+            by = "plan"
+        elif index == 0 and _was_searched_first(report, ledger, str(opening.content)):
+            by = "search"
+        else:
+            by = "model"
+        calls = (_call(call, conversation, references.get(call.tool_call_id)) for call in ledger)
+        yield Round(by=by, text=str(message.content), calls=tuple(calls))
+
+
+def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> RecordedCall:
+    """A result that is not stored is replaced by its reference, which names what later calls may need."""
+    made = RecordedCall(
+        tool=call.tool_name,
+        args=call.args,
+        status="unknown" if call.status == "running" else call.status,
+        error=call.error,
+    )
+    if kept := conversation.results.get(call.tool_call_id):
+        return made.model_copy(update={"result": kept.shown()})
+    if call.metadata.size_bytes == 0 or reference is None:
+        return made
+    shown = {name: reference[name] for name in ("summary", "preview", "identifiers") if name in reference}
+    omitted = "too_large" if call.tool_call_id in conversation.too_large else "expired"
+    return made.model_copy(update={"result": shown, "omitted": omitted})
+
+
+def _was_searched_first(report: TurnReport | None, ledger: Sequence[ToolCall], message: str) -> bool:
+    if report is None or report.web_search.reason not in {"asked_for", "forced", "failed"} or len(ledger) != 1:
+        return False
+    return (ledger[0].tool_name, ledger[0].args) == (WEB_SEARCH, {"query": message.strip()})
+
+
+def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None, session_id: str) -> str | None:
+    """Returns the model's part of an answer that has words of the engine in it; None if the model said all of it."""
+    if answer is None:
+        return None
+    if (
+        plan is not None
+        and standing is not None
+        and (told := _ending(answer, partial(plan_messages.superseded, standing)))
+    ):
+        answer = answer.removesuffix(f"\n\n{told}")
+    if plan is not None and plan.waiting_step is not None:
+        openings = (plan_messages.opening(plan, language) for language in TRANSLATIONS.now)
+        return next((answer[: answer.rfind(said)].rstrip() for said in openings if said in answer), "")
+    waiting = StoredPlan(standing, session_id) if standing else None
+    tell = partial(plan_messages.ended, plan) if plan else waiting and partial(plan_messages.still_waiting, waiting)
+    ending = _ending(answer, tell) if tell else ""
+    return answer.removesuffix(f"\n\n{ending}") if ending and answer != ending else None
+
+
+def _ending(answer: str, tell: Callable[[str], str]) -> str:
+    """Returns what the engine told at the end of an answer, in the language it told it in; nothing if it did not."""
+    return next((told for told in map(tell, TRANSLATIONS.now) if told and answer.endswith(told)), "")
+
+
+def _usage(report: TurnReport | None) -> RecordedUsage | None:
+    """Returns None if no tokens were counted, as for the offline model."""
+    if report is None or not report.usage.input_tokens:
+        return None
+    return RecordedUsage(**{name: getattr(report.usage, name) for name in RecordedUsage.model_fields})
+
+
+def _pressed(request: TurnRequest | None, opening: Message) -> Pressed | None:
+    if request is not None and request.amends:
+        return "amend"
+    return decision_of(opening.content) if request is not None and request.decided_plan_id else None
+
+
+def _acknowledgement(report: TurnReport | None) -> RecordedAcknowledgement | None:
+    if report is None:
+        return None
+    return RecordedAcknowledgement.model_validate(report.acknowledgement, from_attributes=True)
+
+
+def _reading(report: TurnReport | None) -> str | None:
+    """Returns how the model read a reply to a plan; None if the rules could read it."""
+    rule = report.acknowledgement.rule if report else ""
+    return rule.removeprefix(READ_BY_MODEL) if rule.startswith(READ_BY_MODEL) else None
+
+
+def _definitions(recorded: Iterable[RecordedTurn], tools: Mapping[str, Tool]) -> Iterable[RecordedTool]:
+    """Of each tool that was called or planned, and of those it depends on. A tool that is gone takes any arguments."""
+    called = {(call.tool, call.status) for turn in recorded for call in turn.calls}
+    planned = {step.tool for turn in recorded if turn.plan for step in turn.plan.steps if step.tool}
+    wanted, known = [*(name for name, _ in called), *planned], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name in known:
+            continue
+        known.add(name)
+        if name in tools:
+            wanted += [member for group in tools[name].spec.depends_on for member in (*group.tools, *group.optional)]
+    for name in sorted(known):
+        if name in tools:
+            yield RecordedTool.model_validate(tools[name].spec, from_attributes=True)
+        elif (name, "succeeded") in called:
+            yield RecordedTool(name=name, input_schema={"type": "object"})
+
+
+def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:
+    """Returns the calls whose results are recorded: none too large, oldest first up to MAX_RESULTS_BYTES."""
+    left, wanted = MAX_RESULTS_BYTES, []
+    for call in reversed(list(calls)):
+        size = call.metadata.size_bytes
+        if 0 < size <= min(max_result_bytes, left):
+            left -= size
+            wanted.append(call.tool_call_id)
+    return wanted
+
+
+_SPEAKERS = {"user": "User", "assistant": "Assistant"}
+MAX_ARGS_CHARS = 300
+
+
+def as_markdown(conversation: StoredConversation) -> str:
+    """Takes long for a long conversation: call it in a thread."""
+    session = conversation.session
+    parts = [f"# {session.title or 'Conversation'}", f"{session.created_at:%Y-%m-%d %H:%M} UTC"]
+    for row in conversation.turns:
+        for message in conversation.messages[row.id]:
+            parts += _shown(message, conversation)
+    return str(without_secret_texts("\n\n".join(parts))) + "\n"
+
+
+def _shown(message: Message, conversation: StoredConversation) -> Iterator[str]:
+    if message.role == "tool":
+        return
+    said = decision_of(message.content) if message.role == "user" else None
+    text = f"({said})" if said else str(message.content)
+    meanwhile = " (meanwhile)" if STEERED in message.metadata else ""
+    yield f"## {_SPEAKERS[message.role]}, {message.created_at:%Y-%m-%d %H:%M}{meanwhile}"
+    if files := message.metadata.get("attachments"):
+        yield "\n".join(
+            f"- `` {_plain(each['name'])} `` ({each['media_type']}, {each['size_bytes']} bytes)" for each in files
+        )
+    if text:
+        yield f"{text} […]" if message.cut_off else text
+    made = (conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls)
+    if calls := "\n".join(map(_line, made)):
+        yield calls
+
+
+def _line(call: ToolCall) -> str:
+    """A line of code each, so that nothing in arguments and results is read as Markdown."""
+    asked = canonical_args(call.args)
+    asked = asked if len(asked) <= MAX_ARGS_CHARS else f"{asked[:MAX_ARGS_CHARS]}…"
+    told = _plain(f"{call.tool_name} {asked}: {call.status}. {call.metadata.summary}")
+    return f"- `` {told} ``"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("`", "'").split())

@@ -1,0 +1,343 @@
+"""The figures of the last hour or day: how many turns, how long they took, what they used and what went wrong.
+
+Read from the rows of the turns, with one statement whose work is bounded. A turn counts at the time when its message
+was accepted; those of deleted sessions are gone, and those that a fork or an import has copied never ran.
+
+All users: what each has, and what today took. Only reads, also the tables of other modules.
+
+Of no user more than COUNTED sessions and turns are counted: an exact count would read all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    DateTime,
+    Float,
+    FromClause,
+    Integer,
+    Numeric,
+    Row,
+    Select,
+    Text,
+    bindparam,
+    case,
+    column,
+    func,
+    literal,
+    literal_column,
+    select,
+    tuple_,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import api_keys, sessions, turns, usage, user_limits
+from segue.domain.doc import doc
+from segue.domain.ids import first_id
+from segue.turns.queries import RUNS_ITSELF
+from segue.users.ledger import IS_COMPLETE
+
+Period = Literal["hour", "day"]
+
+MOST_TURNS: Final = 50_000
+GROUPS_SHOWN: Final = 50
+SKEW: Final = timedelta(minutes=10)  # of the clock by which a process makes ids
+_USED = ("llm_calls", "input_tokens", "cached_tokens", "output_tokens")
+_STATUSES = ("queued", "running", "completed", "failed", "cancelled")
+_HUGE: Final = 10**15
+
+
+class _Span(NamedTuple):
+    buckets: int
+    bucket_s: int
+
+
+_SPANS: Final[Mapping[Period, _Span]] = {"hour": _Span(60, 60), "day": _Span(96, 900)}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How values lie, in milliseconds."""
+
+    median: Annotated[float, doc("Half of them are below.")]
+    p95: Annotated[float, doc("Of twenty, nineteen are below.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of the turns whose messages were accepted in some time."""
+
+    accepted: Annotated[int, doc("All of them, however they stand.")] = 0
+    queued: Annotated[int, doc("Those that wait.")] = 0
+    running: Annotated[int, doc("Those that run.")] = 0
+    completed: Annotated[int, doc("Those that were answered.")] = 0
+    failed: Annotated[int, doc("Those that ended with an error.")] = 0
+    cancelled: Annotated[int, doc("Those that were stopped.")] = 0
+    latency_ms: Annotated[Spread | None, doc("From the message to the end, of those that ran and have ended.")] = None
+    waited_ms: Annotated[Spread | None, doc("How long they were queued before a process began them.")] = None
+    llm_calls: Annotated[int, doc("Calls of a model.")] = 0
+    input_tokens: Annotated[int, doc("Tokens sent.")] = 0
+    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")] = 0
+    output_tokens: Annotated[int, doc("Tokens received.")] = 0
+    cost: Annotated[float | None, doc("In dollars, of the turns whose models have a price; null if none have.")] = 0.0
+    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A part of the window."""
+
+    at: Annotated[datetime, doc("When it begins.")]
+    figures: Annotated[Figures, doc("Of the messages accepted in it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OfModel:
+    """What one model did for one agent."""
+
+    agent: Annotated[str | None, doc("The agent that answered; null for turns that no process has begun.")]
+    model: Annotated[str | None, doc("The model that answered last; null for turns without an answer.")]
+    figures: Annotated[Figures, doc("Of its turns.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    """How often turns ended with an error."""
+
+    code: Annotated[str, doc("The code of the problem.")]
+    turns: Annotated[int, doc("So many ended with it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFigures:
+    """The figures of a window, as a whole and in parts."""
+
+    bucket_s: Annotated[int, doc("How long each bucket is, in seconds.")]
+    counted_since: Annotated[
+        datetime, doc("Begins the window, or later if it has over 50,000 turns: the newest are counted.")
+    ]
+    total: Annotated[Figures, doc("Of the whole window.")]
+    buckets: Annotated[list[Bucket], doc("60 of a minute or 96 of a quarter of an hour, oldest first.")]
+    errors: Annotated[list[ErrorCount], doc("The most frequent first, 50 at most.")]
+    by_model: Annotated[list[OfModel], doc("By agent and model, the busiest first, 50 at most.")]
+
+
+async def figures_of(connection: AsyncConnection, window: Period, *, now: datetime) -> WindowFigures:
+    span = _SPANS[window]
+    last = int(now.timestamp()) // span.bucket_s
+    first = last - span.buckets + 1
+    starts = [datetime.fromtimestamp((first + place) * span.bucket_s, UTC) for place in range(span.buckets)]
+    ids = {"first": first_id("turn", starts[0] - SKEW), "behind": first_id("turn", now + SKEW)}
+    values = {**ids, "since": starts[0], "bucket_s": span.bucket_s, "most": MOST_TURNS}
+    rows = (await connection.execute(_FIGURES, values)).all()
+    [whole] = [row for row in rows if row.grouped_by == _WHOLE]
+    of_bucket = {row.bucket - first: _figures(row) for row in rows if row.grouped_by == _BY_BUCKET}
+    codes = [ErrorCount(row.code, row.accepted) for row in rows if row.grouped_by == _BY_CODE and row.code]
+    models = [OfModel(row.agent, row.model, _figures(row)) for row in rows if row.grouped_by == _BY_MODEL]
+    return WindowFigures(
+        bucket_s=span.bucket_s,
+        counted_since=whole.oldest if whole.accepted >= MOST_TURNS else starts[0],
+        total=_figures(whole),
+        buckets=[Bucket(at, of_bucket.get(place, Figures())) for place, at in enumerate(starts)],
+        errors=sorted(codes, key=lambda each: (-each.turns, each.code))[:GROUPS_SHOWN],
+        by_model=sorted(models, key=lambda each: -each.figures.accepted)[:GROUPS_SHOWN],
+    )
+
+
+def _figures(row: Row[Any]) -> Figures:
+    counted = {name: getattr(row, name) for name in ("accepted", *_STATUSES, *_USED, "cost", "cost_complete")}
+    return Figures(latency_ms=_spread(row.took), waited_ms=_spread(row.waited), **counted)
+
+
+def _spread(values: list[float | None] | None) -> Spread | None:
+    median, p95 = values or (None, None)
+    return None if median is None or p95 is None else Spread(round(median, 1), round(p95, 1))
+
+
+def _ms(later: ColumnElement[Any], earlier: ColumnElement[Any]) -> ColumnElement[float]:
+    return func.greatest(func.date_part("epoch", later - earlier) * 1000, 0.0)
+
+
+def _number(usage: ColumnElement[Any], name: str) -> ColumnElement[Any]:
+    """Null for what is no number: a row that a newer release wrote must not hide the others."""
+    value = usage[name]
+    return case((func.jsonb_typeof(value) == "number", func.least(value.cast(Numeric), _HUGE).cast(Float))).label(name)
+
+
+def _recent() -> FromClause:
+    """The newest turns of the window. Ids lie in the primary key by the time at which they were made; those of turns
+    that a fork has copied lie elsewhere, because they begin with random letters.
+    """
+    ran = turns.c.started_at.is_not(None)
+    newest = (
+        select(turns)
+        .where(turns.c.id >= bindparam("first", type_=Text), turns.c.id < bindparam("behind", type_=Text))
+        .where(turns.c.created_at >= bindparam("since"))
+        .where(RUNS_ITSELF, ran | (turns.c.status != "completed"))
+        .order_by(turns.c.id.desc())
+        .limit(bindparam("most", type_=Integer))
+        .subquery("newest")
+    )
+    report = _opened(newest.c.report)
+    usage = func.coalesce(report.c.usage, newest.c.timeline["usage"])
+    since_1970 = func.date_part("epoch", newest.c.created_at)
+    return (
+        select(
+            func.floor(since_1970 / bindparam("bucket_s", type_=Integer)).cast(Integer).label("bucket"),
+            newest.c.created_at,
+            newest.c.status,
+            newest.c.error["code"].as_string().label("code"),
+            func.coalesce(report.c.agent, newest.c.agent).label("agent"),
+            report.c.model,
+            case((newest.c.started_at.is_not(None), _ms(newest.c.finished_at, newest.c.created_at))).label("took"),
+            _ms(newest.c.started_at, newest.c.queued_at).label("waited"),
+            *(_number(usage, name) for name in (*_USED, "cost")),
+        )
+        .join_from(newest, report, literal(value=True))
+        .subquery("recent")
+    )
+
+
+def _opened(report: ColumnElement[Any]) -> FromClause:
+    """PostgreSQL decompresses a report for each operator that reads it, so one function reads all of it. Has nulls for
+    a report that is no object, which the function would refuse.
+    """
+    report_if_object = func.jsonb_path_query_first(report, literal_column("""'$ ? (@.type() == "object")'"""))
+    fields = column("agent", Text), column("model", Text), column("usage", JSONB)
+    return (
+        func.jsonb_to_record(report_if_object).table_valued(*fields).render_derived("report", with_types=True).lateral()
+    )
+
+
+def _grouped() -> Select[*tuple[Any, ...]]:
+    """Adds up the turns by each of the keys, and all. `grouped_by` has a bit for each key that does not count."""
+    recent = _recent()
+    keys = recent.c.bucket, recent.c.code, recent.c.agent, recent.c.model
+    bucket, code, agent, model = keys
+    grouping = func.grouping_sets(tuple_(bucket), tuple_(code), tuple_(agent, model), literal_column("()"))
+    used = func.count(recent.c.llm_calls)
+    priced = func.count(recent.c.cost)
+    cost = case(((priced > 0) | (used == 0), func.coalesce(func.sum(recent.c.cost), 0)))
+    return select(
+        *keys,
+        func.grouping(*keys).label("grouped_by"),
+        func.count().label("accepted"),
+        func.min(recent.c.created_at).label("oldest"),
+        *(func.count().filter(recent.c.status == status).label(status) for status in _STATUSES),
+        *(func.coalesce(func.sum(recent.c[name]), 0).cast(BigInteger).label(name) for name in _USED),
+        cost.cast(Float).label("cost"),
+        (used == priced).label("cost_complete"),
+        _percentiles(recent.c.took).label("took"),
+        _percentiles(recent.c.waited).label("waited"),
+    ).group_by(grouping)
+
+
+def _percentiles(value: ColumnElement[Any]) -> ColumnElement[Any]:
+    return func.percentile_cont(literal([0.5, 0.95], ARRAY(Float))).within_group(value)
+
+
+_WHOLE, _BY_BUCKET, _BY_CODE, _BY_MODEL = 0b1111, 0b0111, 0b1011, 0b1100
+_FIGURES = _grouped()
+
+
+COUNTED: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class UserOverview:
+    """What a user has, and what today took. A day is one in UTC."""
+
+    user: Annotated[str, doc("Who.")]
+    keys: Annotated[int, doc("API keys that work.")]
+    sessions: Annotated[int, doc("Sessions. 1,000 stands for as many or more.")]
+    turns_today: Annotated[int, doc("Turns that were accepted today. 1,000 stands for as many or more.")]
+    tokens_today: Annotated[int, doc("Tokens of the models, today.")]
+    cost_today: Annotated[float | None, doc("What those with a price cost, in dollars; null if none has one.")]
+    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")]
+
+
+def _names() -> Select[Any]:
+    """Reads one entry of an index for each name, however many rows a user has."""
+
+    def following(name: ColumnElement[str]) -> ColumnElement[str]:
+        tables: tuple[FromClause, ...] = (sessions, api_keys, usage, user_limits)
+        least = (select(func.min(each.c.owner)).where(each.c.owner > name).scalar_subquery() for each in tables)
+        return func.least(*least).label("name")
+
+    first = select(following(bindparam("after"))).cte("names", recursive=True)
+    names = first.union_all(select(following(first.c.name)).where(first.c.name.is_not(None)))
+    return select(names.c.name).where(names.c.name.is_not(None)).limit(bindparam("at_most"))
+
+
+def _counts() -> Select[Any]:
+    names = func.unnest(bindparam("names", type_=ARRAY(Text))).table_valued("name").render_derived("names")
+    now, midnight = (bindparam(name, type_=DateTime(timezone=True)) for name in ("now", "midnight"))
+
+    def latest(*conditions: ColumnElement[bool]) -> FromClause:
+        """Sorted, so that PostgreSQL takes the index and does not look for a user's sessions among all."""
+        of_user = select(sessions.c.id).where(sessions.c.owner == names.c.name, *conditions).correlate(names)
+        kinds = (of_user.where(sessions.c.archived.is_(archived)) for archived in (False, True))
+        return union_all(*(each.order_by(sessions.c.updated_at.desc()).limit(COUNTED) for each in kinds)).subquery()
+
+    in_force = api_keys.c.revoked_at.is_(None) & func.coalesce(api_keys.c.expires_at > now, True)
+    keys = select(func.count()).where(api_keys.c.owner == names.c.name, in_force).scalar_subquery()
+    owned = select(func.count()).select_from(latest()).scalar_subquery()
+    active = latest(sessions.c.updated_at >= midnight)
+    newest = (
+        select(turns.c.created_at, turns.c.status, turns.c.started_at)
+        .where(turns.c.session_id == active.c.id)
+        .order_by(turns.c.seq.desc())
+        .limit(COUNTED)
+        .lateral("newest")
+    )
+    ran = newest.c.started_at.is_not(None) | (newest.c.status != "completed")  # a copy of a fork's never did
+    today = (newest.c.created_at >= midnight, ran)
+    begun = select(literal(1)).join_from(active, newest, literal(value=True)).where(*today).correlate(names)
+    turns_today = select(func.count()).select_from(begun.limit(COUNTED).subquery()).scalar_subquery()
+    counts = {"keys": keys, "sessions": func.least(owned, COUNTED), "turns_today": turns_today}
+    return select(names.c.name, *(count.label(name) for name, count in counts.items()))
+
+
+_NAMES, _COUNTS = _names(), _counts()
+
+
+async def list_users(
+    connection: AsyncConnection, *, after: str | None, limit: int, now: datetime
+) -> list[UserOverview]:
+    """By name. A user is who has a session, a key, usage or limits."""
+    found = await connection.execute(_NAMES, {"after": after or "", "at_most": limit})
+    names = list(found.scalars())
+    today = now.astimezone(UTC).date()
+    midnight = datetime.combine(today, time(), UTC)
+    times = {"now": now, "midnight": midnight}
+    counts = {row.name: row for row in await connection.execute(_COUNTS, {"names": names, **times})}
+    spent = {row.owner: row for row in await connection.execute(_spent(names, usage.c.day == today))}
+    return [
+        UserOverview(
+            user=name,
+            keys=counts[name].keys,
+            sessions=counts[name].sessions,
+            turns_today=counts[name].turns_today,
+            tokens_today=spent[name].tokens if name in spent else 0,
+            cost_today=spent[name].cost if name in spent else 0.0,
+            cost_complete=spent[name].complete if name in spent else True,
+        )
+        for name in names
+    ]
+
+
+def _spent(names: Sequence[str], *conditions: ColumnElement[bool]) -> Select[Any]:
+    cost = func.sum(usage.c.cost).cast(Float)
+    tokens = func.sum(usage.c.input_tokens + usage.c.output_tokens).cast(BigInteger)
+    of_names = usage.c.owner.in_(names)
+    return (
+        select(usage.c.owner, tokens.label("tokens"), cost.label("cost"), IS_COMPLETE.label("complete"))
+        .where(of_names, *conditions)
+        .group_by(usage.c.owner)
+    )

@@ -1,0 +1,348 @@
+"""Turns as operators see them: of every session, where each runs and what it waits for. No word of what was said.
+
+Only reads. Callers check that the asker may see the turns of all users.
+
+One turn as operators see it over time: its attempts, nodes, calls of models and tools, and what it waited for.
+
+Its process keeps the times while it runs and stores them with its end, in `turns.run`; of a turn that is a second old
+it says them in Redis, as `activity` does. `turns.timeline` has the attempts before, and what a run without report used.
+No word of what was said, and no argument of a call.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import AwareDatetime
+from sqlalchemy import Row, Select, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import OPEN_TURNS, plans, sessions, tool_calls, turns
+from segue.db.redis import Cache
+from segue.db.rows import oldest_first, readable, reader
+from segue.domain.doc import BUILT_AT_FIRST_USE, doc
+from segue.domain.errors import NotFound
+from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage
+from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
+from segue.domain.tool import CallStatus
+from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
+from segue.turns.run_record import ActivityReport, heard, prompt_of, run_of
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a turn waits for: a tool, or a model."""
+
+    kind: Annotated[Literal["tool", "model"], doc("Which of the two it is.")]
+    name: Annotated[str, doc("The tool's name, or the model's.")]
+    since: Annotated[datetime, doc("When it was called.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OpsTurn:
+    """A turn of any user, without what was said in it."""
+
+    turn_id: Annotated[str, doc("Begins with `turn_`.")]
+    session_id: Annotated[str, doc("The session it is in.")]
+    owner: Annotated[str, doc("The user whose session it is.")]
+    agent: Annotated[str | None, doc("Who answers; null until a process has begun it.")]
+    status: Annotated[TurnStatus, doc("`queued` and `running` are open.")]
+    instance: Annotated[str | None, doc("The process that runs it, or ran it last: its host and process id.")]
+    attempt: Annotated[int, doc("How many processes have begun it.")]
+    epoch: Annotated[int, doc("Grows with every process that takes it; none writes under an older one.")]
+    lease_until: Annotated[datetime | None, doc("Until when the process has it, unless it says more.")]
+    lease_left_s: Annotated[float | None, doc("Seconds until then. Below 0 the process has died or hangs.")]
+    created_at: Annotated[datetime, doc("When the message was accepted.")]
+    started_at: Annotated[datetime | None, doc("When the last process began it.")]
+    finished_at: Annotated[datetime | None, doc("When it ended.")]
+    cancel_requested_at: Annotated[datetime | None, doc("When it was told to stop.")]
+    error_code: Annotated[str | None, doc("The code of the problem that it ended with.")]
+    running: Annotated[tuple[Running, ...], doc("What it waits for at this moment.")] = ()
+    node: Annotated[str | None, doc("The node of the graph; null for the first second, and without Redis.")] = None
+    heard_at: Annotated[datetime | None, doc("When its process said so: twice a second, unless it hangs.")] = None
+
+
+async def list_any(
+    connection: AsyncConnection,
+    *,
+    status: TurnStatus | None = None,
+    session_id: str | None = None,
+    tool: str | None = None,
+    owner: str | None = None,
+    before: str | None = None,
+    limit: int,
+) -> list[OpsTurn]:
+    """Returns open turns, or those of a status, newest first. Of a tool: those that wait for it, or had called it."""
+    statement = _turns().where(turns.c.status == status if status else turns.c.status.in_(OPEN_TURNS))
+    if status == "failed":
+        statement = statement.where(turns.c.error.is_not(None))  # so that it is read from an index of those
+    if session_id is not None:
+        statement = statement.where(turns.c.session_id == session_id)
+    if owner is not None:
+        statement = statement.where(sessions.c.owner == owner)
+    if tool is not None:
+        runs = select(tool_calls.c.id).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.tool_name == tool)
+        runs = runs.where(or_(tool_calls.c.status == "running", turns.c.finished_at.is_not(None)))
+        statement = statement.where(runs.exists())
+    if before is not None:
+        statement = statement.where(turns.c.id < before)
+    rows = (await connection.execute(statement.order_by(turns.c.id.desc()).limit(limit))).all()
+    return await _with_tools(connection, rows)
+
+
+async def find_any(connection: AsyncConnection, turn_id: str) -> OpsTurn:
+    """Raises NotFound for a turn that is in no session."""
+    rows = (await connection.execute(_turns().where(turns.c.id == turn_id))).all()
+    if not rows:
+        raise NotFound("turn")
+    [turn] = await _with_tools(connection, rows)
+    return turn
+
+
+async def with_activity(cache: Cache, listed: Sequence[OpsTurn]) -> list[OpsTurn]:
+    """Adds what the processes say of the turns that run."""
+    said = await heard(cache, {turn.instance for turn in listed if turn.status == "running" and turn.instance})
+    return [_told(turn, said.get(turn.instance or "")) for turn in listed]
+
+
+def _told(turn: OpsTurn, said: ActivityReport | None) -> OpsTurn:
+    """A call that is in the ledger is what a turn waits for, whatever its process said before."""
+    activity = said.turns.get(turn.turn_id) if said else None
+    if said is None or activity is None or activity.epoch != turn.epoch or turn.status != "running":
+        return turn
+    waits = (Running("model", activity.model.name, activity.model.since),) if activity.model else ()
+    return replace(turn, node=activity.node, heard_at=said.at, running=turn.running or waits)
+
+
+async def _with_tools(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[OpsTurn]:
+    calls = await _running_calls(connection, [row.turn_id for row in rows if row.status == "running"])
+    return [OpsTurn(**{**row._asdict(), "status": status_of(row)}, running=calls.get(row.turn_id, ())) for row in rows]
+
+
+async def _running_calls(connection: AsyncConnection, turn_ids: Collection[str]) -> dict[str, tuple[Running, ...]]:
+    if not turn_ids:
+        return {}
+    statement = select(tool_calls.c.turn_id, tool_calls.c.tool_name, tool_calls.c.started_at)
+    statement = statement.where(tool_calls.c.turn_id.in_(turn_ids), tool_calls.c.status == "running")
+    calls: dict[str, tuple[Running, ...]] = {}
+    for row in await connection.execute(statement.order_by(*oldest_first(tool_calls))):
+        calls[row.turn_id] = (*calls.get(row.turn_id, ()), Running("tool", row.tool_name, row.started_at))
+    return calls
+
+
+def _turns() -> Select[Any]:
+    shown: Iterable[Any] = (turns.c[name] for name in _SHOWN)
+    return (
+        select(
+            turns.c.id.label("turn_id"),
+            sessions.c.owner,
+            turns.c.worker.label("instance"),
+            turns.c.attempts.label("attempt"),
+            lease_left(),
+            turns.c.error["code"].as_string().label("error_code"),
+            *shown,
+        )
+        .join(sessions, sessions.c.id == turns.c.session_id)
+        .where(RUNS_ITSELF)
+    )
+
+
+_SHOWN = (
+    *("session_id", "agent", "status", "epoch", "lease_until", "created_at", "started_at", "finished_at"),
+    "cancel_requested_at",
+)
+
+
+CALLS_SHOWN: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A process that had the turn."""
+
+    instance: Annotated[str | None, doc("Its host and process id.")]
+    epoch: Annotated[int, doc("Grows with every process that takes the turn.")]
+    started_at: Annotated[AwareDatetime | None, doc("When it took it.")]
+    ended_at: Annotated[AwareDatetime | None, doc("When it had it no longer.")]
+    why: Annotated[
+        str | None,
+        doc("Why not: `handed_back`, `storage_lost`, `process_lost`, or the code of the problem; null for an answer."),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A time in which nothing ran."""
+
+    kind: Annotated[Literal["queued", "approval"], doc("For a process, or for the user's yes after the turn.")]
+    since: Annotated[datetime, doc("From when.")]
+    until: Annotated[datetime | None, doc("Until when; null while it lasts.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedNode:
+    """A node of the graph."""
+
+    node: Annotated[str, doc("Its name.")]
+    at: Annotated[datetime, doc("When it began.")]
+    duration_ms: Annotated[int | None, doc("Null if it had not ended.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedModelCall:
+    """A call of a model, with all its tries."""
+
+    model: Annotated[str, doc("The model that answered, or was asked.")]
+    node: Annotated[str | None, doc("The node that asked.")]
+    at: Annotated[datetime, doc("When it was asked.")]
+    duration_ms: Annotated[int, doc("How long it took, with all tries.")]
+    first_token_ms: Annotated[int | None, doc("Until its first word, if a client read the answer as it came.")]
+    retries: Annotated[int, doc("How often it was asked again.")]
+    outcome: Annotated[str, doc("`answered`, `cancelled`, or why it failed.")]
+    input_tokens: Annotated[int, doc("Tokens sent.")]
+    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")]
+    output_tokens: Annotated[int, doc("Tokens received.")]
+    cost: Annotated[float | None, doc("In dollars; null without a price.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedToolCall:
+    """A call of a tool, without arguments and result."""
+
+    tool_call_id: Annotated[str, doc("Begins with `call_`.")]
+    tool: Annotated[str, doc("The tool's name.")]
+    status: Annotated[CallStatus, doc("How it ended; `unknown` if that is not known.")]
+    at: Annotated[datetime, doc("When it was called.")]
+    duration_ms: Annotated[int | None, doc("Null if it has not ended, or its process did not.")]
+    plan_id: Annotated[str | None, doc("The plan whose step it is.")]
+    step_id: Annotated[int | None, doc("The step.")]
+    granted: Annotated[bool, doc("Whether it ran without a question under a grant of the user's.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTimeline:
+    """A turn over time."""
+
+    __pydantic_config__ = BUILT_AT_FIRST_USE
+
+    turn: Annotated[OpsTurn, doc("How it stands, or ended.")]
+    model: Annotated[str | None, doc("The model that answered.")]
+    usage: Annotated[Usage | None, doc("What it took; null before its end, and if its process died.")]
+    prompt: Annotated[PromptReport | None, doc("What the last request to the model was made of; null without answer.")]
+    attempts: Annotated[list[Attempt], doc("The processes that had it, the last twenty.")]
+    waits: Annotated[list[Wait], doc("What it waited for.")]
+    nodes: Annotated[list[TimedNode], doc("Of the last attempt; empty if its process died, or in its first second.")]
+    model_calls: Annotated[list[TimedModelCall], doc("As the nodes. The first hundred.")]
+    model_calls_left_out: Annotated[int, doc("How many more there were.")]
+    tool_calls: Annotated[list[TimedToolCall], doc("Of all attempts, the first 500.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored(RunTimeline):
+    attempts: tuple[Attempt, ...] = ()
+
+
+_read_stored = reader(_Stored)
+
+
+async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -> TurnTimeline:
+    """Raises NotFound for a turn that is in no session."""
+    found = await find_any(connection, turn_id)
+    row = (await connection.execute(select(turns).where(turns.c.id == turn_id))).one()
+    calls = await _tool_calls(connection, turn_id)
+    approval = await _approval(connection, row)
+    [turn] = await with_activity(cache, [found])
+    report = report_of(row)
+    stored = _stored(row, report)
+    run = await _running(cache, turn) if turn.status == "running" else stored
+    earlier = stored.attempts
+    return TurnTimeline(
+        turn=turn,
+        model=report.model if report else None,
+        usage=report.usage if report else run.usage if run else None,
+        prompt=prompt_of(row, report) if report else None,
+        attempts=[*earlier, *_last_attempt(turn, earlier)],
+        waits=[*_queued(turn, earlier), *approval],
+        nodes=_nodes(turn, run),
+        model_calls=_model_calls(turn, run),
+        model_calls_left_out=run.left_out if run else 0,
+        tool_calls=calls,
+    )
+
+
+def _stored(row: Row[Any], report: TurnReport | None) -> _Stored:
+    stored = (readable(_read_stored, row.timeline, "turns", row.id) if row.timeline is not None else None) or _Stored()
+    if stored.nodes or (run := run_of(row)) is None:  # the release before stores it with the attempts
+        return stored
+    last = run.timeline(report)
+    return replace(stored, nodes=last.nodes, model_calls=last.model_calls, left_out=last.left_out)
+
+
+async def _running(cache: Cache, turn: OpsTurn) -> RunTimeline | None:
+    """What the turn's process said last of it."""
+    said = (await heard(cache, [turn.instance or ""])).get(turn.instance or "")
+    activity = said.turns.get(turn.turn_id) if said else None
+    return activity.timeline if activity and activity.epoch == turn.epoch else None
+
+
+def _last_attempt(turn: OpsTurn, earlier: Sequence[Attempt]) -> list[Attempt]:
+    """The attempt that runs or ran last; none if all have been given up and the turn waits for the next."""
+    if turn.instance is None or turn.started_at is None or any(each.epoch == turn.epoch for each in earlier):
+        return []
+    return [Attempt(turn.instance, turn.epoch, turn.started_at, turn.finished_at, turn.error_code)]
+
+
+def _queued(turn: OpsTurn, earlier: Sequence[Attempt]) -> list[Wait]:
+    """From the message to the first attempt, and from the end of each attempt to the next."""
+    begun = [*(each.started_at for each in earlier), *(each.started_at for each in _last_attempt(turn, earlier))]
+    since = [turn.created_at, *(each.ended_at for each in earlier)]
+    until = [*begun, *([turn.finished_at] if len(begun) < len(since) else [])]
+    return [Wait("queued", each, end) for each, end in zip(since, until, strict=False) if each is not None]
+
+
+def _nodes(turn: OpsTurn, run: RunTimeline | None) -> list[TimedNode]:
+    return [TimedNode(each.node, _at(turn, each), each.duration_ms) for each in run.nodes] if run else []
+
+
+def _model_calls(turn: OpsTurn, run: RunTimeline | None) -> list[TimedModelCall]:
+    calls = []
+    for each in run.model_calls if run else ():
+        begun = [node.node for node in run.nodes if node.at_ms <= each.at_ms] if run else []
+        told = {name: value for name, value in each._asdict().items() if name != "at_ms"}
+        calls.append(TimedModelCall(node=begun[-1] if begun else None, at=_at(turn, each), **told))
+    return calls
+
+
+def _at(turn: OpsTurn, each: NodeRun | ModelRun) -> datetime:
+    return (turn.started_at or turn.created_at) + timedelta(milliseconds=each.at_ms)
+
+
+async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedToolCall]:
+    shown = ("status", "duration_ms", "plan_id", "step_id", "granted")
+    statement = select(
+        tool_calls.c.id.label("tool_call_id"),
+        tool_calls.c.tool_name.label("tool"),
+        tool_calls.c.started_at.label("at"),
+        *(tool_calls.c[name] for name in shown),
+    )
+    statement = statement.where(tool_calls.c.turn_id == turn_id).order_by(*oldest_first(tool_calls)).limit(CALLS_SHOWN)
+    return [
+        TimedToolCall(**{**row, "status": row["status"] if row["status"] in get_args(CallStatus) else "unknown"})
+        for row in (await connection.execute(statement)).mappings()
+    ]
+
+
+async def _approval(connection: AsyncConnection, row: Row[Any]) -> list[Wait]:
+    """The wait for a yes that the turn's answer asked for last: it ends with the next message, or with the plan."""
+    if row.finished_at is None:
+        return []
+    later = turns.alias("later")
+    answered = select(func.min(later.c.created_at)).where(later.c.session_id == row.session_id, later.c.seq > row.seq)
+    asked = select(plans.c.status, plans.c.expires_at, answered.scalar_subquery().label("answered_at"))
+    asked = asked.where(plans.c.session_id == row.session_id, plans.c.asked_in == row.id)
+    found = (await connection.execute(asked.limit(1))).one_or_none()
+    if found is None:
+        return []
+    until = found.answered_at or (None if found.status == "waiting" else found.expires_at)
+    return [Wait("approval", row.finished_at, until)]

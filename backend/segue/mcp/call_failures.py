@@ -1,0 +1,205 @@
+"""Why a connection to an MCP server ended and what to do about it: `cause; advice`. Pure.
+
+In our own words: a server's could carry anything, also a secret. What its process wrote is in `stderr.py`.
+
+How far a call has come on its way to a server, and what its caller is told if no result came back.
+
+The transports tell the first while they work in the context of the call's task (`connection.py`). A call that was never
+sent has not run.
+"""
+
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
+from pydantic import ValidationError
+
+from segue.domain.tool import ToolFailed, ToolLost, ToolRetry
+from segue.mcp.budget import McpServerGone
+from segue.net.addresses import NoSuchHost, NotPublic
+
+SPLIT = "; "
+_OWN_LOG = "look into its own log"
+_URL = "correct its url in mcp.json"
+WEB_PAGE = f"it answered with a web page; {_URL}: the path of many ends in /mcp"
+_MAX_PATH = 300
+
+
+def reason_of(error: Exception, came: str = "nothing came") -> str:  # noqa: PLR0911 (one line per way to end)
+    """Returns why a connection ended, and what helps; `came` is what the server had sent by then."""
+    cause = _first(error)
+    match cause:
+        case McpServerGone():
+            return str(cause) if SPLIT in str(cause) else f"{cause}{SPLIT}{_OWN_LOG}"
+        case NotPublic():
+            return 'its host is a private address; if that is meant, set "allow_private": true for it in mcp.json'
+        case NoSuchHost():
+            return f"there is no host of its name; {_URL}"
+        case httpx2.HTTPError() | OSError() if not isinstance(cause, TimeoutError):
+            return _unreachable(cause)
+        case TimeoutError():
+            return f"it did not shake hands in time: {came}; start its command by hand, or {_URL}, to see what it says"
+        case MCPError():
+            return f"it refused with MCP error {cause.code}; {_OWN_LOG}"
+        case _:
+            return f"it does not speak MCP as expected ({type(cause).__name__}); {_OWN_LOG}"
+
+
+def cause_and_advice(state: str) -> tuple[str, str]:
+    """Splits a state, or a reason; the advice is empty if there is none."""
+    cause, _, advice = state.partition(SPLIT)
+    return cause, advice
+
+
+def answered(status: int) -> str:
+    """Why an HTTP server is none that can be used, by the status of its answer."""
+    said = f"it answered HTTP {status}"
+    match status:
+        case 401 | 403:
+            return f"{said}; give it a token that it takes under headers in mcp.json"
+        case 404 | 405 | 406:
+            return f"{said}; {_URL}: the path of many ends in /mcp"
+        case 429:
+            return f"{said}; it is asked too often: it is tried again by itself"
+        case _ if status < 400:  # noqa: PLR2004 (HTTP's own number)
+            return f"it redirects to elsewhere (HTTP {status}); write the address that it leads to as its url"
+        case _:
+            return f"{said}; {_OWN_LOG}"
+
+
+def ended(code: int) -> str:
+    """How a process ended, by its exit code."""
+    if code >= 0:
+        return f"the process ended with exit code {code}; its last lines on stderr say why"
+    name = str(-code)
+    with suppress(ValueError):
+        name = signal.Signals(-code).name
+    return f"the process was ended by {name}; if no person did that, memory may have run out"
+
+
+def not_started(program: str, cwd: str | None, path: str, error: Exception) -> str:  # noqa: PLR0911 (as above)
+    """Why a program does not run, and where it was looked for."""
+    match error:
+        case FileNotFoundError() | NotADirectoryError() if cwd and not Path(cwd).is_dir():
+            return f"there is no folder {cwd} to start it in; correct its cwd in mcp.json"
+        case FileNotFoundError() if "/" not in program:
+            return f"there is no program {program} in PATH ({path[:_MAX_PATH]}); install it, or write its whole path"
+        case FileNotFoundError() if Path(program).exists():
+            return f"{program} names an interpreter that is not there; correct its first line"
+        case FileNotFoundError() | NotADirectoryError():
+            return f"there is no program {program}; correct its command in mcp.json"
+        case PermissionError():
+            return f"{program} may not be run; make it executable"
+        case OSError():
+            return f"{program} cannot be started: {error.strerror}; correct its command in mcp.json"
+        case _:
+            return f"{program} cannot be started: a NUL in its command line; correct it in mcp.json"
+
+
+def _unreachable(error: Exception) -> str:  # noqa: PLR0911 (one line per cause)
+    for cause in _chain(error):
+        match cause:
+            case ssl.SSLCertVerificationError():
+                why = cause.verify_message.rstrip(".")
+                return f"its certificate is not trusted ({why}); renew it, or name its authority in SSL_CERT_FILE"
+            case ssl.SSLError():
+                return f"TLS failed ({cause.reason}); it may speak plain http://"
+            case ConnectionRefusedError():
+                return f"nothing listens at its address (connection refused); start it, or {_URL}"
+            case socket.gaierror():
+                return "its name cannot be resolved now; look into the DNS of this machine"
+            case httpx2.ConnectTimeout():
+                return f"its address does not answer (connecting timed out); look for a firewall, or {_URL}"
+            case httpx2.ReadError() | httpx2.RemoteProtocolError():
+                return f"it broke the connection off ({type(error).__name__}); {_OWN_LOG}"
+    return f"it cannot be reached ({type(error).__name__}); start it, or {_URL}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        if isinstance(cause, ExceptionGroup):
+            yield from cause.exceptions
+        cause = cause.__cause__ or cause.__context__
+
+
+def _first(error: Exception) -> Exception:
+    """Returns of all that ended a connection what says most."""
+    found = members_of(error)
+    for kind in (McpServerGone, NotPublic, NoSuchHost, httpx2.HTTPError, OSError):
+        for cause in found:
+            if isinstance(cause, kind):
+                return cause
+    return found[0]
+
+
+def members_of(error: Exception) -> list[Exception]:
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [cause for member in error.exceptions for cause in members_of(member)]
+
+
+MAX_ERROR_CHARS: Final = 4000
+_REFUSED, _NO_SESSION, _SERVER_ERROR = 400, 404, 500
+
+# What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
+_REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
+
+
+@dataclass(slots=True)
+class CallDelivery:
+    """`sent` as soon as a byte may have left; `status` is that of the HTTP answer, 0 before and for a pipe."""
+
+    sent: bool = False
+    status: int = 0
+
+    async def trace(self, event: str, _: dict[str, Any]) -> None:
+        """Takes what the HTTP client tells of a request."""
+        self.sent = self.sent or event.endswith(".send_request_headers.started")
+
+
+carried: Final[ContextVar[CallDelivery | None]] = ContextVar("carried", default=None)
+
+
+class NotSent(ToolFailed):
+    """The call did not run: the server was not reached, or did not know the session."""
+
+
+class Lost(ToolLost):
+    """The call was sent, and what came of it did not come back."""
+
+
+def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> ToolRetry | ToolFailed:  # noqa: PLR0911 (one line per way)
+    status = delivery.status
+    match error:
+        case MCPError(code=code, message=message) if code == INVALID_PARAMS:
+            return ToolRetry(message[:MAX_ERROR_CHARS])
+        case MCPError(code=code) if code == CONNECTION_CLOSED and not delivery.sent:
+            return NotSent(f"The MCP server {server} could not be reached: the call did not run.")
+        case MCPError() if status == _NO_SESSION:
+            return NotSent(f"The MCP server {server} answered HTTP {status}: the call did not run.")
+        case MCPError(code=code) if code == CONNECTION_CLOSED:
+            why = f"The connection to the MCP server {server} was lost before it answered"
+            return Lost(f"{why}: whether the call took effect is unknown.")
+        case MCPError(code=code) if code == INTERNAL_ERROR and status >= _SERVER_ERROR:
+            return Lost(f"The MCP server {server} answered HTTP {status}: whether the call took effect is unknown.")
+        case MCPError(code=code) if code == INTERNAL_ERROR and status >= _REFUSED:
+            return ToolFailed(f"The MCP server {server} refused with HTTP {status}: the call did not run.")
+        case MCPError(code=code, message=message) if code == INVALID_REQUEST and message in _REFUSED_TO_SERVERS:
+            return ToolRetry(f"The MCP server {server} wanted something for this call that it does not get: {message}.")
+        case MCPError(message=message):
+            return ToolFailed(f"The MCP server {server} refused: {message[:MAX_ERROR_CHARS]}")
+        case RuntimeError() | ValidationError():
+            return ToolFailed(f"The MCP server {server} gave an answer that breaks its own declaration.")
+        case _:
+            return ToolFailed(f"The MCP server {server} could not be asked ({type(error).__name__}).")

@@ -1,0 +1,347 @@
+"""The MCP servers of `mcp.json`: starts a supervisor for each, and gives every tool name to one of them.
+
+Entered once per process, in the lifespan. How a server is kept connected is the supervisor's; turns, users and health
+are unknown here.
+
+The prompts of all servers for a user: lists them, and has one filled. Errors are the client's, not a model's.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+import anyio
+import structlog
+
+from segue.domain.errors import AppError, NotFound
+from segue.domain.redaction import without
+from segue.domain.tool import Tool, ToolFailed, ToolRetry, ToolSpec
+from segue.mcp.mcp_config import McpConfig, McpServerConfig
+from segue.mcp.resource_tools import ResourceTools, may_use
+from segue.mcp.status import FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
+from segue.tools.tool_health import unknown_members
+
+if TYPE_CHECKING:
+    from segue.mcp.supervisor import Supervisor
+
+
+log = structlog.get_logger()
+
+
+async def prompts_of(servers: "Iterable[Supervisor]", owner: str) -> list[McpPrompt]:
+    """Returns those of the servers that the user may use and that can list them now, in the order of the servers."""
+    listed = await asyncio.gather(
+        *(_listed(server) for server in servers if server.offers.has_prompts and may_use(server, owner))
+    )
+    return [prompt for prompts in listed for prompt in prompts]
+
+
+async def fill_prompt(server: "Supervisor", name: str, arguments: Mapping[str, str]) -> FilledPrompt:
+    """Raises AppError `mcp_prompt_not_found`, `invalid_request` and `mcp_server_failed`."""
+    try:
+        prompts = await server.offers.prompts() if server.offers.has_prompts else ()
+        known = next((prompt for prompt in prompts if prompt.name == name), None)
+        if known is None:
+            raise NotFound("mcp_prompt")
+        if errors := _errors(known, arguments):
+            detail = "The prompt takes other arguments: GET /mcp/prompts lists them."
+            raise AppError("invalid_request", status=422, title="Invalid request", detail=detail, errors=errors)
+        return _without_secrets(await server.offers.fill(name, arguments), server.config.secrets)
+    except (ToolFailed, ToolRetry) as failed:
+        detail = without(str(failed), server.config.secrets)
+        raise AppError("mcp_server_failed", status=502, title="The MCP server failed", detail=detail) from None
+
+
+async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:
+    try:
+        return await server.offers.prompts()
+    except (ToolFailed, ToolRetry):
+        log.info("mcp_prompts_not_listed", server=server.name)
+        return ()
+
+
+def _errors(prompt: McpPrompt, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    known = {argument.name for argument in prompt.arguments}
+    missing = [each.name for each in prompt.arguments if each.required and each.name not in given]
+    return [
+        *({"loc": ["body", "arguments", name], "msg": "Field required", "type": "missing"} for name in missing),
+        *(
+            {"loc": ["body", "arguments", name], "msg": "The prompt has no such argument", "type": "extra_forbidden"}
+            for name in given
+            if name not in known
+        ),
+    ]
+
+
+def _without_secrets(filled: FilledPrompt, secrets: frozenset[str]) -> FilledPrompt:
+    messages = [PromptMessage(each.role, without(each.content, secrets)) for each in filled.messages]
+    return FilledPrompt(without(filled.description, secrets), messages)
+
+
+if TYPE_CHECKING:
+    from segue.mcp.oauth.personal_server import PersonalServer, PersonalServers
+    from segue.mcp.supervisor import Supervisor
+
+    Server = Supervisor | PersonalServer
+    MakePersonal = Callable[[Callable[[], Mapping[str, McpServerConfig]]], PersonalServers]
+
+MAX_GUESSED_SHOWN: Final = 20
+
+_CLOSE_S: Final = 10.0
+_WELCOME_S: Final = 5.0
+_APPLICATION: Final = ""  # owns the names of native tools; no server is called so
+
+
+class McpServers:
+    """All servers that are not switched off. Enter it to connect, leave it to end every child process.
+
+    `personal` makes those at which each user logs in, given what returns their definitions; it may raise AppError.
+    Their resources and prompts are left out. `taken` are names that no server's tool may have, `disabled` those of
+    tools for resources that are not offered. `listed` is told the source and the tools of each list.
+    `timeout_s` limits a call unless the server sets its own. Entering waits `start_timeout_s` at most; a server that
+    needs longer, or fails, joins later. Entering raises AppError `mcp_name_collision` and `tool_dependencies_invalid`.
+    `refused` says why mcp.json, as it is on disk, is not what runs; None if it is.
+    """
+
+    def __init__(
+        self,
+        config: McpConfig,
+        *,
+        timeout_s: float = 30.0,
+        start_timeout_s: float = 4.0,
+        handshake_timeout_s: float = 60.0,
+        taken: Iterable[str] = (),
+        personal: "MakePersonal | None" = None,
+        listed: Callable[[str, list[ToolSpec]], None] | None = None,
+        disabled: Collection[str] = (),
+    ) -> None:
+        self._listed = listed
+        self.personal: PersonalServers | None = None
+        self._make_personal = personal
+        self._config = config
+        self.refused: str | None = None
+        self._timeout_s = timeout_s
+        self._start_timeout_s = start_timeout_s
+        self._handshake_timeout_s = handshake_timeout_s
+        self._taken = tuple(taken)
+        self._owners: dict[str, str] = {}
+        self._tasks: dict[Server, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._joined: frozenset[Server] = frozenset()
+        self._servers = [self._made(name, server) for name, server in _wanted(config).items()]
+        self._resources = ResourceTools(self._shared, disabled)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start(self._servers)
+            self._join(self._servers)
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Returns the tools of every server that was ever connected, also while it reconnects, and those for resources
+        if some server has any. A server's own tool of such a name stands in its place.
+        """
+        return (*self._resources.tools(), *(tool for server in self._servers for tool in server.tools))
+
+    def states(self) -> dict[str, str]:
+        """Returns `connecting`, `ready` or `failed: <why>` by server; no word of it comes from a server."""
+        return {server.name: server.state for server in self._servers}
+
+    def away(self) -> dict[str, str]:
+        """Returns by source of its tools why a server that was connected is not, if it could not be connected again."""
+        return {f"mcp:{server.name}": server.state for server in self._servers if server.away}
+
+    def statuses(self) -> list[McpServerStatus]:
+        return [server.status for server in self._servers]
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        return self._config.ignored
+
+    def awaited_prefixes(self) -> tuple[str, ...]:
+        """Returns what the tools of servers begin with that are not connected."""
+        return tuple(server.config.prefix for server in self._servers if server.state != "ready")
+
+    def agents(self) -> frozenset[str]:
+        """Returns the ids of agents that servers are limited to."""
+        return frozenset[str]().union(*(server.config.agents or () for server in self._servers))
+
+    def reconnect(self, name: str) -> bool:
+        """Connects a server anew; other servers do not notice. Returns False if there is none of this name."""
+        found = [server for server in self._servers if server.name == name]
+        for server in found:
+            server.reconnect()
+        return bool(found)
+
+    async def welcome(self, owner: str, name: str) -> None:
+        """Lists what a server has for a user who has just logged in there. If it fails, the user's first call does."""
+        from segue.mcp.oauth.personal_server import PersonalServer  # noqa: PLC0415 (needed with such servers only)
+
+        for server in self._servers:
+            if server.name == name and isinstance(server, PersonalServer):
+                with suppress(ToolFailed), anyio.move_on_after(_WELCOME_S):
+                    await server.welcome(owner)
+
+    def _shared(self) -> "list[Supervisor]":
+        """Returns those whose connection is for all users."""
+        each_logs_in = self._make_personal is not None
+        shared = (server for server in self._servers if server.config.oauth is None or not each_logs_in)
+        return [cast("Supervisor", server) for server in shared]
+
+    async def prompts(self, owner: str) -> list[McpPrompt]:
+        """Returns the prompts of all servers that the user may use; one that cannot list them now has none."""
+        return await prompts_of(self._shared(), owner)
+
+    async def fill_prompt(self, owner: str, server: str, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
+        """Raises AppError `mcp_server_not_found`, `mcp_prompt_not_found`, `invalid_request`, `mcp_server_failed`."""
+        found = [each for each in self._shared() if each.name == server and may_use(each, owner)]
+        if not found:
+            raise NotFound("mcp_server")
+        return await fill_prompt(found[0], name, arguments)
+
+    async def apply(self, config: McpConfig) -> None:
+        """Starts the servers that are new or defined otherwise, then ends those that are not wanted, once their calls
+        have ended; the others do not notice. Raises AppError as entering does: then everything is as it was.
+        """
+        wanted = _wanted(config)
+        kept = {server.name: server for server in self._servers if wanted.get(server.name) == server.config}
+        if wanted.keys() - kept.keys():
+            await asyncio.to_thread(import_module, "segue.mcp.supervisor")  # a second, if these are the first
+        fresh = {name: self._made(name, server) for name, server in wanted.items() if name not in kept}
+        after, before = [{**kept, **fresh}[name] for name in wanted], self._servers
+        try:
+            await self._start(fresh.values())
+            self._join(after)
+        except BaseException:
+            self._retire(fresh.values())
+            raise
+        self._servers, self._config = after, config
+        gone = [server for server in before if server not in after]
+        self._retire(gone)
+        if fresh or gone:
+            old, new = {server.name for server in gone}, fresh.keys()
+            changes = {"added": sorted(new - old), "changed": sorted(new & old), "removed": sorted(old - new)}
+            log.info("mcp_config_read", **changes)
+
+    def _made(self, name: str, config: McpServerConfig) -> "Server":
+        """Raises AppError if users are to log in there and their tokens cannot be kept."""
+        from segue.mcp.supervisor import Supervisor  # noqa: PLC0415 (mcp takes a second, and is not needed without servers)
+
+        timeout_s = config.timeout_s or self._timeout_s
+        supervised = partial(
+            Supervisor, name, config, timeout_s=timeout_s, handshake_timeout_s=self._handshake_timeout_s
+        )
+        if config.oauth is None or self._make_personal is None:
+            return supervised(accept=self._accept)
+        if self.personal is None:
+            self.personal = self._make_personal(lambda: self._config.with_logins)
+        return self.personal.of(name, config, supervised, timeout_s=timeout_s, accept=self._accept)
+
+    async def _start(self, servers: Iterable["Server"]) -> None:
+        """Returns once each has tried to connect, or after the time for it."""
+        for server in servers:
+            self._tasks[server] = asyncio.create_task(server.run(), name=f"mcp:{server.name}")
+        with anyio.move_on_after(self._start_timeout_s):
+            for server in servers:
+                await server.tried.wait()
+
+    def _retire(self, servers: Iterable["Server"]) -> None:
+        for server in servers:
+            ending = asyncio.create_task(self._end(server), name=f"mcp:{server.name} ends")
+            self._leaving.add(ending)
+            ending.add_done_callback(self._leaving.discard)
+
+    async def _end(self, server: "Server") -> None:
+        await server.retire()
+        await asyncio.wait({self._tasks[server]}, timeout=_CLOSE_S)
+        self._tasks.pop(server).cancel()
+
+    async def _close(self) -> None:
+        for ending in self._leaving:
+            ending.cancel()
+        for server in self._tasks:
+            server.stop()
+        if self._tasks:
+            _, stuck = await asyncio.wait(self._tasks.values(), timeout=_CLOSE_S)
+            for task in stuck:
+                task.cancel()
+
+    def _join(self, servers: Sequence["Server"]) -> None:
+        """From now on these own the names of their tools. Raises AppError if two have one, or dependencies are unknown;
+        later that is only logged, as ending the service over one server's list would take the others' tools with it.
+        """
+        owners = dict.fromkeys(self._taken, _APPLICATION)
+        for server in servers:
+            unknown = _unknown_dependencies(server, server.tools) if server.state == "ready" else ()
+            if unknown:
+                raise _invalid_dependencies(server.name, unknown)
+            for tool in server.tools:
+                if (owner := owners.setdefault(tool.spec.name, server.name)) != server.name:
+                    raise _collision(tool.spec.name, owner, server.name)
+        self._owners, self._joined = owners, frozenset(servers)
+        for server in servers:
+            self._tell(server, server.tools)
+
+    def _tell(self, server: "Server", tools: Sequence[Tool]) -> None:
+        if guessed := [tool.spec.name for tool in tools if tool.spec.effect_guessed]:
+            log.info("mcp_effects_guessed", server=server.name, count=len(guessed), tools=guessed[:MAX_GUESSED_SHOWN])
+        if self._listed is not None:
+            self._listed(f"mcp:{server.name}", [tool.spec for tool in tools])
+
+    def _accept(self, server: "Server", tools: list[Tool]) -> tuple[Tool, ...]:
+        """Returns the tools whose names no other server has; all of them before it has joined."""
+        if server not in self._joined:
+            return tuple(tools)
+        if unknown := _unknown_dependencies(server, tools):
+            log.warning("mcp_dependencies_unknown", server=server.name, tools=unknown)
+        for name in [name for name, owner in self._owners.items() if owner == server.name]:
+            del self._owners[name]
+        kept = []
+        for tool in tools:
+            owner = self._owners.setdefault(tool.spec.name, server.name)
+            if owner == server.name:
+                kept.append(tool)
+            else:
+                reason = f"{owner or 'a native tool'} has this name"
+                log.warning("mcp_tool_skipped", server=server.name, tool=tool.spec.name, reason=reason)
+        self._tell(server, kept)
+        return tuple(kept)
+
+
+def _wanted(config: McpConfig) -> dict[str, McpServerConfig]:
+    return {name: server for name, server in config.servers.items() if not server.off}
+
+
+def _unknown_dependencies(server: "Server", tools: Iterable[Tool]) -> tuple[str, ...]:
+    return unknown_members(server.dependencies, {tool.spec.original_name for tool in tools})
+
+
+def _collision(name: str, first: str, second: str) -> AppError:
+    both = f"The MCP servers {first} and {second} both offer a tool called {name}: give one of them"
+    if first == _APPLICATION:
+        both = f"The MCP server {second} offers a tool called {name}, as this application does: give the server"
+    return AppError(
+        "mcp_name_collision",
+        status=500,
+        title="Two MCP servers claim one tool name",
+        detail=f"{both} another prefix in mcp.json, or list the tool under its disabled.",
+    )
+
+
+def _invalid_dependencies(server: str, names: tuple[str, ...]) -> AppError:
+    return AppError(
+        "tool_dependencies_invalid",
+        status=500,
+        title="A tool depends on one that does not exist",
+        detail=f"depends_on of the MCP server {server} names tools it does not offer: {', '.join(names)}. Correct the "
+        "names in mcp.json (they are the server's own, without prefix), or remove them.",
+    )

@@ -1,0 +1,293 @@
+"""Sessions: their owners, titles and metadata. Every statement for a user has the owner in its predicate.
+
+Owns `sessions`, but for what the statements of a turn and the summary set in it, and `client_sessions`. Messages are
+only counted.
+
+What users think of answers. Owns the table `feedback`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, FromClause, Row, Select, delete, func, insert, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import OPEN_TURNS, RUNNING, client_sessions, feedback, messages, plans, sessions, turns, written
+from segue.db.rows import plan_of, readable, reader
+from segue.domain.agent import DEFAULT_AGENT
+from segue.domain.errors import NotFound
+from segue.domain.ids import new_id
+from segue.domain.plan import OPEN, Plan
+from segue.domain.session import Feedback, FoundSession, Rating, Session, UnreadableSession
+
+SessionPosition = tuple[datetime, str]
+
+SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
+MAX_TITLE_WORDS_CHARS = 60
+
+_PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
+_read_metadata = reader(dict[str, Any])
+
+
+async def create_session(
+    connection: AsyncConnection,
+    owner: str,
+    *,
+    title: str | None,
+    metadata: Mapping[str, Any],
+    now: datetime,
+    agent: str = DEFAULT_AGENT,
+    time_zone: str = "",
+    language: str | None = None,
+) -> Session:
+    """`time_zone` is empty if it is not known."""
+    session_id = new_id("ses", now)
+    given: dict[str, Any] = {
+        "title": title,
+        "agent": agent,
+        "language": language,
+        "time_zone": time_zone,
+        "metadata": dict(metadata),
+    }
+    times = {"created_at": func.now(), "updated_at": func.now()}
+    made = insert(sessions).values(id=session_id, owner=owner, gaps=0, **given, **times)
+    at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
+    return Session(
+        id=session_id,
+        **{**given, "time_zone": time_zone or "UTC"},
+        archived=False,
+        pinned=False,
+        created_at=at,
+        updated_at=at,
+        message_count=0,
+        running_turn_id=None,
+    )
+
+
+async def get_session(connection: AsyncConnection, owner: str, session_id: str) -> Session:
+    """Raises NotFound if the session is missing or has another owner."""
+    row = (await connection.execute(_owned(owner).where(sessions.c.id == session_id))).one_or_none()
+    if row is None:
+        raise NotFound("session")
+    return readable_session(row)
+
+
+async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
+    named = (client_sessions.c.owner == owner, client_sessions.c.client_id == client_id)
+    session_id = select(client_sessions.c.session_id).where(*named).scalar_subquery()
+    statement = _owned(owner).where(sessions.c.id == session_id)
+    row = (await connection.execute(statement)).one_or_none()
+    return readable_session(row) if row is not None else None
+
+
+async def name_session(
+    connection: AsyncConnection, owner: str, client_id: str, session_id: str, *, instead_of: str | None = None
+) -> bool:
+    """Returns whether the session has this name now. A name that another session of the owner's has is not given,
+    unless that is `instead_of`.
+    """
+    given = upsert(client_sessions).values(owner=owner, client_id=client_id, session_id=session_id)
+    named = given.on_conflict_do_update(
+        index_elements=[client_sessions.c.owner, client_sessions.c.client_id],
+        set_={"session_id": session_id},
+        where=client_sessions.c.session_id.in_([session_id, instead_of or session_id]),
+    )
+    done = await connection.execute(named.returning(client_sessions.c.session_id))
+    return done.one_or_none() is not None
+
+
+async def check_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Raises NotFound as `get_session`, which reads more."""
+    await _find(connection, _id_of(owner, session_id))
+
+
+async def lock_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Keeps other messages out until the caller's transaction ends. Raises NotFound as `get_session`."""
+    await _find(connection, _id_of(owner, session_id).with_for_update(key_share=True))
+
+
+def _id_of(owner: str, session_id: str) -> Select[tuple[str]]:
+    return select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
+
+
+async def _find(connection: AsyncConnection, one: Select[tuple[str]]) -> None:
+    if (await connection.execute(one)).one_or_none() is None:
+        raise NotFound("session")
+
+
+async def owner_of(connection: AsyncConnection, session_id: str) -> str:
+    """Returns the owner of any session: for ops only. Raises NotFound if it is missing."""
+    statement = select(sessions.c.owner).where(sessions.c.id == session_id)
+    owner: str | None = (await connection.execute(statement)).scalar_one_or_none()
+    if owner is None:
+        raise NotFound("session")
+    return owner
+
+
+async def list_sessions(
+    connection: AsyncConnection,
+    owner: str,
+    *,
+    archived: bool = False,
+    pinned: bool | None = None,
+    before: SessionPosition | None,
+    limit: int,
+) -> list[Session]:
+    """Returns the latest active first; `before` is the activity and the id of the last session already seen."""
+    statement = shown().where(*in_list(owner, archived=archived, pinned=pinned))
+    if before is not None:
+        statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.id) < before)
+    latest = statement.order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
+    return [readable_session(row) for row in await connection.execute(latest)]
+
+
+def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[ColumnElement[bool]]:
+    conditions = [sessions.c.owner == owner, sessions.c.archived.is_(archived)]
+    return conditions if pinned is None else [*conditions, sessions.c.pinned.is_(pinned)]
+
+
+async def update_session(
+    connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
+) -> Session:
+    """`changes` may hold what a client gives a session. Putting one in its place is no activity in it.
+    Raises NotFound as `get_session`.
+    """
+    if changes:
+        if "title" in changes:
+            changes = {**changes, "title_due_at": None}
+        active = {} if changes.keys() <= {"archived", "pinned"} else {"updated_at": func.now()}
+        await connection.execute(
+            update(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).values({**changes, **active})
+        )
+    return await get_session(connection, owner, session_id)
+
+
+async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str] | None:
+    """Locks the session that has been idle for longest and returns its owner and id; None if none is for these days.
+
+    A session with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
+    """
+    open_turn = select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
+    idle = (
+        select(sessions.c.owner, sessions.c.id)
+        .where(sessions.c.updated_at < func.now() - timedelta(days=days), ~open_turn.exists())
+        .order_by(sessions.c.updated_at)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    row = (await connection.execute(idle)).one_or_none()
+    return (row.owner, row.id) if row else None
+
+
+async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Deletes the session and, by its foreign keys, all that is in it. Raises NotFound as `get_session`."""
+    deleted = await connection.execute(
+        delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
+    )
+    if deleted.one_or_none() is None:
+        raise NotFound("session")
+
+
+async def count_gaps(connection: AsyncConnection, session_id: str, *, again: bool) -> None:
+    """Counts a session's `gaps` if they are not counted yet, or `again`, unless something happens in it meanwhile: a
+    session older than that column has null, and a process of the release before leaves it as it is.
+    """
+    due = [] if again else [sessions.c.gaps.is_(None)]
+    seen = (
+        select(sessions.c.next_seq, sessions.c.updated_at, _counted(sessions).label("message_count"))
+        .where(sessions.c.id == session_id, *due)
+        .cte("seen")
+    )
+    is_as_seen = (sessions.c.next_seq == seen.c.next_seq, sessions.c.updated_at == seen.c.updated_at)
+    counted = update(sessions).where(sessions.c.id == session_id, *is_as_seen)
+    await connection.execute(counted.values(gaps=seen.c.next_seq - 1 - seen.c.message_count))
+
+
+def _counted(of: FromClause) -> ColumnElement[int]:
+    return (
+        select(func.count())
+        .where(messages.c.session_id == of.c.id, messages.c.branch.is_(None))
+        .correlate(of)
+        .scalar_subquery()
+    )
+
+
+def _owned(owner: str) -> Select[Any]:
+    return shown().where(sessions.c.owner == owner)
+
+
+def shown(of: FromClause = sessions) -> Select[Any]:
+    """Returns a statement that reads what `readable_session` takes, of `sessions` or of a selection of its rows."""
+    running = (
+        select(turns.c.id)
+        .where(turns.c.session_id == of.c.id, turns.c.status == RUNNING)
+        .scalar_subquery()
+        .label("running_turn_id")
+    )
+    pending = (plans.c.session_id == of.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
+    columns = (of.c[name] for name in SHOWN)
+    count = func.coalesce(of.c.next_seq - 1 - of.c.gaps, _counted(of)).label("message_count")
+    pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
+    return select(*columns, count, running, *pending_plan).select_from(of.outerjoin(plans, pending))
+
+
+def readable_session(row: Row[Any], *, snippet: str | None = None) -> Session:
+    """Returns an UnreadableSession for a row that cannot be read, a FoundSession with a `snippet`."""
+    columns = {name: getattr(row, name) for name in (*SHOWN, "message_count", "running_turn_id")}
+    plan = {name.removeprefix("plan_"): getattr(row, name) for name in _PLAN_COLUMNS}
+    columns["time_zone"] = row.time_zone or "UTC"
+    columns["pending_plan"] = plan_of(plan) if plan["id"] else None
+    metadata = readable(_read_metadata, row.metadata, "sessions", row.id)
+    if metadata is None:
+        return UnreadableSession(**{**columns, "metadata": {}}, unreadable=True)
+    return Session(**columns) if snippet is None else FoundSession(**columns, snippet=snippet)
+
+
+def first_words(message: str) -> str:
+    """Returns a title for a session that begins with this message: whole words, if it has any that are short enough."""
+    title = " ".join(message[: 4 * MAX_TITLE_WORDS_CHARS].split())
+    if len(title) <= MAX_TITLE_WORDS_CHARS:
+        return title
+    cut = title[: MAX_TITLE_WORDS_CHARS - 1]
+    words = cut.rpartition(" ")[0]
+    return f"{words if len(words) > MAX_TITLE_WORDS_CHARS // 2 else cut}…"
+
+
+async def set_feedback(
+    connection: AsyncConnection, message_id: str, *, rating: Rating | None, comment: str | None
+) -> None:
+    """Replaces what was said of a message before; without a rating nothing is left of it."""
+    if rating is None:
+        await connection.execute(delete(feedback).where(feedback.c.message_id == message_id))
+        return
+    new = upsert(feedback).values(message_id=message_id, rating=rating, comment=comment, created_at=func.now())
+    said = {name: new.excluded[name] for name in ("rating", "comment", "created_at")}
+    await connection.execute(new.on_conflict_do_update(index_elements=["message_id"], set_=said))
+
+
+async def feedback_on(connection: AsyncConnection, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns the `feedback` of a message's metadata by its id, of those that have one."""
+    statement = select(feedback).where(feedback.c.message_id.in_(message_ids))
+    rows = await connection.execute(statement)
+    return {row.message_id: {"feedback": {"rating": row.rating, "comment": row.comment}} for row in rows}
+
+
+async def list_feedback(
+    connection: AsyncConnection, *, rating: Rating | None, before: int | None, limit: int
+) -> list[tuple[Feedback, int]]:
+    """Returns that of all users, newest first, each with its seq: for ops only."""
+    statement = (
+        select(feedback, messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))
+        .join(messages, messages.c.id == feedback.c.message_id)
+        .join(sessions, sessions.c.id == messages.c.session_id)
+        .order_by(feedback.c.seq.desc())
+        .limit(limit)
+    )
+    if rating is not None:
+        statement = statement.where(feedback.c.rating == rating)
+    if before is not None:
+        statement = statement.where(feedback.c.seq < before)
+    rows = await connection.execute(statement)
+    return [(Feedback(**{name: getattr(row, name) for name in Feedback.__slots__}), row.seq) for row in rows]

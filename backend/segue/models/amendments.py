@@ -1,0 +1,267 @@
+"""What is changed in a request that an endpoint has refused, so that it can be asked once more. Pure.
+
+Parameters are left out by `providers/`; this changes what the request is made of: messages, tools, and their form.
+
+What an endpoint of chat completions refuses of requests, or misses in them, and requests changed by that. Pure.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any, Final, Literal
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from segue.domain.tool import ToolSpec
+from segue.memory.history_window import estimate
+from segue.models.answer_schemas import AnswerSchema
+from segue.models.normal_form import WireForm, refused_form
+from segue.models.providers.completion_reader import CALL_FIELDS, MESSAGE_FIELDS
+from segue.models.refusals import BAD_REQUEST, ProviderRefusal, is_missed, parameter_named
+from segue.models.reply import ToolChoiceMode
+from segue.models.untrusted import fenced, unfenced, without_references
+
+MAX_TOOL_REFUSALS: Final = 12  # in one call of the model
+MAX_SINGLE_TOOLS: Final = 3  # of one source in such a call, before all of its tools are left out
+MIN_RESULT_CHARS: Final = 400
+CUT: Final = "\n[… the rest is left out, since the model took no more; load it with get_tool_result …]"
+CHARS_PER_TOKEN: Final = 3
+
+# Where a refusal counts the tools of the request; the list of functions is inside a tool where it has one.
+_PLACES: Final = (
+    re.compile(r"\bfunction(?:_declaration)?s[\[./](\d+)"),
+    re.compile(r"\btools[\[./](\d+)"),
+)
+# A refusal of what goes back with a call may name the call's tool, which is not at fault.
+_OF_A_CALL: Final = ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")
+# A refusal of images: its cause, and its words if it is about any image or only about those that were sent.
+_CAUSES_OF_IMAGES: Final = frozenset({"refused", "not_found", "failing", "other_api"})
+_OF_IMAGES: Final = re.compile(
+    r"image|vision|multi-?modal|mmproj|content.{0,40}(?:must be|expected).{0,20}string", re.IGNORECASE
+)
+_OF_THESE_IMAGES: Final = re.compile(
+    r"invalid[_ ]image|image_parse|unsupported[_ ]image|too[_ ](?:large|big|small|many)|dimension|corrupt|decod"
+    r"|process(?:ing)?[_ ](?:the[_ ])?image",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call of the model is made of.
+
+    `left_out` are tools that the endpoint refused, each with its words, and `refused_sources` where they come from.
+    """
+
+    messages: Sequence[BaseMessage]
+    tools: tuple[ToolSpec, ...]
+    tool_choice: ToolChoiceMode
+    form: WireForm
+    schema: AnswerSchema | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    refused_sources: tuple[str, ...] = ()
+    without_images: bool = False
+    too_long: int | None = None  # the size that was refused
+
+
+def amended(asked: Asked, refusal: ProviderRefusal, offered: Sequence[str]) -> Asked | None:
+    """Returns what to ask instead, None if nothing helps. `offered` are the names of the tools as they were sent."""
+    if refusal.cause.name == "context_length":
+        return _shorter(asked) if asked.too_long is None else None
+    if refusal.cause.name != "refused" or refusal.status not in BAD_REQUEST:
+        return None
+    tool = _tool_named(refusal, offered)
+    if tool is not None and tool < len(asked.tools) and len(asked.refused_sources) < MAX_TOOL_REFUSALS:
+        return _without_tool(asked, asked.tools[tool], refusal.message)
+    form = refused_form(asked.messages, asked.form)
+    return None if form is None else replace(asked, form=form)
+
+
+def images_refused(refusal: ProviderRefusal) -> Literal["all", "these"] | None:
+    """Returns whether a refusal is about images: about any, or only about those that were sent."""
+    said = f"{refusal.code} {refusal.message}"
+    if refusal.cause.name not in _CAUSES_OF_IMAGES or not _OF_IMAGES.search(said):
+        return None
+    return "these" if _OF_THESE_IMAGES.search(said) else "all"
+
+
+def fitting(asked: Asked, too_long: int | None) -> Asked:
+    """Returns the request at half the size that was refused before, if it has that size."""
+    if too_long is None or size_of(asked.messages) < too_long:
+        return asked
+    return replace(asked, messages=shortened(asked.messages, too_long // 2))
+
+
+def size_of(messages: Iterable[BaseMessage]) -> int:
+    """Returns about how many tokens the messages take."""
+    return sum(map(estimate, map(_words, messages)))
+
+
+def shortened(messages: Sequence[BaseMessage], most: int) -> list[BaseMessage]:
+    """Returns the messages in about `most` tokens, as far as that goes without the instructions and the running turn.
+
+    Left out are, in this order: old turns, whole; references to earlier results; the ends of this turn's results.
+    """
+    leading: list[BaseMessage] = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
+    turns = _turns(messages[len(leading) :])
+    size = size_of(messages)
+    while size > most and len(turns) > 1:
+        size -= size_of(turns.pop(0))
+    if size > most:
+        before = size_of(leading)
+        leading = [SystemMessage(without_references(message.text)) for message in leading]
+        size -= before - size_of(leading)
+    kept = [message for turn in turns for message in turn]
+    results = [message for message in kept if isinstance(message, ToolMessage)]
+    if size > most and results:
+        room = max(most - size + size_of(results), 0) * CHARS_PER_TOKEN // len(results)
+        kept = [_cut(each, max(room, MIN_RESULT_CHARS)) if isinstance(each, ToolMessage) else each for each in kept]
+    return [*leading, *kept]
+
+
+def _shorter(asked: Asked) -> Asked | None:
+    size = size_of(asked.messages)
+    messages = shortened(asked.messages, size // 2)
+    return replace(asked, messages=messages, too_long=size) if size_of(messages) < size else None
+
+
+def _without_tool(asked: Asked, tool: ToolSpec, why: str) -> Asked:
+    """After several tools of one source, such as an MCP server, all of it is left out: one refusal names one tool."""
+    gone = [tool.name]
+    if asked.refused_sources.count(tool.source) >= MAX_SINGLE_TOOLS:
+        gone = [each.name for each in asked.tools if each.source == tool.source]
+    return replace(
+        asked,
+        tools=tuple(each for each in asked.tools if each.name not in gone),
+        left_out={**asked.left_out, **dict.fromkeys(gone, why)},
+        refused_sources=(*asked.refused_sources, tool.source),
+    )
+
+
+def _tool_named(refusal: ProviderRefusal, offered: Sequence[str]) -> int | None:
+    """Returns the place of the tool that a refusal is about."""
+    said = f"{refusal.parameter or ''} {refusal.message}"
+    if any(name in said for name in _OF_A_CALL):
+        return None
+    named = [name for name in offered if re.search(rf"(?<![\w:-]){re.escape(name)}(?![\w-])", said)]
+    # A name that is a plain word may be there by chance.
+    certain = [name for name in named if "_" in name or re.search(rf"[\"'`]{re.escape(name)}[\"'`]", said)]
+    if certain:
+        return offered.index(max(certain, key=len))
+    places = (found for pattern in _PLACES if (found := pattern.search(said)))
+    return next((int(place[1]) for place in places), None)
+
+
+def _turns(talk: Sequence[BaseMessage]) -> list[list[BaseMessage]]:
+    """Returns the messages from each of the user's to the next."""
+    turns: list[list[BaseMessage]] = []
+    for message in talk:
+        if isinstance(message, HumanMessage) or not turns:
+            turns.append([])
+        turns[-1].append(message)
+    return turns
+
+
+def _cut(result: ToolMessage, most: int) -> ToolMessage:
+    text = unfenced(result.text)
+    return result if len(text) <= most else result.model_copy(update={"content": fenced(text[:most] + CUT)})
+
+
+def _words(message: BaseMessage) -> str:
+    calls = message.tool_calls if isinstance(message, AIMessage) else ()
+    extra = message.additional_kwargs or ""
+    return f"{message.text}{''.join(str(call['args']) for call in calls)}{extra}"
+
+
+RequestBody = Mapping[str, Any]
+
+# What a request cannot do without.
+_ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
+# Under what other name a value goes if the first is refused.
+_RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
+# What stands for a part that an endpoint misses, by the name it misses it under: of messages and calls that another
+# model or the engine made, or whose own were dropped. The second is Google's own, for histories of other models.
+_OF_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {"reasoning_content": {"reasoning_content": " "}}
+_OF_CALLS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "thought_signature": {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """`refused` are parameters with the refused value, None for any value; `missed` are names of stand-ins."""
+
+    refused: frozenset[tuple[str, object]] = frozenset()
+    missed: frozenset[str] = frozenset()
+
+    def __or__(self, other: "Learned") -> "Learned":
+        return Learned(self.refused | other.refused, self.missed | other.missed)
+
+    def after(self, refusal: ProviderRefusal, sent: RequestBody) -> tuple["Learned", str] | None:
+        """Returns what is known after a refusal of this body, and the name it is about; None if it names nothing."""
+        for name in (*_OF_MESSAGES, *_OF_CALLS):
+            if name not in self.missed and is_missed(refusal, name):
+                return replace(self, missed=self.missed | {name}), name
+        named = parameter_named(refusal, _optional_names(sent)) or _suspect(refusal, sent)
+        if named is None:
+            return None
+        return replace(self, refused=self.refused | {_refused_part(sent, named)}), named
+
+    def applied_to(self, body: RequestBody) -> RequestBody:
+        sent = dict(body)
+        for name, value in self.refused:
+            if name in sent and value in (None, sent[name]):
+                given = sent.pop(name)
+                if (name, given) == ("tool_choice", "none"):
+                    sent.pop("tools", None)  # else the model would call what it may only see
+                if (other := _RENAMED.get(name)) and (other, None) not in self.refused:
+                    sent[other] = given
+        messages = body.get("messages", ())
+        if unwanted := {name for name, _ in self.refused} - body.keys():
+            messages = [_without_fields(message, unwanted) for message in messages]
+        if self.missed:
+            messages = [self._with_stand_ins(message) for message in messages]
+        if messages:
+            sent["messages"] = messages
+        return sent
+
+    def _with_stand_ins(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        if message["role"] != "assistant":
+            return message
+        filled = dict(message)
+        for name in self.missed & _OF_MESSAGES.keys():
+            filled = {**_OF_MESSAGES[name], **filled}
+        for name in self.missed & _OF_CALLS.keys():
+            stand_in = _OF_CALLS[name]
+            calls = filled.get("tool_calls")
+            if calls and not any(stand_in.keys() & call.keys() for call in calls):  # the first stands for all of them
+                filled["tool_calls"] = [{**calls[0], **stand_in}, *calls[1:]]
+        return filled
+
+
+def _optional_names(body: RequestBody) -> set[str]:
+    """Returns what of a request could be left out: parameters, and what was given back as it came."""
+    messages = body.get("messages", ())
+    calls = (call for message in messages for call in message.get("tool_calls", ()))
+    given_back = {name for message in messages for name in message if name not in MESSAGE_FIELDS}
+    return given_back.union(body.keys() - _ESSENTIAL, *(call.keys() - CALL_FIELDS for call in calls))
+
+
+def _suspect(refusal: ProviderRefusal, body: RequestBody) -> str | None:
+    """Returns what a refusal may be about that names nothing: few endpoints say that they take no schema of answers."""
+    is_vague = refusal.status in BAD_REQUEST and refusal.cause.name == "refused"
+    return "response_format" if is_vague and "response_format" in body else None
+
+
+def _refused_part(body: RequestBody, name: str) -> tuple[str, object]:
+    """Returns a parameter with its value, if that is one of a few: another may be welcome."""
+    value = body.get(name)
+    return name, value if isinstance(value, str) else None
+
+
+def _without_fields(message: Mapping[str, Any], unwanted: set[str]) -> dict[str, Any]:
+    kept = {name: value for name, value in message.items() if name not in unwanted or name in MESSAGE_FIELDS}
+    if calls := message.get("tool_calls"):
+        kept["tool_calls"] = [{name: value for name, value in call.items() if name not in unwanted} for call in calls]
+    return kept

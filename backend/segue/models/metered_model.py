@@ -1,0 +1,252 @@
+"""The model as one turn uses it: all its calls share one account, and one budget of calls, tokens and retries.
+
+Which model is asked: the one for the answer or a small one for what is around it, and another while one is down.
+
+Knows no provider and no turn. A model that cannot answer is left alone for DOWN_S; then one call tries it again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import structlog
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
+
+from segue.domain.errors import AppError
+from segue.domain.telemetry import MAX_CALLS, ModelRun
+from segue.domain.tool import ToolSpec
+from segue.models.answer_schemas import AnswerSchema
+from segue.models.model import ChatModel, ModelLimits, ReplyOptions, Retries
+from segue.models.refusals import Failure, another_may_answer, budget_spent, is_down, outcome_of, timeout
+from segue.models.reply import Reply, ToolChoiceMode
+from segue.models.streamed_answer import Listener
+from segue.users.account import Account
+
+DOWN_S = 30.0
+MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """`main` answers. `small` plans, reads replies to plans, summarises and extracts facts; it may be the same."""
+
+    main: ChatModel
+    small: ChatModel
+
+
+class ModelWithFallback(ChatModel):
+    """A model that leaves to another what it cannot answer, before a word was heard. They share one deadline."""
+
+    def __init__(
+        self,
+        model: BaseChatModel,
+        *,
+        fallback: ChatModel,
+        limits: ModelLimits,
+        monotonic: Callable[[], float] = time.monotonic,
+        **named: Any,
+    ) -> None:
+        first_token_s = min(limits.first_token_s, limits.timeout_s / 2)
+        super().__init__(model, limits=replace(limits, first_token_s=first_token_s), **named)
+        self.made_by += fallback.made_by
+        self._fallback = fallback
+        self._timeout_s = limits.timeout_s
+        self._monotonic = monotonic
+        self._down_until = 0.0
+
+    async def reply(
+        self,
+        messages: Sequence[BaseMessage],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        listener: Listener | None = None,
+        **asked: Unpack[ReplyOptions],
+    ) -> Reply:
+        ends_at = asyncio.get_running_loop().time() + self._timeout_s
+        if self._is_up():
+            heard = _Heard(listener)
+            try:
+                reply = await super().reply(messages, tools, listener=heard.listener, **asked)
+            except AppError as error:
+                if heard.words or not another_may_answer(error):
+                    raise
+                self._down_until = self._monotonic() + DOWN_S if is_down(error) else 0.0
+                log.warning("model_fallback", model=self.name, fallback=self._fallback.name, reason=error.detail)
+            else:
+                self._down_until = 0.0
+                return reply
+        try:
+            async with asyncio.timeout_at(ends_at):
+                return await self._fallback.reply(messages, tools, listener=listener, **asked)
+        except TimeoutError as error:
+            raise timeout(self._timeout_s) from error
+
+    def _is_up(self) -> bool:
+        now = self._monotonic()
+        if now < self._down_until:
+            return False
+        if self._down_until:
+            self._down_until = now + DOWN_S  # this call tries it, the others go on without
+        return True
+
+    def _deadline_s(self, *, is_streamed: bool) -> float:
+        """A stream shows that it lives. A whole answer does not, and must leave time for another."""
+        return self._timeout_s if is_streamed else self._timeout_s / 2
+
+    def _may_wait(self, failure: Failure) -> bool:
+        return super()._may_wait(failure) and failure.delay_s <= MAX_WAIT_S
+
+
+class _Heard:
+    """A listener, and whether it has heard words that stand."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        self.words = False
+        self._told = listener
+        self.listener = listener and Listener(self._add, self._withdraw, listener.on_reasoning)
+
+    def _add(self, text: str) -> None:
+        self.words = True
+        if self._told is not None:
+            self._told.on_text(text)
+
+    def _withdraw(self) -> None:
+        self.words = False
+        if self._told is not None:
+            self._told.on_withdrawn()
+
+
+RESERVED_CALLS = 2
+RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBudget:
+    """What one turn may ask of the model, all its calls together."""
+
+    max_calls: int
+    max_tokens: int = 1_000_000
+    max_retries: int = 6
+
+
+class MeteredModel:
+    """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
+
+    `name` is that of the model that answered last, the small one aside; `last_request` what was asked last. `waits_for`
+    is the model that is asked now, and since when, in seconds of `time.monotonic`.
+    """
+
+    waits_for: tuple[str, float] | None = None
+    last_request: tuple[Sequence[BaseMessage], Sequence[ToolSpec]] | None = None
+
+    def __init__(self, models: Models, budget: ModelBudget, account: Account) -> None:
+        self.account = account
+        self._models = models
+        self._budget = budget
+        self._retries = Retries(budget.max_retries)
+        self.name = models.main.name
+        self.small_name = models.small.name
+        self.llm_calls = 0
+        self.seconds = 0.0
+        self.began = time.monotonic()
+        self.calls: list[ModelRun] = []
+
+    @property
+    def retried(self) -> int:
+        return self._budget.max_retries - self._retries.left
+
+    @property
+    def nearly_spent(self) -> bool:
+        """Whether only enough is left for a last answer."""
+        left = self._budget.max_tokens - self.account.total.tokens
+        largest = max((call.input_tokens + call.output_tokens for call in self.calls), default=0)
+        return self.llm_calls >= self._budget.max_calls - RESERVED_CALLS or left <= max(RESERVED_TOKENS, 2 * largest)
+
+    async def reply(
+        self,
+        messages: Sequence[BaseMessage],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        tool_choice: ToolChoiceMode = "auto",
+        listener: Listener | None = None,
+        small: bool = False,
+        schema: AnswerSchema | None = None,
+    ) -> Reply:
+        """Returns what the main or the small model replies.
+
+        Raises AppError `turn_budget_spent` (502) beside what `ChatModel.reply` raises.
+        """
+        if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
+            raise budget_spent()
+        self.llm_calls += 1
+        self.last_request = tuple(messages), tools
+        model = self._models.small if small else self._models.main
+        call = _Call(self, model.name)
+        self.waits_for = model.name, call.started
+        try:
+            reply = await model.reply(
+                messages,
+                tools,
+                tool_choice=tool_choice,
+                retries=self._retries,
+                listener=listener and call.timing(listener),
+                schema=schema,
+                account=self.account,
+            )
+            call.outcome, call.model = "answered", reply.model
+        except AppError as error:
+            call.outcome = outcome_of(error)
+            raise
+        except asyncio.CancelledError:
+            call.outcome = "cancelled"
+            raise
+        finally:
+            self.waits_for = None
+            self.seconds += time.monotonic() - call.started
+            if len(self.calls) < MAX_CALLS:
+                self.calls.append(call.ended(self))
+        if not small:
+            self.name = reply.model
+        return reply
+
+
+class _Call:
+    """One call while it runs. A turn makes one at a time, so what its account grows by is what the call took."""
+
+    def __init__(self, turn: MeteredModel, model: str) -> None:
+        self.started = time.monotonic()
+        self.model = model
+        self.outcome = "internal_error"
+        self._before = turn.account.total
+        self._retried = turn.retried
+        self._first_token_s: float | None = None
+
+    def timing(self, listener: Listener) -> Listener:
+        def noting(tell: Callable[[str], None]) -> Callable[[str], None]:
+            def told(text: str) -> None:
+                self._first_token_s = self._first_token_s or time.monotonic() - self.started
+                tell(text)
+
+            return told
+
+        return replace(listener, on_text=noting(listener.on_text), on_reasoning=noting(listener.on_reasoning))
+
+    def ended(self, turn: MeteredModel) -> ModelRun:
+        now, before = turn.account.total, self._before
+        return ModelRun(
+            model=self.model,
+            at_ms=round((self.started - turn.began) * 1000),
+            duration_ms=round((time.monotonic() - self.started) * 1000),
+            first_token_ms=None if self._first_token_s is None else round(self._first_token_s * 1000),
+            retries=turn.retried - self._retried,
+            outcome=self.outcome,
+            input_tokens=now.input_tokens - before.input_tokens,
+            cached_tokens=now.cached_tokens - before.cached_tokens,
+            output_tokens=now.output_tokens - before.output_tokens,
+            cost=float(now.cost - before.cost) if now.cost is not None and before.cost is not None else None,
+        )

@@ -1,0 +1,359 @@
+"""The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error.
+
+Everything a provider gets wrong becomes `model_unavailable` or `model_timeout`. Knows no provider: it is given one of
+LangChain's chat models.
+
+What one call of the model sends, and its reply in our own names and ids.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypedDict, Unpack
+
+import structlog
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import Runnable
+
+from segue.domain.agent import provider_and_id, traced_provider
+from segue.domain.errors import AppError
+from segue.domain.identity import Charge
+from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
+from segue.domain.tool import ToolSpec
+from segue.models import traced_call
+from segue.models.amendments import Asked, amended, fitting, images_refused
+from segue.models.answer_schemas import AnswerSchema
+from segue.models.normal_form import form_of, normal_form, own_ids, takes_images, without_images
+from segue.models.refusals import (
+    BROKE_OFF,
+    MALFORMED,
+    Failure,
+    ModelFailure,
+    NotAnAnswer,
+    NothingCame,
+    ProviderRefusal,
+    failure_of,
+    from_library,
+    outcome_of,
+    timeout,
+    unavailable,
+    what_to_mend,
+)
+from segue.models.reply import SCHEMA, Reply, ToolChoiceMode, estimated_input
+from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
+from segue.models.tool_schemas import BOUNDS, Bounds, ToolBindings
+from segue.secret_files import LiveKey
+from segue.users.account import Account
+from segue.users.prices import Tariff
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """The same in every attempt unless it is refused.
+
+    `names` are the tools' own names by those they are offered under, in the order of the offer. `key` is the one that
+    it is sent with, if that may change.
+    """
+
+    runnable: Runnable[LanguageModelInput, AIMessage]
+    messages: list[BaseMessage]
+    asked: Asked
+    names: Mapping[str, str]
+    account: Account | None
+    key: str = field(default="", repr=False)
+
+    def at_most(self, tariff: Tariff) -> Charge:
+        """Returns what the call takes if its answer is as long as can be."""
+        return tariff.at_most(estimated_input(self.messages, self.asked.tools))
+
+    def counted(self, reply: Reply) -> Reply:
+        """Returns the reply with the tokens of its request, if the endpoint counted none."""
+        return (
+            replace(reply, input_tokens=estimated_input(self.messages, self.asked.tools)) if reply.estimated else reply
+        )
+
+    def in_own_terms(self, reply: Reply) -> Reply:
+        """Returns the reply with our names and ids in its calls."""
+        own = (
+            replace(call, name=self.names.get(call.name, call.name), args=own_ids(call.args, self.asked.messages))
+            for call in reply.calls
+        )
+        return replace(reply, calls=tuple(own), left_out=self.asked.left_out)
+
+
+PROBE_TOOL = ToolSpec(
+    name="current_time",
+    description="Returns the time.",
+    input_schema={"type": "object", "properties": {}},
+    source="builtin",
+)
+MAX_EMPTY_ANSWERS = 2
+NO_SERVER: Mapping[str, Attribute] = {}
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Retries:
+    """How often the model may still be asked again. A turn shares one count between all its calls."""
+
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """Seconds for a whole call, until a stream's first sign of life, and for a pause in it; tries after the first."""
+
+    timeout_s: float
+    first_token_s: float
+    idle_s: float
+    max_retries: int
+    tool_bounds: Bounds = BOUNDS
+
+
+class ReplyOptions(TypedDict, total=False):
+    """`retries` is what the caller has left of them. `schema` is the shape of the answer, to which not every endpoint
+    holds the model. What is asked is charged to the `account`, also if no answer comes of it.
+    """
+
+    tool_choice: ToolChoiceMode
+    retries: Retries | None
+    schema: AnswerSchema | None
+    account: Account | None
+
+
+class ChatModel:
+    """A LangChain chat model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
+
+    `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
+    `tariff` says what its calls are charged; without one they have no price. A `key` that is refused is
+    looked for anew. `server` is what a span says of its address.
+    """
+
+    def __init__(
+        self,
+        model: BaseChatModel,
+        *,
+        name: str,
+        limits: ModelLimits,
+        observe: Observe,
+        span: OpenSpan,
+        setting: str = "LLM_MODEL",
+        tariff: Tariff | None = None,
+        key: LiveKey | None = None,
+        server: Mapping[str, Attribute] = NO_SERVER,
+    ) -> None:
+        self.name = name
+        self.setting = setting
+        self.provider, self.id = provider_and_id(name)
+        self.traced_as = traced_provider(name)
+        made_by = getattr(model, "made_by", "")
+        self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
+        self._takes_schemas: bool = getattr(model, "takes_schemas", False)
+        self.tariff = tariff or Tariff(name)
+        self._key = key
+        self._form = form_of(name)
+        self._takes_images = takes_images(name)
+        self._too_long: int | None = None  # the size of the smallest conversation that was refused
+        self._limits = limits
+        self._observe = observe
+        self._span = span
+        self._server = server
+        self._tools = ToolBindings(model, limits.tool_bounds)
+        self._begins_inside = begins_inside(name)
+
+    async def complete(
+        self, instructions: str, text: str, *, schema: AnswerSchema | None = None, account: Account | None = None
+    ) -> str:
+        """Returns the text of a reply to one message, outside of any turn. Raises as `reply` does."""
+        return (
+            await self.reply([SystemMessage(instructions), HumanMessage(text)], schema=schema, account=account)
+        ).text
+
+    async def probe(self) -> None:
+        """Asks the smallest question there is, the way a turn asks. Raises as `reply` does."""
+        asked = [SystemMessage("Answer with the one word: ok"), HumanMessage("Are you there?")]
+        await self.reply(asked, [PROBE_TOOL], listener=Listener(lambda _: None, lambda: None))
+
+    async def reply(
+        self,
+        messages: Sequence[BaseMessage],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        listener: Listener | None = None,
+        **options: Unpack[ReplyOptions],
+    ) -> Reply:
+        """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
+
+        Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
+        """
+        account, retries = options.get("account"), options.get("retries")
+        asked = Asked(messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema"))
+        request = self._request(fitting(asked, self._too_long), account)
+        started, outcome = time.monotonic(), "internal_error"
+        with self._span("model", model=self.id, provider=self.traced_as) as span:
+            span.set_attributes(**self._traced(asked, account, is_streamed=listener is not None))
+            if span.content:
+                span.set_attributes(**traced_call.asked(request.messages))
+            try:
+                reply = await self._in_time(request, retries or Retries(self._limits.max_retries), listener, span)
+                outcome = "answered"
+            except AppError as error:
+                outcome = outcome_of(error)
+                advice = what_to_mend(error, self.setting, self.provider)
+                log.warning("model_failed", outcome=outcome, reason=error.detail, advice=advice, **error.extra)
+                raise
+            except asyncio.CancelledError:
+                outcome = "cancelled"
+                raise
+            finally:
+                self._observe(ModelCalled(outcome, time.monotonic() - started))
+        if account is not None:
+            await account.settle()
+        return replace(reply, model=self.name)
+
+    def _traced(self, asked: Asked, account: Account | None, *, is_streamed: bool) -> dict[str, Attribute]:
+        session = {"session_id": account.session_id} if account else {}
+        form = {"gen_ai.output.type": "json"} if asked.schema else {}
+        return {**self._server, **session, **form, "gen_ai.request.stream": is_streamed}
+
+    def _request(self, asked: Asked, account: Account | None) -> ModelRequest:
+        """Messages and tools pass here, and nowhere else, before they are sent."""
+        bound = self._tools.of(asked.tools, tool_choice=asked.tool_choice)
+        runnable = bound.runnable
+        if asked.schema is not None and self._takes_schemas:
+            runnable = runnable.bind(**{SCHEMA: asked.schema})
+        shown = normal_form(asked.messages, asked.form, with_images=asked.without_images or self._takes_images)
+        if asked.without_images:
+            shown = without_images(shown) or shown
+        return ModelRequest(runnable, shown, asked, bound.names, account, self._key.value if self._key else "")
+
+    async def _in_time(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
+        deadline_s = self._deadline_s(is_streamed=listener is not None)
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._with_retries(request, retries, listener, span)
+        except NothingCame as error:
+            raise timeout(error.seconds, error.setting) from error
+        except TimeoutError as error:
+            raise timeout(deadline_s) from error
+
+    async def _with_retries(
+        self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span
+    ) -> Reply:
+        attempt = 0
+        empty_answers = 0
+        while True:
+            if request.account is not None:
+                await request.account.reserve(partial(request.at_most, self.tariff))
+            answer = StreamedAnswer(listener, begins_inside=self._begins_inside)
+            try:
+                reply = await self._ask(request, answer, span, is_streamed=listener is not None)
+            except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
+                failure = self._failure(error, attempt, has_begun=answer.has_begun)
+                if not answer.has_begun and (instead := await self._instead(request, error)) is not None:
+                    if instead.tool_choice == "required" and not instead.tools:
+                        return Reply("", (), 0, 0, left_out=instead.left_out)
+                    request = self._request(instead, request.account)
+                    continue
+            else:
+                if not reply.is_empty:
+                    self._too_long = request.asked.too_long or self._too_long
+                    self._form = request.asked.form if request.asked.form.opaque_too else self._form
+                    return request.in_own_terms(reply)
+                empty_answers += 1
+                log.warning("model_answer_empty", reasoning_chars=len(reply.reasoning))
+                if empty_answers < MAX_EMPTY_ANSWERS:
+                    continue
+                failure = Failure(unavailable("The model gave an empty answer, and another when it was asked again."))
+                break
+            # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
+            if (
+                answer.has_begun
+                or attempt == self._limits.max_retries
+                or retries.left == 0
+                or not self._may_wait(failure)
+            ):
+                break
+            attempt += 1
+            retries.left -= 1
+            self._observe(ModelRetried())
+            span.add_event("retry", attempt=attempt, delay_s=failure.delay_s, reason=outcome_of(failure.error))
+            log.warning("model_retry", attempt=attempt, delay_s=failure.delay_s, reason=failure.error.detail)
+            await asyncio.sleep(failure.delay_s)
+        raise failure.error
+
+    async def _instead(self, request: ModelRequest, error: Exception) -> Asked | None:
+        """Returns what to ask instead after a refusal, None if nothing helps."""
+        if not isinstance(error, ProviderRefusal):
+            return None
+        if self._key and error.cause.name == "key" and await self._key.has_replaced(request.key):
+            log.info("model_key_renewed", model=self.name)
+            return request.asked
+        if (refused := images_refused(error)) and without_images(request.messages):
+            self._takes_images = refused == "these"
+            log.warning("model_images_left_out", reason=error.message, status=error.status)
+            return replace(request.asked, without_images=True)
+        instead = amended(request.asked, error, list(request.names))
+        if instead is not None:
+            left_out = sorted(instead.left_out.keys() - request.asked.left_out.keys())
+            log.warning("model_request_amended", reason=error.message, status=error.status, tools_left_out=left_out)
+        return instead
+
+    async def _ask(self, request: ModelRequest, answer: StreamedAnswer, span: Span, *, is_streamed: bool) -> Reply:
+        try:
+            if is_streamed:
+                chunks = request.runnable.astream(request.messages)
+                pauses = within_pauses(chunks, first_token_s=self._limits.first_token_s, idle_s=self._limits.idle_s)
+                async with aclosing(pauses) as awaited:
+                    async for chunk in awaited:
+                        answer.add(chunk)
+            else:
+                answer.add(await request.runnable.ainvoke(request.messages))
+            try:
+                reply = request.counted(answer.reply())
+            finally:
+                self._begins_inside = answer.begins_inside
+        except BaseException as error:
+            # Else the provider refused the request, or was not reached.
+            if answer.has_come or isinstance(error, (asyncio.CancelledError, TimeoutError)):
+                self._book(request.counted(answer.so_far()), request.account, span)
+            raise
+        self._book(reply, request.account, span)
+        return reply
+
+    def _book(self, reply: Reply, account: Account | None, span: Span) -> None:
+        charge = self.tariff.charge(
+            input_tokens=reply.input_tokens,
+            cached_tokens=reply.cached_tokens,
+            output_tokens=reply.output_tokens,
+            reasoning_tokens=reply.reasoning_tokens,
+            estimated=reply.estimated,
+        )
+        self._observe(ModelCharged(charge, account.agent if account else ""))
+        span.set_attributes(**traced_call.response(reply, charge))
+        if span.content:
+            span.set_attributes(**traced_call.answered(reply))
+        if account is not None:
+            account.add(charge)
+
+    def _failure(self, error: Exception, attempt: int, *, has_begun: bool) -> Failure:
+        """Raises the error itself if it is none of a provider's."""
+        known = error if isinstance(error, (ModelFailure, *MALFORMED)) else from_library(error)
+        if has_begun and isinstance(error, MALFORMED):
+            known = NotAnAnswer(BROKE_OFF)
+        if known is None or isinstance(known, TimeoutError):
+            raise known or error
+        failure = failure_of(known, attempt=attempt, setting=self.setting, provider=self.provider)
+        failure.error.__cause__ = error
+        return failure
+
+    def _deadline_s(self, *, is_streamed: bool) -> float:  # noqa: ARG002 (for a model that has a fallback)
+        return self._limits.timeout_s
+
+    def _may_wait(self, failure: Failure) -> bool:
+        return failure.error.retryable and failure.delay_s <= self._limits.timeout_s

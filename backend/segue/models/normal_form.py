@@ -1,0 +1,284 @@
+"""The one form in which every request goes out: valid for the strictest endpoint and chat template. Pure.
+
+`docs/providers.md` has the rules and who demands them. The form of a message depends on what comes before it and never
+on what comes after, so that the beginning of a request stays the same from turn to turn, and providers cache it.
+`ChatModel` applies it last. It expects results right behind their calls (`memory/history.py` sees to that).
+"""
+
+import hashlib
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import takewhile
+from operator import is_
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from segue.models.reply import OPAQUE, opaque_of_call
+from segue.models.tool_schemas import offered_name
+
+NO_ANSWER: Final = "(no answer was given)"
+RESULTS_NOTED: Final = "(results noted)"
+CARRY_ON: Final = "(no new message from the user; carry on as instructed)"
+NO_IMAGES: Final = "(the images cannot be shown)"
+NO_WORDS: Final = "(an empty message)"
+PLACEHOLDERS: Final = frozenset({NO_ANSWER, RESULTS_NOTED, CARRY_ON, NO_WORDS})
+ID_CHARS: Final = 9
+CACHED_IDS: Final = 4096
+
+_ALPHABET: Final = string.digits + string.ascii_letters
+_FITTING_ID = re.compile(r"[a-zA-Z0-9]{9}", re.ASCII)
+_NO_ANSWER, _RESULTS_NOTED = AIMessage(NO_ANSWER), AIMessage(RESULTS_NOTED)
+_CARRY_ON, _NO_WORDS = HumanMessage(CARRY_ON), HumanMessage(NO_WORDS)
+
+Digest = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class WireForm:
+    """What a family of models cannot take. Everything else holds for all models.
+
+    A message with opaque parts stays as it came, unless `opaque_too`: its endpoint has refused one.
+    """
+
+    one_call_per_message: bool = False
+    no_text_beside_calls: bool = False
+    no_system_role: bool = False
+    opaque_too: bool = False
+
+
+# A pattern on the model's name, in any case, and what holds for such a model. The first row that fits counts.
+FAMILIES: Final[tuple[tuple[str, WireForm], ...]] = (
+    (r"llama[-_. ]?3(?!\d)", WireForm(one_call_per_message=True)),
+    (r"gemma[-_: ]?(2(?!\d)|7b)", WireForm(no_system_role=True)),
+    # Tokenizers of Mistral before version 7.
+    (
+        r"mixtral|mistral[-_:]?(7b|nemo)|(ministral|mistral|pixtral|codestral)[\w.-]*[-_](v0\.1|240\d|2410)",
+        WireForm(no_text_beside_calls=True),
+    ),
+)
+ANY_MODEL: Final = WireForm()
+# Models that take images. One that is not named here gets none; an endpoint that refuses them gets none again.
+_WITH_IMAGES = re.compile(
+    r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
+    r"|gemini-(?:[1-9]|flash|pro)|gemma-?3n?[-:](?!1b|270m)|llama-?4|pixtral|magistral|ministral-3"
+    r"|mistral-(?:small|medium|large)-(?:latest|3|2[56]\d\d)|grok-[4-9]|glm-\d[\d.]*v|kimi-k2\.5|nova-(?:lite|pro|premier)"
+    r"|llava|minicpm-v|internvl|molmo|smolvlm|qvq|qwen[\w.-]*-(?:vl|omni)|phi-[\w.]+-multimodal|vision|[-_]vl\b",
+    re.IGNORECASE,
+)
+
+
+@lru_cache
+def form_of(model: str) -> WireForm:
+    return next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
+
+
+def takes_images(model: str) -> bool:
+    """Returns whether a model of this name is known to take images."""
+    return _WITH_IMAGES.search(model) is not None
+
+
+def normal_form(
+    messages: Sequence[BaseMessage], form: WireForm = ANY_MODEL, *, with_images: bool = True
+) -> list[BaseMessage]:
+    """Returns the messages as they may be sent; the given ones stay as they are.
+
+    System messages at the start become one. A later one is an instruction of the engine's: it goes to the model in the
+    user's message before it, or in one of its own; one of images is left out unless they are wanted. The result is
+    its own normal form.
+    """
+    leading = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
+    talk: Iterable[BaseMessage] = messages[len(leading) :]
+    if not with_images:
+        talk = (message for message in talk if not isinstance(message.content, list) or message.type != "system")
+    if form.one_call_per_message:
+        talk = _with_one_call_each(talk, opaque_too=form.opaque_too)
+    if form.no_text_beside_calls:
+        talk = _without_text_beside_calls(talk, opaque_too=form.opaque_too)
+    shown = _with_fitting_calls(_alternating(talk))
+    if form.no_system_role and leading:
+        first, *rest = shown
+        return [HumanMessage("\n\n".join([*(message.text for message in leading), first.text])), *rest]
+    if len(leading) > 1:
+        leading = [SystemMessage("\n\n".join(message.text for message in leading))]
+    return [*leading, *shown]
+
+
+def refused_form(messages: Iterable[BaseMessage], form: WireForm) -> WireForm | None:
+    """Returns the form to try once one was refused, in which no message is whole; None if that changes nothing."""
+    if form.opaque_too or not (form.one_call_per_message or form.no_text_beside_calls):
+        return None
+    calling = (each for each in messages if isinstance(each, AIMessage) and each.tool_calls and _is_opaque(each))
+    return replace(form, opaque_too=True) if any(calling) else None
+
+
+def _alternating(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
+    """Returns user and assistant in turn, with a user at the start and no assistant at the end.
+
+    Templates count neither results nor messages with calls, so a user's message after a result needs an answer too.
+    """
+    shown: list[BaseMessage] = []
+    last = "assistant"  # who spoke last, without results: `user`, `assistant` or its `calls`
+    for message in messages:
+        match message:
+            case ToolMessage():
+                shown.append(message)
+            case AIMessage():
+                if last == "assistant":
+                    shown.append(_CARRY_ON)
+                is_empty = not message.tool_calls and not _is_opaque(message) and _is_blank(message)
+                shown.append(_NO_ANSWER if is_empty else message)
+                last = "calls" if message.tool_calls else "assistant"
+            case SystemMessage() if last == "user":
+                shown[-1] = HumanMessage(_joined(shown[-1], message))
+            case _:
+                is_instruction = isinstance(message, SystemMessage)
+                if last != "assistant":
+                    shown.append(_RESULTS_NOTED if is_instruction else _NO_ANSWER)
+                if is_instruction:
+                    shown.append(HumanMessage(message.content))
+                else:
+                    shown.append(_NO_WORDS if _is_blank(message) else message)
+                last = "user"
+    if last == "assistant":
+        shown.append(_CARRY_ON)
+    return shown
+
+
+def without_images(messages: Sequence[BaseMessage]) -> list[BaseMessage] | None:
+    """Returns the messages with a remark for their images, None if they have none."""
+    shown = [_without_images(message) for message in messages]
+    return None if all(map(is_, shown, messages)) else shown
+
+
+def _without_images(message: BaseMessage) -> BaseMessage:
+    parts = [part for part in message.content if isinstance(part, dict)]
+    if all(part.get("type") != "image_url" for part in parts):
+        return message
+    texts = [part["text"] for part in parts if part.get("type") == "text"]
+    return HumanMessage("\n\n".join([*texts, NO_IMAGES]))
+
+
+def _joined(first: BaseMessage, second: BaseMessage) -> str | list[str | dict[Any, Any]]:
+    if isinstance(first.content, str) and isinstance(second.content, str):
+        return f"{first.content}\n\n{second.content}"
+    parts: list[str | dict[Any, Any]] = []
+    for message in (first, second):
+        parts += [{"type": "text", "text": message.content}] if isinstance(message.content, str) else message.content
+    return parts
+
+
+def _with_one_call_each(messages: Iterable[BaseMessage], *, opaque_too: bool) -> Iterator[BaseMessage]:
+    """Yields each call with its result behind it. The first has the text, and what came with the whole message."""
+    results: dict[str, ToolMessage] = {}
+    waiting: list[AIMessage] = []
+    for message in messages:
+        if isinstance(message, ToolMessage) and waiting:
+            results[message.tool_call_id] = message
+            continue
+        yield from _pairs(waiting, results)
+        waiting, results = [], {}
+        is_whole = not opaque_too and _is_opaque(message)
+        if isinstance(message, AIMessage) and len(message.tool_calls) > 1 and not is_whole:
+            waiting = list(_split(message))
+        else:
+            yield message
+    yield from _pairs(waiting, results)
+
+
+def _split(message: AIMessage) -> Iterator[AIMessage]:
+    opaque = message.additional_kwargs.get(OPAQUE)
+    for index, call in enumerate(message.tool_calls):
+        extra = {OPAQUE: opaque_of_call(opaque, index)} if opaque else {}
+        if index == 0:
+            extra = {**message.additional_kwargs, **extra}
+            yield message.model_copy(update={"tool_calls": [call], "additional_kwargs": extra})
+        else:
+            yield AIMessage("", tool_calls=[call], additional_kwargs=extra)
+
+
+def _pairs(calls: Sequence[AIMessage], results: dict[str, ToolMessage]) -> Iterator[BaseMessage]:
+    for message in calls:
+        yield message
+        yield from (result for call in message.tool_calls if (result := results.get(call["id"] or "")) is not None)
+
+
+def _without_text_beside_calls(messages: Iterable[BaseMessage], *, opaque_too: bool) -> Iterator[BaseMessage]:
+    for message in messages:
+        is_whole = not opaque_too and _is_opaque(message)
+        if isinstance(message, AIMessage) and message.tool_calls and message.content and not is_whole:
+            yield message.model_copy(update={"content": ""})
+        else:
+            yield message
+
+
+def _with_fitting_calls(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
+    """Returns the messages with ids and names of calls that every endpoint takes."""
+    fitting_id = fitting_ids()
+    shown: list[BaseMessage] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            changed: dict[str, object] = {"tool_call_id": fitting_id(message.tool_call_id)}
+            shown.append(message.model_copy(update=changed))
+        elif isinstance(message, AIMessage) and message.tool_calls:
+            calls = [
+                {**call, "id": fitting_id(call["id"] or ""), "name": offered_name(call["name"])}
+                for call in message.tool_calls
+            ]
+            shown.append(message.model_copy(update={"tool_calls": calls}))
+        else:
+            shown.append(message)
+    return shown
+
+
+@lru_cache(CACHED_IDS)
+def short_id(call_id: str) -> str:
+    """Returns the id that a call goes out under: 9 letters and digits, always the same for the same call."""
+    if _FITTING_ID.fullmatch(call_id):
+        return call_id
+    number = int.from_bytes(hashlib.sha256(call_id.encode(errors="replace")).digest()[:8])
+    characters = []
+    for _ in range(ID_CHARS):
+        number, digit = divmod(number, len(_ALPHABET))
+        characters.append(_ALPHABET[digit])
+    return "".join(characters)
+
+
+def own_ids(args: dict[str, Any] | None, messages: Iterable[BaseMessage]) -> dict[str, Any] | None:
+    """Returns the arguments of a call with our own ids for those the model was shown of the calls in the messages."""
+    if not any(isinstance(value, str) and _FITTING_ID.fullmatch(value) for value in (args or {}).values()):
+        return args
+    called = (call["id"] or "" for message in messages if isinstance(message, AIMessage) for call in message.tool_calls)
+    own = {short_id(call_id): call_id for call_id in called}
+    return {name: own.get(value, value) if isinstance(value, str) else value for name, value in (args or {}).items()}
+
+
+def fitting_ids(short: Digest = short_id) -> Digest:
+    """Returns a function that gives each call id of one request a short one of its own."""
+    known: dict[str, str] = {}
+    taken: set[str] = set()
+
+    def fitting_id(call_id: str) -> str:
+        if (found := known.get(call_id)) is not None:
+            return found
+        found, tries = short(call_id), 0
+        while found in taken:
+            tries += 1
+            found = short(f"{call_id}/{tries}")
+        known[call_id] = found
+        taken.add(found)
+        return found
+
+    return fitting_id
+
+
+def _is_opaque(message: BaseMessage) -> bool:
+    """Whether a provider wants the message back as it gave it: signatures, reasoning, or content in parts."""
+    return bool(message.additional_kwargs) or not isinstance(message.content, str)
+
+
+def _is_blank(message: BaseMessage) -> bool:
+    return isinstance(message.content, str) and (not message.content or message.content.isspace())

@@ -1,0 +1,257 @@
+"""One of LangChain's own chat models as the service takes it: our keys on its messages, our errors, bounded.
+
+What differs between the packages is a Dialect. Knows nothing of deadlines and retries: those are `model.py`'s.
+
+What all models of the service share: each is asked asynchronously, for a whole answer or for its chunks.
+
+Holds LangChain's signatures, so that a model is its two methods `whole` and `chunks`.
+
+The options that the model of every provider is made from.
+"""
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx2
+import structlog
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, convert_to_messages
+from langchain_core.outputs import ChatResult
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
+from pydantic import Field, SecretStr
+
+from segue.domain.agent import OPENAI, ModelProvider, ProviderApi
+from segue.domain.redaction import header_secrets
+from segue.domain.telemetry import Attribute
+from segue.models.providers.content_blocks import AnswerReader, given_back
+from segue.models.providers.event_stream import BROKEN
+from segue.models.refusals import (
+    BROKE_OFF,
+    NotAnAnswer,
+    ProviderRefusal,
+    ProviderUnreachable,
+    parameter_named,
+    too_long,
+)
+from segue.models.reply import REASONING, SCHEMA
+from segue.secret_files import LiveKey
+
+
+class AsyncChatModel(BaseChatModel):
+    @abstractmethod
+    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+        """Returns the answer. The options are those of the request, `tools` among them."""
+
+    @abstractmethod
+    def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
+        """Yields the answer piece by piece."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "segue"
+
+    def bind_tools(
+        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        return self.bind(tools=list(tools), **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        raise TypeError("the models of the service are asked asynchronously: await ainvoke() or iterate astream()")
+
+    # LangChain's own would run callbacks around the two methods, which takes a task and validates all messages again.
+    async def ainvoke(
+        self,
+        input: LanguageModelInput,  # noqa: A002 (LangChain's)
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        return await self.whole(_messages(input), kwargs)
+
+    async def astream(
+        self,
+        input: LanguageModelInput,  # noqa: A002 (LangChain's)
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[AIMessageChunk]:
+        async with aclosing(self.chunks(_messages(input), kwargs)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+def _messages(given: LanguageModelInput) -> list[BaseMessage]:
+    return [HumanMessage(given)] if isinstance(given, str) else convert_to_messages(given)
+
+
+log = structlog.get_logger()
+
+
+class AdaptedModel(AsyncChatModel):
+    """`asked` is the package's model. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
+    tools is called there, and one that is not in it is not sent. `parameters` go into every request until they are
+    refused, which is remembered for as long as the process lives; `offered` and `schema_parameters` put a tool and a
+    schema of the answer as they are wanted there.
+    """
+
+    asked: Any = Field(exclude=True)
+    dialect: Any = Field(exclude=True)
+    errors: Any = Field(exclude=True)
+    read_error: Any = Field(exclude=True)
+    choices: Mapping[str, Any]
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    refused: set[str] = Field(default_factory=set)
+    offered: Any = Field(default=dict, exclude=True)
+    schema_parameters: Any = Field(default=None, exclude=True)
+    made_by: str
+    max_answer_bytes: int
+    asks_for_whole_answers: bool = False
+
+    @property
+    def takes_schemas(self) -> bool:
+        return self.schema_parameters is not None
+
+    def bind_tools(
+        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        return self._with(tools, **kwargs)
+
+    def _with(self, tools: Sequence[Any] = (), *, tool_choice: str = "", **options: Any) -> Self:
+        """Returns the model that asks with these tools, and with a schema of the answer if one is given."""
+        changed: dict[str, Any] = {}
+        if SCHEMA in options:
+            changed["parameters"] = {**self.parameters, **self.schema_parameters(options.pop(SCHEMA))}
+        if tools and (tool_choice != "none" or "none" in self.choices):
+            chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
+            changed["asked"] = self.asked.bind_tools([self.offered(tool) for tool in tools], **chosen, **options)
+        return self.model_copy(update=changed) if changed else self
+
+    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+        reader = AnswerReader(self.dialect)
+        texts, reasoning = [], []
+        model = self._with(**options)
+        async for message in model.answer(messages, reader, is_streamed=not self.asks_for_whole_answers):
+            words = reader.add(message)
+            texts.append(words.text)
+            reasoning.append(words.reasoning)
+        said = reader.closing(self.made_by)
+        said["additional_kwargs"][REASONING] = "".join(reasoning)
+        return AIMessage("".join(texts), **said)
+
+    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
+        reader = AnswerReader(self.dialect)
+        async with aclosing(self._with(**options).answer(messages, reader, is_streamed=True)) as answer:
+            async for message in answer:
+                words = reader.add(message)
+                # Reasoning, be it empty, tells a piece of the answer from a mere sign of life.
+                extra = {REASONING: words.reasoning} if reader.has_begun else {}
+                yield AIMessageChunk(content=words.text, additional_kwargs=extra)
+        yield AIMessageChunk(content="", chunk_position="last", **reader.closing(self.made_by))
+
+    async def answer(
+        self, messages: list[BaseMessage], reader: AnswerReader, *, is_streamed: bool
+    ) -> AsyncGenerator[AIMessage]:
+        """Yields the answer, whole or in chunks, asked for again without what is refused of the parameters."""
+        given = self.dialect.with_cache_marks([self._given_back(message) for message in messages])
+        refused = frozenset(self.refused)
+        while True:
+            sent = {name: value for name, value in self.parameters.items() if name not in refused}
+            try:
+                async with aclosing(self._received(given, reader, sent, is_streamed=is_streamed)) as received:
+                    async for message in received:
+                        self.refused |= refused  # kept only once it has helped
+                        yield message
+            except ProviderRefusal as refusal:
+                name = None if reader.has_begun else parameter_named(refusal, sent)
+                if name is None:
+                    raise
+                log.warning("model_parameter_left_out", parameter=name, reason=refusal.message, status=refusal.status)
+                refused |= {name}
+            else:
+                return
+
+    async def _received(
+        self, given: list[BaseMessage], reader: AnswerReader, parameters: Mapping[str, Any], *, is_streamed: bool
+    ) -> AsyncGenerator[AIMessage]:
+        """Raises ModelFailure or TimeoutError."""
+        try:
+            if not is_streamed:
+                yield await self.asked.ainvoke(given, **parameters)
+                return
+            async with aclosing(self.asked.astream(given, **parameters)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+                    if reader.size > self.max_answer_bytes:
+                        raise too_long(self.max_answer_bytes)
+        except httpx2.TimeoutException as error:
+            raise TimeoutError from error
+        except BROKEN as error:
+            raise NotAnAnswer(BROKE_OFF) if reader.has_begun else ProviderUnreachable from error
+        except self.errors as error:
+            raise self.read_error(error) or error from error
+        if reader.finish_reason is None:
+            raise NotAnAnswer(BROKE_OFF)
+
+    def _given_back(self, message: BaseMessage) -> BaseMessage:
+        return given_back(message, self.dialect, self.made_by) if isinstance(message, AIMessage) else message
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderOptions:
+    """What is None is not sent. `model` is the name without the provider's prefix; the extras are merged last. `api`
+    says which of OpenAI's is asked. A `live_key` stands in the place of the key.
+    """
+
+    model: str
+    api_key: SecretStr | None
+    base_url: str | None
+    timeout_s: float
+    max_answer_bytes: int
+    provider: ModelProvider = OPENAI
+    api: ProviderApi = "auto"
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    reasoning_effort: str | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    structured_output: bool = True
+    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    live_key: LiveKey | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        return self.base_url or self.provider.default_url
+
+    @property
+    def server(self) -> dict[str, Attribute]:
+        address = urlsplit(self.url)
+        port = address.port or (80 if address.scheme == "http" else 443)
+        return {"server.address": address.hostname or "", "server.port": port}
+
+    @property
+    def key(self) -> str:
+        if self.live_key is not None:
+            return self.live_key.value
+        return self.api_key.get_secret_value() if self.api_key else "none"
+
+    @property
+    def secrets(self) -> Collection[str]:
+        """Returns what a provider may repeat of a request and must not be told: the key and the extra headers. What a
+        live key becomes is added to them.
+        """
+        never_told = self.live_key.never_told if self.live_key else {self.key} if self.api_key else set[str]()
+        never_told.update(header_secrets(self.extra_headers.values()))
+        return never_told

@@ -1,0 +1,115 @@
+"""Anthropic's Messages API through `langchain-anthropic`, over an HTTP client of ours."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import Any, Final
+
+import anthropic
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from pydantic import Field
+
+from segue.models.providers.adapted import AdaptedModel, ProviderOptions
+from segue.models.providers.content_blocks import Dialect
+from segue.models.providers.endpoint import UNPACKED, guarded, with_live_key
+from segue.models.refusals import ModelFailure, RefusalReader
+from segue.models.untrusted import OPEN_NOTES
+from segue.net.http_client import tls_context
+
+# Why it stopped, if that means more than that the answer is whole.
+_STOPPED: Final = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+# Efforts of other providers.
+_EFFORTS: Final = {"minimal": "low", "none": None}
+
+
+class _GuardedAnthropic(ChatAnthropic):
+    """The package has no parameter for the client: if it looks for another name, the tests of bounds tell."""
+
+    given: Any = Field(exclude=True)
+
+    @cached_property
+    def _async_client(self) -> anthropic.AsyncAnthropic:
+        return self.given
+
+
+@asynccontextmanager
+async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
+    """Yields a model whose connections close with the block."""
+    refusals = RefusalReader(options.secrets, options.provider)
+    guard = guarded(refusals, options.max_answer_bytes, with_live_key(options))
+    async with (
+        anthropic.DefaultAsyncHttpxClient(verify=tls_context(), **guard) as http_client,
+        anthropic.AsyncAnthropic(
+            api_key=options.key,
+            base_url=options.url,
+            timeout=options.timeout_s,
+            max_retries=0,
+            default_headers={**UNPACKED, **options.extra_headers},
+            http_client=http_client,
+        ) as client,
+    ):
+        yield _model(options, client, refusals)
+
+
+def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals: RefusalReader) -> AdaptedModel:
+    effort = _EFFORTS.get(options.reasoning_effort or "none", options.reasoning_effort)
+    asked = _GuardedAnthropic(
+        given=client,
+        model=options.model,
+        api_key=options.key,
+        **({"max_tokens": options.max_output_tokens} if options.max_output_tokens else {}),
+        reasoning_effort=effort,
+        model_kwargs={"extra_body": dict(options.extra_body)} if options.extra_body else {},
+        cache=False,
+    )
+    return AdaptedModel(
+        asked=asked,
+        dialect=Dialect("anthropic", _finish_reason, with_cache_marks=with_cache_marks),
+        errors=(anthropic.APIStatusError, anthropic.APIConnectionError),
+        read_error=lambda error: _refusal(refusals, error),
+        parameters={} if options.temperature is None else {"temperature": options.temperature},
+        choices={"none": {"type": "none"}, **({} if effort else {"required": "any"})},  # it must choose while it thinks
+        made_by=f"{options.url} {options.model}",
+        max_answer_bytes=options.max_answer_bytes,
+        cache=False,
+    )
+
+
+def with_cache_marks(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Returns the messages with marks at the borders of a prompt: behind what changes only with the summary, behind the
+    old messages, and behind what the user says in the running turn. Tools come before the first and need none.
+    """
+    opening = next(
+        (at for at in reversed(range(len(messages))) if messages[at].text.startswith(OPEN_NOTES)), len(messages)
+    )
+    answers = (at for at in reversed(range(opening)) if isinstance(messages[at], AIMessage) and messages[at].text)
+    borders = {0, next(answers, 0), opening}
+    return [_marked(message) if at in borders else message for at, message in enumerate(messages)]
+
+
+def _marked(message: BaseMessage) -> BaseMessage:
+    if not isinstance(message.content, str):
+        return message  # as the model gave it
+    marked = {"type": "text", "text": message.content, "cache_control": {"type": "ephemeral"}}
+    return message.model_copy(update={"content": [marked]})
+
+
+def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
+    reason = metadata.get("stop_reason")
+    return _STOPPED.get(reason, reason) if reason else None
+
+
+def _refusal(refusals: RefusalReader, error: Exception) -> ModelFailure | None:
+    """Returns the refusal in an error: one in the middle of an answer, or the guard's own, which two packages wrap."""
+    if isinstance(error, anthropic.APIStatusError):
+        return refusals.within(error.body)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModelFailure):
+        cause = cause.__cause__
+    return cause

@@ -1,0 +1,257 @@
+"""Reads answers of chat completions, whole or in deltas, for what they mean; how endpoints differ is data.
+
+Knows nothing of HTTP and of the conversation. What it cannot read raises one of `MALFORMED`.
+
+The parts of an answer that are the provider's own business: joined from their pieces, bounded, never read.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
+
+from segue.models.reply import RawCall, read_arguments, token_count
+
+MAX_OPAQUE_BYTES: Final = 64_000
+
+# What a message and a call have of OpenAI's own; everything else that came is opaque.
+MESSAGE_FIELDS: Final = frozenset(
+    {"role", "content", "tool_calls", "refusal", "audio", "annotations", "function_call", "name", "tool_call_id"}
+)
+CALL_FIELDS: Final = frozenset({"index", "id", "type", "function"})
+# Texts that are whole in every piece, and do not go on in the next.
+_WHOLE: Final = frozenset({"type", "id", "index", "format", "role"})
+# Items of a list that go on in the next piece although they have no index.
+_PIECES: Final = frozenset({"text", "thinking"})
+# Plain words of the model: these may be cut to fit, a signature may not.
+_WORDS: Final = ("reasoning_content", "reasoning", "thinking")
+
+
+def foreign_fields(part: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name not in known and value is not None}
+
+
+def joined(so_far: Any, piece: Any, name: str = "") -> Any:
+    """Returns a value that came in pieces: texts go on, lists grow, items of a list with one index are one item.
+
+    May change `so_far`. A text beyond the bound stops growing, since it will not be sent back whole.
+    """
+    match so_far, piece:
+        case None, _:
+            return piece
+        case _, None:
+            return so_far
+        case str(), str() if name not in _WHOLE:
+            return so_far if len(so_far) > MAX_OPAQUE_BYTES else so_far + piece
+        case dict(), dict():
+            for key, value in piece.items():
+                so_far[key] = joined(so_far.get(key), value, key)
+            return so_far
+        case list(), list():
+            for item in piece:
+                if so_far and _goes_on(so_far[-1], item):
+                    so_far[-1] = joined(so_far[-1], item)
+                else:
+                    so_far.append(item)
+            return so_far
+        case _:
+            return piece
+
+
+def _goes_on(last: Any, item: Any) -> bool:
+    if not isinstance(last, dict) or not isinstance(item, dict):
+        return False
+    is_piece = "index" in item or item.get("type") in _PIECES
+    return is_piece and all(last.get(name) == item.get(name) for name in ("index", "type"))
+
+
+def within_bounds(message: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Returns a message's opaque fields, words cut to fit beside its calls', or None if the rest is too large."""
+    kept = dict(message)
+    for name in _WORDS:
+        text, room = kept.get(name), MAX_OPAQUE_BYTES - size_of([{**kept, name: ""}, *calls])
+        while isinstance(text, str) and (size := size_of(text)) > max(room, 0):
+            kept[name] = text = text[: len(text) * max(room, 0) // size]
+    return kept if size_of([kept, *calls]) <= MAX_OPAQUE_BYTES else None
+
+
+def size_of(value: Any) -> int:
+    try:
+        return len(orjson.dumps(value))
+    except TypeError:  # half a character, a huge number: nothing that can be sent back
+        return MAX_OPAQUE_BYTES + 1
+
+
+# Fields of a message that hold reasoning: the first that is there counts, an endpoint may send two alike.
+REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "thinking")
+# Where the words are in a part of a list of content, by the part's type.
+TEXT_PARTS: Final = {"text": "text", "output_text": "text", "refusal": "refusal"}
+REASONING_PARTS: Final = {"thinking": "thinking", "reasoning": "reasoning", "reasoning_text": "text"}
+# Paths to what else endpoints count.
+CACHED_TOKENS: Final = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
+REASONING_TOKENS: Final = (("completion_tokens_details", "reasoning_tokens"), ("reasoning_tokens",))
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWords:
+    text: str
+    reasoning: str
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    index: object
+    id: str
+    name: str
+    args: str
+    opaque: dict[str, Any] = field(default_factory=dict)
+
+    def is_followed_by(self, args: str) -> bool:
+        """Whether these arguments are those of another call, since this one's are complete."""
+        begins = args.lstrip()[:1] in ("{", '"')
+        return begins and self.args.rstrip()[-1:] in ("}", '"') and read_arguments(self.args) is not None
+
+
+@dataclass(slots=True)
+class CompletionReader:
+    """`add` takes the message of a whole answer, or each delta of a stream."""
+
+    finish_reason: str | None = None
+    usage: UsageMetadata | None = None
+    model: str | None = None
+    response_id: str | None = None
+    _begun: bool = False
+    _calls: list[_OpenCall] = field(default_factory=list)
+    _opaque: dict[str, Any] = field(default_factory=dict)
+
+    def add_choice(self, choice: Mapping[str, Any], message: Mapping[str, Any]) -> AnswerWords:
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        for position, call in enumerate(message.get("tool_calls") or ()):
+            self._add_call(call, position)
+        if legacy := message.get("function_call"):
+            self._add_call({"index": 0, "function": legacy}, 0)
+        for name, value in foreign_fields(message, MESSAGE_FIELDS).items():
+            self._opaque[name] = joined(self._opaque.get(name), value, name)
+        return self._words(message)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything of an answer has come: words, thinking or calls."""
+        return self._begun or bool(self._calls)
+
+    def calls(self) -> list[RawCall]:
+        return [RawCall(call.id or None, call.name, call.args, call.opaque) for call in self._calls]
+
+    def opaque(self) -> dict[str, Any] | None:
+        """Returns the opaque fields of the message, or None if they are too large to be sent back."""
+        return within_bounds(self._opaque, [call.opaque for call in self._calls])
+
+    def add_envelope(self, body: Mapping[str, Any]) -> None:
+        """Takes what stands around the choices: the tokens, the model that answered, and the answer's id."""
+        self.usage = _usage(body.get("usage")) or self.usage
+        self.model = body.get("model") or self.model
+        self.response_id = body.get("id") or self.response_id
+
+    def _words(self, message: Mapping[str, Any]) -> AnswerWords:
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+        text = _texts(parts, TEXT_PARTS) + _plain(message.get("refusal"))
+        reasoning = next((_plain(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
+        thought = _texts(parts, REASONING_PARTS)
+        if thought or "content" in self._opaque:
+            # Thinking among the parts of the content goes back among them.
+            said = [part for part in parts if part != _NO_TEXT]
+            self._opaque["content"] = joined(self._opaque.get("content"), said)
+        self._begun = self._begun or bool(text or reasoning or thought)
+        return AnswerWords(text, reasoning + thought)
+
+    def _add_call(self, call: Mapping[str, Any], position: int) -> None:
+        function = call.get("function") or {}
+        name, args = _plain(function.get("name")), _arguments(function.get("arguments"))
+        piece = _OpenCall(call.get("index"), _plain(call.get("id")), name, args)
+        current = self._continued(piece, position)
+        if current is None:
+            if "function" not in call:
+                raise ValueError("a call without a function")
+            piece.index = position if piece.index is None else piece.index
+            self._calls.append(current := piece)
+        else:
+            current.id = current.id or piece.id
+            current.args += piece.args
+            if not current.args and piece.name != current.name:
+                current.name += piece.name  # OpenAI's own format allows a name in pieces
+        for field_name, value in foreign_fields(call, CALL_FIELDS).items():
+            current.opaque[field_name] = joined(current.opaque.get(field_name), value, field_name)
+
+    def _continued(self, piece: _OpenCall, position: int) -> _OpenCall | None:
+        """Returns the call that a piece goes on with, or None if it begins one.
+
+        Endpoints repeat a call's name and id in every piece, or give two calls one index and no id.
+        """
+        index = position if piece.index is None else piece.index
+        known = [call for call in self._calls if call.index == index]
+        if not known:
+            return self._calls[-1] if self._calls and not piece.name and piece.index is None else None
+        current = known[-1]
+        if not piece.name:
+            return current
+        if piece.id and current.id and piece.id != current.id:
+            return None
+        if piece.name != current.name and piece.id != current.id:
+            return None if current.args else current
+        return None if current.is_followed_by(piece.args) else current
+
+
+_NO_TEXT: Final = {"type": "text", "text": ""}
+
+
+def _arguments(value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return orjson.dumps(value).decode()
+
+
+def _plain(value: object) -> str:
+    """Returns the words of a text, or of what holds texts."""
+    match value:
+        case str():
+            return value
+        case list():
+            return "".join(map(_plain, value))
+        case dict():
+            return _plain(value.get("text") or value.get("content") or value.get("summary"))
+        case _:
+            return ""
+
+
+def _texts(parts: Iterable[Any], fields: Mapping[str, str]) -> str:
+    found = ((part, fields.get(str(part.get("type")))) for part in parts if isinstance(part, dict))
+    return "".join(_plain(part.get(name) or part) for part, name in found if name is not None)
+
+
+def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
+    """Returns None for what counts nothing: an answer takes at least one token."""
+    if not isinstance(usage, dict):
+        return None
+    given, made = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
+    if not given and not made:
+        return None
+    return UsageMetadata(
+        input_tokens=given,
+        output_tokens=made,
+        total_tokens=given + made,
+        input_token_details=InputTokenDetails(cache_read=_counted(usage, CACHED_TOKENS)),
+        output_token_details=OutputTokenDetails(reasoning=_counted(usage, REASONING_TOKENS)),
+    )
+
+
+def _counted(usage: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> int:
+    for path in paths:
+        value: Any = usage
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value:
+            return token_count(value)
+    return 0

@@ -1,0 +1,282 @@
+"""One endpoint of an OpenAI-compatible provider: JSON out as it is, plain dicts back, bounded, and what it has refused
+before is left out.
+
+Knows nothing of messages' content, deadlines and retries.
+
+What an HTTP client of another library is watched with: errors told as ours, no redirects, answers bounded.
+
+Knows nothing of what answers say.
+
+Where OpenAI's protocols are spoken and as whom: a base URL, its query, a key as a bearer or in Azure's header.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, cast
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx2
+import structlog
+
+from segue.models.amendments import Learned, RequestBody
+from segue.models.providers.adapted import ProviderOptions
+from segue.models.providers.event_stream import BROKEN, BodyTooLong, bounded, events, read_json, write_json
+from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, RefusalReader, too_long
+from segue.net.http_client import paced, tell_trace, tls_context
+from segue.version import VERSION
+
+RequestHook = Callable[[httpx2.Request], Awaitable[None]]
+
+# An answer that is packed could be small on its way and large in memory.
+UNPACKED: Final = {"Accept-Encoding": "identity"}
+_PACKED: Final = "The model provider packed its answer although it was asked not to."
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in paced(self._stream):
+            size += len(piece)
+            if size > self._max_bytes:
+                raise too_long(self._max_bytes)
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def with_live_key(options: ProviderOptions) -> list[RequestHook]:
+    """Returns the hooks of an HTTP client that send the key as it is now; no hooks if it never changes. The clients of
+    libraries keep the one that they were made with.
+    """
+    live = options.live_key
+    if live is None:
+        return []
+
+    async def renew(request: httpx2.Request) -> None:
+        for name, value in list(request.headers.items()):
+            scheme, space, token = value.rpartition(" ")
+            if token in live.seen:
+                request.headers[name] = f"{scheme}{space}{live.value}"
+
+    return [renew]
+
+
+def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[RequestHook] = ()) -> dict[str, Any]:
+    """Returns arguments for httpx2's AsyncClient, with hooks `before` its requests, which then raise ModelFailure too.
+    Send them with UNPACKED.
+    """
+
+    async def check(response: httpx2.Response) -> None:
+        await refusals.check(response)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise NotAnAnswer(_PACKED, again=False)
+        response.encoding = "utf-8"  # as JSON is: decoding a long "punycode" takes hours
+        response.stream = _BoundedStream(cast(httpx2.AsyncByteStream, response.stream), max_answer_bytes)
+
+    return {"event_hooks": {"request": [*before, tell_trace], "response": [check]}, "follow_redirects": False}
+
+
+_OPENAI_HOST: Final = "api.openai.com"
+_AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
+_CONNECT_S: Final = 10.0
+_HEADERS: Final = {
+    "Accept": "application/json",
+    "Content-Type": "application/json",
+    "User-Agent": f"segue/{VERSION}",
+}
+
+
+def is_openai_itself(options: ProviderOptions) -> bool:
+    return urlsplit(options.url).hostname == _OPENAI_HOST
+
+
+def http_arguments(options: ProviderOptions) -> dict[str, Any]:
+    """Returns the arguments of an HTTP client of our own."""
+    headers = httpx2.Headers({**_HEADERS, "Authorization": f"Bearer {options.key}"})
+    headers.update(options.extra_headers)
+    return {
+        "base_url": _base_url(options),
+        "params": _query(options),
+        "headers": headers,
+        "timeout": _timeout(options),
+    }
+
+
+def library_arguments(options: ProviderOptions) -> dict[str, Any]:
+    """Returns the arguments of LangChain's model. It never retries: ChatModel does."""
+    return {
+        "api_key": options.key,
+        "base_url": _base_url(options),
+        "default_query": _query(options),
+        "default_headers": dict(options.extra_headers),
+        "timeout": _timeout(options),
+        "max_retries": 0,
+    }
+
+
+def made_by(options: ProviderOptions, api: str) -> str:
+    """Returns the name of who makes the opaque parts of an API's answers: they go back to no other."""
+    return f"{_base_url(options)} {api} {options.model}"
+
+
+def before_requests(options: ProviderOptions) -> list[RequestHook]:
+    """Returns the hooks of an HTTP client that send the key as the address wants it."""
+
+    async def as_azure_takes_it(request: httpx2.Request) -> None:
+        request.headers.pop("Authorization", None)
+        request.headers["api-key"] = options.key
+
+    return [as_azure_takes_it] if _AZURES_QUERY in _query(options) else with_live_key(options)
+
+
+def _base_url(options: ProviderOptions) -> str:
+    return options.url.partition("?")[0]
+
+
+def _timeout(options: ProviderOptions) -> httpx2.Timeout:
+    return httpx2.Timeout(options.timeout_s, connect=min(_CONNECT_S, options.timeout_s / 2))
+
+
+def _query(options: ProviderOptions) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(options.url).query))
+
+
+_CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+_DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
+
+log = structlog.get_logger()
+
+
+class Endpoint:
+    """What it refuses or misses is remembered for as long as the process lives."""
+
+    def __init__(
+        self, client: httpx2.AsyncClient, refusals: RefusalReader, *, path: str, max_answer_bytes: int
+    ) -> None:
+        self._path = path
+        self._client = client
+        self._refusals = refusals
+        self._max_answer_bytes = max_answer_bytes
+        self._learned = Learned()
+
+    async def ask(self, body: RequestBody) -> dict[str, Any]:
+        """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
+        async with aclosing(self._asked(body)) as received:
+            return cast(dict[str, Any], await anext(received))
+
+    async def stream(self, body: RequestBody) -> AsyncIterator[dict[str, Any] | None]:
+        """Yields the events of an answer, and None as a sign of life. Raises as `ask` does.
+
+        The last one yielded is empty if the provider said that the answer is complete.
+        """
+        async with aclosing(self._asked({**body, "stream": True})) as received:
+            async for event in received:
+                yield event
+
+    async def _asked(self, body: RequestBody) -> AsyncGenerator[dict[str, Any] | None]:
+        """Yields an answer, asked for again without what the endpoint refuses, or with what it misses."""
+        learned, has_begun = self._learned, False
+        while True:
+            sent = learned.applied_to(body)
+            try:
+                async with aclosing(self._received(sent)) as received:
+                    async for event in received:
+                        if event and not has_begun:
+                            has_begun = True
+                            self._learned |= learned  # kept only once it has helped
+                        yield event
+            except ProviderRefusal as refusal:
+                more = None if has_begun else learned.after(refusal, sent)
+                if more is None:
+                    raise
+                learned, name = more
+                log.warning("model_parameter_left_out", parameter=name, reason=refusal.message, status=refusal.status)
+                continue
+            return
+
+    async def _received(self, body: RequestBody) -> AsyncGenerator[dict[str, Any] | None]:
+        response = await self._post(body)
+        try:
+            kind = response.headers.get("content-type", "")
+            if "html" in kind:
+                raise ValueError("a page for people")
+            if not body.get("stream") or "json" in kind:
+                yield await self._whole(response)  # also from an endpoint that does not stream
+                yield {}
+                return
+            with self._reading():
+                pieces = bounded(response, self._max_answer_bytes)
+                async for data in events(pieces):
+                    if data is None:
+                        yield None
+                    elif data.strip() == b"[DONE]":
+                        await _drain(pieces)
+                        yield {}
+                        return
+                    else:
+                        yield self._checked(read_json(data))
+        finally:
+            await response.aclose()
+
+    async def _whole(self, response: httpx2.Response) -> dict[str, Any]:
+        body = bytearray()
+        with self._reading():
+            async for piece in bounded(response, self._max_answer_bytes):
+                body += piece
+        return self._checked(read_json(bytes(body)))
+
+    def _checked(self, body: Any) -> dict[str, Any]:
+        if (refused := self._refusals.within(body)) is not None:
+            raise refused
+        if not isinstance(body, dict):
+            raise TypeError("no JSON object")
+        return body
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except BodyTooLong as error:
+            raise too_long(self._max_answer_bytes) from error
+        except httpx2.TimeoutException as error:
+            raise TimeoutError from error
+        except BROKEN as error:
+            raise NotAnAnswer(BROKE_OFF) from error
+
+    async def _post(self, body: RequestBody) -> httpx2.Response:
+        request = self._client.build_request("POST", self._path, content=write_json(body))
+        try:
+            return await self._client.send(request, stream=True)
+        except httpx2.ConnectTimeout as error:
+            raise ProviderUnreachable from error
+        except httpx2.TimeoutException as error:
+            raise TimeoutError from error
+        except BROKEN as error:
+            raise ProviderUnreachable from error
+
+
+@asynccontextmanager
+async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endpoint]:
+    """Yields one endpoint of a provider whose connections close with the block. It never retries: ChatModel does."""
+    refusals = RefusalReader(options.secrets, options.provider)
+    async with httpx2.AsyncClient(
+        **http_arguments(options),
+        verify=tls_context(),
+        limits=_CONNECTIONS,
+        follow_redirects=False,  # one of them would take the whole conversation to another host
+        event_hooks={"request": [*before_requests(options), tell_trace], "response": [refusals.check]},
+    ) as client:
+        yield Endpoint(client, refusals, path=path, max_answer_bytes=options.max_answer_bytes)
+
+
+async def _drain(pieces: AsyncIterator[bytes]) -> None:
+    with suppress(TimeoutError, BodyTooLong, *BROKEN):
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in pieces:
+                pass

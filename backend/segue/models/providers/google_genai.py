@@ -1,0 +1,92 @@
+"""Gemini's own API through `langchain-google-genai`, over HTTP."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx2
+from google.genai.errors import APIError
+from langchain_core.language_models import BaseChatModel
+from langchain_google_genai import ChatGoogleGenerativeAI
+
+from segue.models.providers.adapted import AdaptedModel, ProviderOptions
+from segue.models.providers.content_blocks import Dialect
+from segue.models.providers.endpoint import UNPACKED, guarded, with_live_key
+from segue.models.refusals import ProviderRefusal, RefusalReader
+from segue.net.http_client import tls_context
+
+# Why it stopped. What is not here is an answer that broke off.
+_STOPPED: Final = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    **dict.fromkeys(
+        ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE", "IMAGE_SAFETY"),
+        "content_filter",
+    ),
+}
+# Where the package puts signatures of calls, by their ids.
+_SIGNATURES: Final = "__gemini_function_call_thought_signatures__"
+# Efforts of other providers.
+_EFFORTS: Final = {"none": "minimal", "xhigh": "high", "max": "high"}
+
+
+class _Transport(httpx2.AsyncHTTPTransport):
+    """The package gives one transport to a synchronous client too, which closes it. Given one, it asks with httpx."""
+
+    def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
+    """Yields a model whose connections close with the block."""
+    refusals = RefusalReader(options.secrets, options.provider)
+    effort = options.reasoning_effort
+    os.environ["GOOGLE_GENAI_HTTP_CLIENT"] = "httpx2"  # what `guarded` is for; it is read when a client is made
+    asked = ChatGoogleGenerativeAI(
+        model=options.model,
+        api_key=options.key,
+        base_url=options.url,
+        timeout=options.timeout_s,
+        max_retries=1,  # the first try counts
+        additional_headers={**UNPACKED, **options.extra_headers},
+        client_args={
+            "transport": _Transport(verify=tls_context()),
+            **guarded(refusals, options.max_answer_bytes, with_live_key(options)),
+        },
+        max_output_tokens=options.max_output_tokens,
+        reasoning_effort=_EFFORTS.get(effort, effort) if effort else None,
+        cache=False,
+    )
+    parameters: dict[str, Any] = {}
+    if options.temperature is not None:
+        parameters["temperature"] = options.temperature
+    if options.extra_body:
+        parameters["http_options"] = {"extra_body": dict(options.extra_body)}
+    try:
+        yield AdaptedModel(
+            asked=asked,
+            dialect=Dialect("google_genai", _finish_reason, _SIGNATURES),
+            errors=APIError,
+            read_error=lambda error: _refusal(refusals, error),
+            parameters=parameters,
+            choices={"required": "any", "none": "none"},
+            made_by=f"{options.url} {options.model}",
+            max_answer_bytes=options.max_answer_bytes,
+            cache=False,
+        )
+    finally:
+        await asked.aclose()
+
+
+def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
+    if (metadata.get("prompt_feedback") or {}).get("block_reason"):
+        return "content_filter"
+    reason = metadata.get("finish_reason")
+    return _STOPPED.get(reason, "error") if reason else None
+
+
+def _refusal(refusals: RefusalReader, error: APIError) -> ProviderRefusal | None:
+    """Returns the error that came within an answer."""
+    return refusals.within(error.details)

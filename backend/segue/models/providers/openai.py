@@ -1,0 +1,253 @@
+"""OpenAI's two protocols, chat completions and the Responses API: which of them is asked, and the other if it refuses.
+
+What has answered once is remembered for as long as the process lives.
+
+Chat completions as one of LangChain's chat models, for OpenAI and every endpoint that speaks its protocol.
+
+Writes requests and hands on what `completion_reader.py` reads; nothing of an answer is lost on the way. Knows nothing
+of deadlines and retries: those are `model.py`'s.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any, Final
+
+import structlog
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
+from pydantic import Field
+
+from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions
+from segue.models.providers.completion_reader import AnswerWords, CompletionReader
+from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
+from segue.models.providers.event_stream import write_json
+from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
+from segue.models.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, SCHEMA, Opaque
+
+ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
+
+
+class ChatCompletions(AsyncChatModel):
+    """`parameters` go into every request, and the `extra` ones whatever else would stand in their place."""
+
+    llm: str
+    made_by: str
+    endpoint: Any = Field(exclude=True)  # an Endpoint, which pydantic has no schema for
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    extra: Mapping[str, Any] = Field(default_factory=dict)
+    takes_schemas: bool = True
+
+    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+        body = await self.endpoint.ask(self._body(messages, options))
+        reader = CompletionReader()
+        choice = body["choices"][0]
+        words = reader.add_choice(choice, choice["message"])
+        reader.add_envelope(body)
+        text, extra = _as_message(words)
+        return AIMessage(text, **self._closing(reader, extra))
+
+    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
+        body = self._body(messages, {**options, "stream_options": {"include_usage": True}})
+        reader, complete = CompletionReader(), False
+        async with aclosing(self.endpoint.stream(body)) as received:
+            async for event in received:
+                complete = event == {}
+                for choice in (event or {}).get("choices") or ():
+                    words = reader.add_choice(choice, choice.get("delta") or choice.get("message") or {})
+                    text, extra = _as_message(words)
+                    if reader.has_begun:
+                        extra.setdefault(REASONING, "")  # tells it from a mere sign of life
+                    yield AIMessageChunk(content=text, additional_kwargs=extra)
+                if event:
+                    reader.add_envelope(event)
+                elif not complete:
+                    yield AIMessageChunk(content="")
+        if not complete and reader.finish_reason is None:
+            raise NotAnAnswer(BROKE_OFF)
+        yield AIMessageChunk(content="", chunk_position="last", **self._closing(reader, {}))
+
+    def _body(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> dict[str, Any]:
+        sent = [wire_message(message, made_by=self.made_by) for message in messages]
+        given = {name: value for name, value in options.items() if name != SCHEMA}
+        if SCHEMA in options:
+            given["response_format"] = {"type": "json_schema", "json_schema": options[SCHEMA]}
+        return {"model": self.llm, "messages": sent, **self.parameters, **given, **self.extra}
+
+    def _closing(self, reader: CompletionReader, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what a message says beside its words."""
+        opaque = reader.opaque()
+        given_back = {} if opaque is None else {OPAQUE: Opaque(self.made_by, opaque)}
+        calls = {CALLS: calls} if (calls := reader.calls()) else {}
+        return {
+            "additional_kwargs": {**extra, **calls, **given_back},
+            "usage_metadata": reader.usage,
+            "response_metadata": {
+                "finish_reason": reader.finish_reason,
+                "model_name": reader.model,
+                "id": reader.response_id,
+            },
+        }
+
+
+@asynccontextmanager
+async def chat_completions(options: ProviderOptions) -> AsyncIterator[ChatCompletions]:
+    """Yields a model whose connections close with the block."""
+    parameters = {
+        "temperature": options.temperature,
+        "max_tokens": options.max_output_tokens,
+        "reasoning_effort": options.reasoning_effort,
+    }
+    async with endpoint_of(options, "/chat/completions") as endpoint:
+        yield ChatCompletions(
+            llm=options.model,
+            made_by=made_by(options, "chat"),
+            endpoint=endpoint,
+            parameters={name: value for name, value in parameters.items() if value is not None},
+            extra=options.extra_body,
+            takes_schemas=options.structured_output,
+            cache=False,
+        )
+
+
+def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
+    """Returns a message as chat completions take it. What is opaque goes back to the endpoint that made it only."""
+    wire: dict[str, Any] = {"role": ROLES[message.type], "content": message.content}
+    match message:
+        case ToolMessage():
+            wire["tool_call_id"] = message.tool_call_id
+        case AIMessage():
+            opaque = message.additional_kwargs.get(OPAQUE)
+            if opaque is not None and opaque["by"] != made_by:
+                opaque = None
+            if message.tool_calls:
+                given = opaque["calls"] if opaque else ()
+                wire["tool_calls"] = [
+                    _wire_call(call, extra)
+                    for call, extra in zip_longest(message.tool_calls, given[: len(message.tool_calls)])
+                ]
+            if opaque:
+                wire |= opaque["message"]
+    return wire
+
+
+def _wire_call(call: ToolCall, opaque: Mapping[str, Any] | None) -> dict[str, Any]:
+    function = {"name": call["name"], "arguments": write_json(call["args"]).decode()}
+    return {"id": call["id"], "type": "function", "function": function, **(opaque or {})}
+
+
+def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:
+    """Returns a message's content and `additional_kwargs`: the content may not hold half a character."""
+    reasoning = {REASONING: words.reasoning} if words.reasoning else {}
+    if words.text.isascii() or not any("\ud800" <= char <= "\udfff" for char in words.text):
+        return words.text, reasoning
+    return "", {RAW_TEXT: words.text, **reasoning}
+
+
+CHAT: Final = "chat"
+RESPONSES: Final = "responses"
+NO_EFFORT: Final = "chat without reasoning"
+# Causes of refusals, by name, that another way of asking may not meet. Rows of words are in CAUSES.
+_OTHER_WAYS: Final = {
+    CHAT: frozenset({"other_api"}),
+    RESPONSES: frozenset({"other_api", "not_found"}),
+}
+
+log = structlog.get_logger()
+
+
+class Ways:
+    """The ways to ask, in order. Each is opened when it is first needed: one of them imports for most of a second."""
+
+    def __init__(self, stack: AsyncExitStack, options: ProviderOptions) -> None:
+        first = (RESPONSES, CHAT) if is_openai_itself(options) else (CHAT, RESPONSES)
+        self.names: tuple[str, ...] = (*first, NO_EFFORT) if options.api == "auto" else (options.api,)
+        self._stack = stack
+        self._options = options
+        self._open: dict[str, ChatCompletions | AdaptedModel] = {}
+        self._opening = asyncio.Lock()
+
+    async def model(self, name: str) -> ChatCompletions | AdaptedModel:
+        async with self._opening:
+            if name not in self._open:
+                self._open[name] = await self._opened(name)
+            return self._open[name]
+
+    def pass_over(self, name: str) -> None:
+        """Forgets the ways before this one, which has answered."""
+        if name != self.names[0] and name in self.names:
+            self.names = self.names[self.names.index(name) :]
+
+    async def _opened(self, name: str) -> ChatCompletions | AdaptedModel:
+        if name == RESPONSES:
+            responses = await asyncio.to_thread(_responses)
+            return await self._stack.enter_async_context(responses(self._options))
+        effort = "none" if name == NO_EFFORT else self._options.reasoning_effort
+        options = replace(self._options, reasoning_effort=effort)
+        return await self._stack.enter_async_context(chat_completions(options))
+
+
+class OpenAIModel(AsyncChatModel):
+    """Asks in the first way that is left, and in the next if the refusal says that another may do."""
+
+    ways: Any = Field(exclude=True)
+    made_by: tuple[str, ...] = ()
+    takes_schemas: bool = True
+
+    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+        async with aclosing(self._answered(messages, options, is_streamed=False)) as answered:
+            result: AIMessage = await anext(answered)
+            return result
+
+    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
+        async with aclosing(self._answered(messages, options, is_streamed=True)) as answered:
+            async for chunk in answered:
+                yield chunk
+
+    async def _answered(
+        self, messages: list[BaseMessage], options: Mapping[str, Any], *, is_streamed: bool
+    ) -> AsyncGenerator[Any]:
+        """Yields the result, or the chunks of a stream. Raises the first way's refusal if no other does."""
+        first: ProviderRefusal | None = None
+        names = self.ways.names
+        for name in names:
+            try:
+                model = await self.ways.model(name)
+                if is_streamed:
+                    async with aclosing(model.chunks(messages, options)) as chunks:
+                        async for chunk in chunks:
+                            self.ways.pass_over(name)
+                            yield chunk
+                else:
+                    result = await model.whole(messages, options)
+                    self.ways.pass_over(name)
+                    yield result
+            except ProviderRefusal as refusal:
+                first = first or refusal
+                if name == names[-1] or refusal.cause.name not in _OTHER_WAYS[name]:
+                    raise first from None
+                log.warning("model_way_refused", way=name, status=refusal.status, reason=refusal.message)
+            else:
+                return
+
+
+@asynccontextmanager
+async def openai_model(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
+    """Yields a model whose connections close with the block."""
+    async with AsyncExitStack() as stack:
+        ways = Ways(stack, options)
+        await ways.model(ways.names[0])
+        yield OpenAIModel(
+            ways=ways,
+            made_by=tuple(made_by(options, api) for api in (CHAT, RESPONSES)),
+            takes_schemas=options.structured_output,
+            cache=False,
+        )
+
+
+def _responses() -> Callable[[ProviderOptions], AbstractAsyncContextManager[AdaptedModel]]:
+    from segue.models.providers.responses import responses  # noqa: PLC0415 (it takes most of a second)
+
+    return responses

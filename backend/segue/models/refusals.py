@@ -1,0 +1,466 @@
+"""What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
+
+The causes are one table. Knows no provider's format: `providers/` turns what comes over the wire into these errors.
+
+Reads a provider's errors: HTTP statuses, and the error objects that come within an answer that claims to be one.
+
+Every text of the provider's is redacted and bounded here, before anything else sees it.
+"""
+
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import httpx2
+
+from segue.domain.agent import OPENAI, ModelProvider
+from segue.domain.errors import AppError
+from segue.domain.redaction import without, without_secret_texts
+from segue.models.providers.event_stream import BodyTooLong, bounded, read_json, write_json
+from segue.tools.normalize import clean_text
+from segue.tools.summaries import shortened
+
+BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
+FIRST_DELAY_S: Final = 0.5
+_MODELS_OWN: Final = frozenset({"model_unavailable", "model_timeout"})
+BAD_REQUEST: Final = frozenset({400, 422})
+MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+
+
+class ModelFailure(Exception):
+    """One of ProviderRefusal, ProviderUnreachable, NotAnAnswer and StreamIdle."""
+
+
+@dataclass(eq=False)
+class ProviderRefusal(ModelFailure):
+    """An error of the provider's own, as an HTTP status or within an answer.
+
+    `message` is redacted and bounded; `parameter` is the one it names; `retry_after_s` is its wait before another try.
+    `provider` tells what its settings are called.
+    """
+
+    status: int
+    code: str | None = None
+    message: str = ""
+    parameter: str | None = None
+    retry_after_s: float | None = None
+    provider: ModelProvider = OPENAI
+
+    def __str__(self) -> str:
+        return f"HTTP {self.status} {self.code or ''}: {self.message}"
+
+    @property
+    def cause(self) -> "Cause":
+        """The first row of CAUSES that fits."""
+        return next(cause for cause in CAUSES if cause.fits(self))
+
+
+class ProviderUnreachable(ModelFailure):
+    """No connection, or it broke before an answer began."""
+
+
+class StreamIdle(ModelFailure):
+    """The provider began an answer and fell silent for `seconds`."""
+
+    setting: Final = "LLM_IDLE_TIMEOUT_S"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"silent for {seconds:g} s")
+        self.seconds = seconds
+
+
+class NothingCame(TimeoutError):
+    """Not even a sign of life came within `seconds`."""
+
+    setting: Final = "LLM_FIRST_TOKEN_TIMEOUT_S"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"nothing within {seconds:g} s")
+        self.seconds = seconds
+
+
+class NotAnAnswer(ModelFailure):
+    """Something came that must not be taken for the model's answer. `again` says whether asking once more may help."""
+
+    def __init__(self, detail: str, *, again: bool = True) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.again = again
+
+
+def too_long(max_answer_bytes: int) -> NotAnAnswer:
+    detail = f"The model's answer is longer than LLM_MAX_ANSWER_BYTES={max_answer_bytes} allows."
+    return NotAnAnswer(detail, again=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Fits a refusal by any of: its status, its code, words in the message of a bad request. `advice` is for people,
+    with the names of settings put in. `elsewhere` says that another model may answer.
+    """
+
+    name: str
+    statuses: frozenset[int] = frozenset()
+    codes: frozenset[str] = frozenset()
+    words: tuple[str, ...] = ()
+    advice: str = ""
+    retryable: bool = False
+    elsewhere: bool = True
+
+    def fits(self, refusal: ProviderRefusal) -> bool:
+        by_words = refusal.status in BAD_REQUEST and any(word in refusal.message.lower() for word in self.words)
+        return refusal.status in self.statuses or refusal.code in self.codes or by_words
+
+
+CAUSES: Final[Sequence[Cause]] = (
+    Cause(
+        "context_length",
+        frozenset({413}),
+        frozenset({"context_length_exceeded", "exceed_context_size_error"}),
+        (
+            "context length",
+            "context window",
+            "context size",
+            "prompt is too long",
+            "input is too long",
+            "input token count",
+        ),
+        "The conversation is longer than {model} can take: lower CONTEXT_TOKEN_BUDGET.",
+        elsewhere=False,
+    ),
+    Cause(
+        "quota",
+        frozenset({402}),
+        frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"}),
+        ("credit balance is too low",),
+        advice="The account is out of quota or credit: top it up, or set another {key}.",
+    ),
+    Cause(
+        "content_filter",
+        codes=frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"}),
+        advice="The provider's content filter refused the conversation.",
+        elsewhere=False,
+    ),
+    Cause(
+        "other_api",
+        words=("/v1/responses", "responses api"),
+        advice="The model takes this on OpenAI's other API only: set LLM_API=auto.",
+    ),
+    Cause(
+        "no_tools",
+        words=("does not support tool", "does not support function calling", "tool calling is not supported"),
+        advice="The model takes no tools: set {model} to one that does.",
+    ),
+    Cause("key", frozenset({401, 403}), frozenset({"invalid_api_key"}), ("api key not valid",), "Check {key}."),
+    Cause("no_model", codes=frozenset({"model_not_found"}), advice="Check {model}."),
+    Cause("not_found", frozenset({404, 405}), advice="Check {model} and {base_url}."),
+    Cause(
+        "redirect",
+        frozenset(range(300, 400)),
+        advice="It redirects, which is not followed: set {base_url} to where the endpoint really is.",
+    ),
+    Cause(
+        "rate_limit",
+        frozenset({429}),
+        advice="It limits how much is asked of it: have the limit raised, or lower WORKER_CONCURRENCY.",
+        retryable=True,
+    ),
+    Cause(
+        "failing",
+        frozenset({408, 409, 425, *range(500, 600)}),
+        advice="It fails or has too much to do: see its own status, or set LLM_FALLBACK_MODEL.",
+        retryable=True,
+    ),
+    Cause("refused", frozenset(range(600)), elsewhere=False),
+)
+
+
+# Errors of providers' own libraries, for a model that is given as one of LangChain's: by the name of a class.
+_FOREIGN: Final[Mapping[str, type[Exception]]] = {
+    "APITimeoutError": TimeoutError,
+    "TimeoutException": TimeoutError,
+    "APIConnectionError": ProviderUnreachable,
+    "TransportError": ProviderUnreachable,
+}
+
+
+def from_library(error: BaseException) -> Exception | None:
+    """Returns one of the errors above, or TimeoutError, for what a provider's library raised; None for any other."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in _FOREIGN:
+            return _FOREIGN[kind.__name__]()
+    status = getattr(error, "status_code", None)
+    return ProviderRefusal(status) if isinstance(status, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the caller is told if this was the last attempt, and the seconds to wait before another."""
+
+    error: AppError
+    delay_s: float = FIRST_DELAY_S
+
+
+def failure_of(error: Exception, *, attempt: int, setting: str, provider: ModelProvider) -> Failure:
+    """`setting` is the one that names the model; `provider` tells what the others are called."""
+    doubled = FIRST_DELAY_S * 2.0**attempt
+    match error:
+        case StreamIdle():
+            return Failure(timeout(error.seconds, error.setting))
+        case ProviderUnreachable():
+            return Failure(unavailable(f"The model provider cannot be reached: check {provider.base_url}."), doubled)
+        case ProviderRefusal():
+            return Failure(
+                _refusal(error, setting), doubled if error.retry_after_s is None else max(error.retry_after_s, 0.0)
+            )
+        case NotAnAnswer():
+            return Failure(unavailable(error.detail, retryable=error.again))
+        case _:
+            detail = f"The model provider sent something that is no answer: check {provider.base_url}."
+            return Failure(unavailable(detail))
+
+
+def unavailable(detail: str, *, retryable: bool = True, provider_code: str | None = None) -> AppError:
+    return AppError(
+        "model_unavailable",
+        status=502,
+        title="The model is unavailable",
+        detail=detail,
+        retryable=retryable,
+        extra={"provider_code": provider_code} if provider_code else None,
+    )
+
+
+def timeout(seconds: float, setting: str = "LLM_TIMEOUT_S") -> AppError:
+    detail = f"The model did not answer within {seconds:g} s ({setting}). The message is kept; send another to go on."
+    return AppError("model_timeout", status=504, title="The model took too long", detail=detail, retryable=True)
+
+
+def budget_spent() -> AppError:
+    detail = (
+        "The turn has used all the model calls or tokens one turn may. The message is kept; ask for less at a time."
+    )
+    return AppError("turn_budget_spent", status=502, title="The turn asked too much of the model", detail=detail)
+
+
+def another_may_answer(error: AppError) -> bool:
+    """Whether another model may answer what this one did not."""
+    if error.code not in _MODELS_OWN:
+        return False
+    match _cause_of(error):
+        case ProviderRefusal() as refusal:
+            return refusal.cause.elsewhere
+        case NotAnAnswer() as broken:
+            return broken.again
+        case _:
+            return True
+
+
+def is_down(error: AppError) -> bool:
+    """Whether the model would not answer another request either."""
+    return isinstance(_cause_of(error), (ProviderRefusal, ProviderUnreachable, TimeoutError))
+
+
+def outcome_of(error: AppError) -> str:
+    """Returns what a failed call counts as, and is logged as: why the model gave no answer, else the error's code."""
+    match _cause_of(error) or error.__cause__:
+        case ProviderRefusal() as refusal:
+            return refusal.cause.name
+        case ProviderUnreachable():
+            return "unreachable"
+        case TimeoutError() | StreamIdle():
+            return "too_slow"
+        case NotAnAnswer() | ValueError() | TypeError() | KeyError() | IndexError() | AttributeError():
+            return "no_answer"
+        case _:
+            return error.code
+
+
+def what_to_mend(error: AppError, setting: str, provider: ModelProvider) -> str:
+    """Returns the one sentence that names the setting to mend. `setting` is the one that names the model."""
+    match _cause_of(error) or error.__cause__:
+        case ProviderRefusal() as refusal if refusal.cause.advice:
+            return _advice(refusal, setting)
+        case ProviderUnreachable():
+            return f"Check {provider.base_url}, and that this machine gets there."
+        case ValueError() | TypeError() | KeyError() | IndexError() | AttributeError():
+            return f"Check {provider.base_url}: what is there does not speak this protocol."
+        case TimeoutError() | StreamIdle():
+            return f"Check that {setting} is no model that is too slow, and that {provider.base_url} answers at all."
+        case _:
+            return f"Check {setting} and {provider.base_url}: what the provider said is above."
+
+
+def _cause_of(error: AppError) -> BaseException | None:
+    cause = error.__cause__
+    return cause if isinstance(cause, (ModelFailure, TimeoutError)) else cause and from_library(cause)
+
+
+def _advice(refusal: ProviderRefusal, setting: str) -> str:
+    names = {"model": setting, "key": refusal.provider.key, "base_url": refusal.provider.base_url}
+    return refusal.cause.advice.format_map(names)
+
+
+def _refusal(refusal: ProviderRefusal, setting: str) -> AppError:
+    cause = refusal.cause
+    told = [f"The model provider answered HTTP {refusal.status}."]
+    told.append("" if cause.retryable else _advice(refusal, setting))  # else a user waits, and operators see the log
+    told.append(f"It said: {refusal.message}" if refusal.message else "")
+    detail = " ".join(part for part in told if part)
+    return unavailable(detail, retryable=cause.retryable, provider_code=refusal.code)
+
+
+MAX_MESSAGE_CHARS: Final = 500
+_MAX_BODY_BYTES = 100_000
+_MAX_CODE_CHARS = 100
+_TOO_FAR_S = 10.0**9  # a wait that nothing waits for
+
+# The status that an error object within an answer would have had, by its code or type. Any other is the server's fault.
+_STATUS_OF: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "insufficient_balance": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "overloaded_error": 529,
+}
+_SERVERS_FAULT = 500
+_PARAMETER = re.compile(r"[a-zA-Z_]\w*")
+_MESSAGES = frozenset({"message", "detail"})
+_MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
+_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalReader:
+    """`secrets` are blanked in what a provider says; `provider` tells what its settings are called."""
+
+    secrets: Collection[str]
+    provider: ModelProvider = OPENAI
+
+    async def check(self, response: httpx2.Response) -> None:
+        """Raises ProviderRefusal unless the response is a success; redirects are none, and never followed."""
+        if response.is_success:
+            return
+        body = bytearray()
+        try:
+            async for piece in bounded(response, _MAX_BODY_BYTES):
+                body += piece
+        except (BodyTooLong, httpx2.RequestError):
+            pass  # the status says enough
+        try:
+            said = read_json(bytes(body))
+        except (ValueError, RecursionError):
+            said = bytes(body[: 4 * MAX_MESSAGE_CHARS]).decode(errors="replace")
+            said = "" if said.lstrip().startswith("<") else said
+        raise self.refused(response.status_code, said, response.headers)
+
+    def within(self, body: Any) -> ProviderRefusal | None:
+        """Returns the error in an answer, or in one event of a stream."""
+        error = error_in(body)
+        if error is None:
+            return None
+        return self.refused(_status_of(error), error, {})
+
+    def refused(self, status: int, said: Any, headers: Mapping[str, str]) -> ProviderRefusal:
+        error = error_in(said) if isinstance(said, dict | list) else said
+        details = error if isinstance(error, dict) else {}
+        message = details.get("message") or details.get("detail") or error
+        parameter = details.get("param")
+        return ProviderRefusal(
+            status,
+            code=self._told(_code_of(details), _MAX_CODE_CHARS) or None,
+            message=self._told(message, MAX_MESSAGE_CHARS),
+            parameter=parameter if isinstance(parameter, str) else None,
+            retry_after_s=retry_after_s(headers),
+            provider=self.provider,
+        )
+
+    def _told(self, text: Any, max_chars: int) -> str:
+        if not text:
+            return ""
+        text = text if isinstance(text, str) else write_json(text).decode()
+        told: str = without(without_secret_texts(clean_text(text[: 8 * max_chars])), self.secrets)
+        return shortened(" ".join(told.split()), max_chars)
+
+
+def error_in(body: Any) -> Any:
+    """Returns the error object of a body, of which endpoints have several forms, or None."""
+    match body:
+        case [dict() as first]:
+            return error_in(first)
+        case {"error": error} | {"choices": [{"error": error}, *_]} if error:
+            return error
+        case {"object": "error"}:
+            return body
+        case dict() if "choices" not in body and _MESSAGES & body.keys():
+            return body
+        case _:
+            return None
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Returns how long the provider wants to be left alone, in seconds: or None if it does not say."""
+    given = headers.get("retry-after-ms"), headers.get("retry-after")
+    for text, unit_s in zip(given, (0.001, 1.0), strict=True):
+        if text is None:
+            continue
+        try:
+            seconds = float(text) * unit_s
+        except ValueError:
+            seconds = _seconds_until(text)
+        if seconds == seconds:  # noqa: PLR0124 (not NaN)
+            return min(max(seconds, 0.0), _TOO_FAR_S)
+    return None
+
+
+def is_missed(refusal: ProviderRefusal, name: str) -> bool:
+    """Whether a request is refused because something of this name is not in it."""
+    said = refusal.message.lower()
+    return refusal.status in BAD_REQUEST and name in said and any(word in said for word in _MISSED)
+
+
+def parameter_named(refusal: ProviderRefusal, sent: Iterable[str]) -> str | None:
+    """Returns the one of the names we sent that a refusal of the request is about."""
+    if refusal.status not in BAD_REQUEST or refusal.cause.name in _NOT_A_PARAMETERS_FAULT:
+        return None
+    names = set(sent)
+    for text in (refusal.parameter or "", refusal.message):
+        if found := next((name for name in map(str, _PARAMETER.findall(text)) if name in names), None):
+            return found
+    return None
+
+
+def _seconds_until(date: str) -> float:
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return float("nan")
+
+
+def _code_of(details: Mapping[str, Any]) -> str:
+    names = (details.get(name) for name in ("code", "status", "type"))
+    return next((str(name) for name in names if isinstance(name, str) and not name.isdigit()), "")
+
+
+def _status_of(error: Any) -> int:
+    if not isinstance(error, dict):
+        return _SERVERS_FAULT
+    for name in ("code", "status", "status_code", "type"):
+        value = error.get(name)
+        if isinstance(value, str):
+            value = int(value) if value.isdecimal() and len(value) == 3 else _STATUS_OF.get(value.lower())  # noqa: PLR2004 (HTTP)
+        if isinstance(value, int) and 400 <= value < 600:  # noqa: PLR2004 (the same)
+            return value
+    return _SERVERS_FAULT

@@ -1,0 +1,156 @@
+"""The model's reply in our own types, and the keys under which a provider's message carries what LangChain has no
+place for.
+
+Knows no provider: `providers/` writes these keys, `streamed_answer.py` reads them.
+
+How many tokens a request takes, rather too many than too few: what is reserved for it, and what it is charged if the
+endpoint does not count.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from segue.domain.tool import ToolSpec
+from segue.memory.history_window import CountTokens, estimate
+
+ToolChoiceMode = Literal["auto", "required", "none"]
+
+SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
+
+# Keys of a message's `additional_kwargs`.
+RAW_TEXT: Final = "segue_text"  # text that ends in half a character, which `content` may not hold
+REASONING: Final = "segue_reasoning"
+CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken arguments for their longest valid part
+OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
+
+MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
+MAX_NAME_CHARS: Final = 64
+NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+# What models write around a tool's name, from their own templates.
+_NAME_PREFIXES = ("functions.", "function.", "functions:")
+_NAME_ENDS = ("<|",)
+_TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
+
+
+@dataclass(frozen=True, slots=True)
+class RawCall:
+    """A call as a provider wrote it. `opaque` is what the provider wants back with it."""
+
+    id: str | None
+    name: str
+    args: str
+    opaque: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """The parts of an answer that are the provider's own business. They go back to `by`, an endpoint, and no other."""
+
+    by: str
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call the model asks for. `args` is None if they were no JSON object."""
+
+    name: str
+    args: dict[str, Any] | None
+    opaque: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`text` is the answer without the model's thinking, which is `reasoning`; `model` is the name of who answered,
+    `answered_by` what its endpoint calls it, `response_id` its name for the answer, `finish_reason` why it ended.
+
+    `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
+    `reasoning_tokens` of the output. `left_out` are the tools that the endpoint refused, each with its words.
+    """
+
+    text: str
+    calls: tuple[ModelCall, ...]
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+    reasoning: str = ""
+    opaque: Opaque | None = None
+    model: str = ""
+    answered_by: str = ""
+    response_id: str = ""
+    finish_reason: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.text and not self.calls
+
+
+def opaque_parts(reply: Reply, calls: Iterable[ModelCall]) -> dict[str, Any] | None:
+    """Returns what belongs under OPAQUE of the message that repeats this reply with these calls, in their order."""
+    if reply.opaque is None:
+        return None
+    of_calls = [call.opaque for call in calls]
+    if not reply.opaque.message and not any(of_calls):
+        return None
+    return {"by": reply.opaque.by, "message": reply.opaque.message, "calls": of_calls}
+
+
+def opaque_of_call(opaque: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Returns what goes with one of the calls in a message of its own; what came with all goes with the first."""
+    return {**opaque, "message": {} if index else opaque["message"], "calls": opaque["calls"][index : index + 1]}
+
+
+def sendable_name(name: str) -> str:
+    """Returns a tool's name as every provider takes it back in a history: a model may make up any name."""
+    for prefix in _NAME_PREFIXES:
+        name = name.removeprefix(prefix)
+    for end in _NAME_ENDS:
+        name = name.partition(end)[0]
+    return NOT_IN_A_NAME.sub("_", name)[:MAX_NAME_CHARS] or "unnamed"
+
+
+def read_arguments(text: str) -> dict[str, Any] | None:
+    """Returns None for what is no JSON object; no arguments at all are an empty one."""
+    args: Any = text
+    for _ in range(_TIMES_ENCODED):
+        try:
+            args = json.loads(args or "{}", strict=False)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(args, str):
+            break
+    return args if isinstance(args, dict) else {} if args is None else None
+
+
+def token_count(value: object) -> int:
+    return min(max(value, 0), MAX_TOKENS) if isinstance(value, int) else 0
+
+
+def texts_of(reply: Reply) -> Sequence[str]:
+    """Returns all that the model wrote, to be counted."""
+    return (reply.text, reply.reasoning, *(f"{call.name}{call.args}" for call in reply.calls))
+
+
+IMAGE_TOKENS = 1600  # of a large one, with the providers that say what it takes
+
+
+def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: CountTokens = estimate) -> int:
+    calls = (
+        f"{call['name']}{call['args']}" for each in messages if isinstance(each, AIMessage) for call in each.tool_calls
+    )
+    offered = (f"{tool.name}{tool.description}{tool.input_schema}" for tool in tools)
+    texts = (*(message.text for message in messages), *calls, *offered)
+    return sum(map(count, texts)) + IMAGE_TOKENS * _images_in(messages)
+
+
+def _images_in(messages: Sequence[BaseMessage]) -> int:
+    parts = (part for each in messages if isinstance(each.content, list) for part in each.content)
+    return sum(1 for part in parts if isinstance(part, dict) and part.get("type") == "image_url")

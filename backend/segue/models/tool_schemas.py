@@ -1,0 +1,380 @@
+"""Makes the schema of a tool's arguments one that any endpoint takes. Pure.
+
+Endpoints refuse a whole request for one keyword, so only what all of them know goes out; the rest is said in words. The
+arguments of a call are checked against the tool's own schema when it runs (`tools/run.py`).
+
+The tools of a request as any endpoint takes them: names, descriptions and schemas that fit. Pure.
+
+One tool that an endpoint refuses would stop every message of every session that has it.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable
+
+from segue.domain.tool import ToolSpec
+from segue.models.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ToolChoiceMode
+from segue.models.untrusted import neutralised
+from segue.tools.input_schema import at_reference
+from segue.tools.normalize import clean_text
+from segue.tools.summaries import shortened
+
+TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
+# Gemini takes these and no others.
+FORMATS: Final = frozenset({"date-time", "int32", "int64", "float", "double"})
+NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems")
+MAX_COUNT: Final = 1000  # llama.cpp makes a grammar of a string's length and refuses a large one
+MAX_NUMBER: Final = 2**53
+MAX_CHOICES: Final = 250
+MAX_VALUE_CHARS: Final = 500
+MAX_HINT_CHARS: Final = 200
+
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of a schema: the characters of each description, the schemas in it, and how deep they lie."""
+
+    description_chars: int = 1024
+    nodes: int = 1000
+    depth: int = 16
+
+
+BOUNDS: Final = Bounds()
+
+
+def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:
+    """Returns the schema of an object, with properties, in which no reference and no unknown keyword is left.
+
+    Alternatives at the top become one object. The result is its own acceptable schema.
+    """
+    found = _Conversion(schema, bounds).of(schema)
+    if "anyOf" in found:
+        found |= _one_object(found["anyOf"])
+    kept = ("description", "properties", "required", "additionalProperties")
+    return {"type": "object", "properties": {}, **{key: found[key] for key in kept if key in found}}
+
+
+class _Conversion:
+    """One schema on its way; references lead to places in `root`."""
+
+    def __init__(self, root: Any, bounds: Bounds) -> None:
+        self._root = root
+        self._bounds = bounds
+        self._left = bounds.nodes
+
+    def of(self, node: Any, inside: tuple[str, ...] = (), depth: int = 0) -> Schema:
+        """Returns the schema at a node; `{}`, which takes anything, for what says nothing or lies beyond a bound.
+
+        `inside` are the references that led here: one that leads back to itself ends there.
+        """
+        self._left -= 1
+        if not isinstance(node, Mapping) or depth > self._bounds.depth or self._left < 0:
+            return {}
+        types = _types(node)
+        parts = [self._plain(node, types, inside, depth)]
+        reference = node.get("$ref")
+        if isinstance(reference, str) and reference not in inside:
+            parts.append(self.of(at_reference(self._root, reference), (*inside, reference), depth + 1))
+        parts += [self.of(part, inside, depth + 1) for part in _listed(node, "allOf")]
+        for keyword in ("anyOf", "oneOf"):
+            if choices := _listed(node, keyword):
+                parts.append(_either([self.of(choice, inside, depth + 1) for choice in choices]))
+        if len(types) > 1:
+            self._left -= len(types)
+            parts.append(_either([self._typed(node, kind, inside, depth + 1) for kind in types]))
+        return _without_choices_beside_a_type(_all_of(parts))
+
+    def _plain(self, node: Mapping[str, Any], types: Sequence[str], inside: tuple[str, ...], depth: int) -> Schema:
+        """Returns what a node says itself, without references and alternatives."""
+        found = self._typed(node, types[0], inside, depth) if len(types) == 1 else {}
+        if "default" in node and _is_value(node["default"]):
+            found["default"] = node["default"]
+        text = node.get("description")
+        words = [neutralised(clean_text(text))] if isinstance(text, str) else []
+        words += [shortened(f"({name}: {hint})", MAX_HINT_CHARS) for name, hint in _hints(node)]
+        if text := " ".join(words):
+            found["description"] = shortened(text, self._bounds.description_chars)
+        return found
+
+    def _typed(self, node: Mapping[str, Any], kind: str, inside: tuple[str, ...], depth: int) -> Schema:
+        """Returns what a node says of values of one type."""
+        found: Schema = {"type": kind}
+        match kind:
+            case "object":
+                found |= self._object(node, inside, depth)
+            case "array":
+                found["items"] = self._items(node, inside, depth)
+                found |= _counts(node, COUNTS[2:])
+            case "string":
+                found |= _counts(node, COUNTS[:2])
+                if choices := _choices(node):
+                    found["enum"] = choices
+            case "number" | "integer":
+                found |= {name: node[name] for name in NUMBERS if _is_number(node.get(name))}
+                if found.get("multipleOf", 1) <= 0:
+                    del found["multipleOf"]
+        if kind in {"string", "number", "integer"} and node.get("format") in FORMATS:
+            found["format"] = node["format"]
+        return found
+
+    def _object(self, node: Mapping[str, Any], inside: tuple[str, ...], depth: int) -> Schema:
+        given, needed = node.get("properties"), node.get("required")
+        properties: Schema = {}
+        for name, schema in given.items() if isinstance(given, Mapping) else ():
+            if _is_text(name) and self._left > 0:
+                properties[name] = self.of(schema, inside, depth + 1)
+        required = [name for name in needed if _is_text(name)] if isinstance(needed, list) else []
+        for name in required:
+            if name not in properties and self._left > 0:
+                properties[name] = self.of(None)
+        found: Schema = {"properties": properties}
+        if required := [name for name in dict.fromkeys(required) if name in properties]:
+            found["required"] = required
+        others = node.get("additionalProperties")
+        if isinstance(others, Mapping):
+            found["additionalProperties"] = self.of(others, inside, depth + 1) or True
+        elif isinstance(others, bool) and "patternProperties" not in node:
+            found["additionalProperties"] = others
+        return found
+
+    def _items(self, node: Mapping[str, Any], inside: tuple[str, ...], depth: int) -> Schema:
+        """Returns what every item may be, also for an array that gives each place a schema of its own."""
+        items = node.get("items")
+        places = [*_listed(node, "prefixItems"), *_listed(node, "items")]
+        if not places or isinstance(items, Mapping):
+            places.append(items)
+        return _either([self.of(place, inside, depth + 1) for place in places])
+
+
+def _all_of(parts: Iterable[Schema]) -> Schema:
+    """Returns one schema with what all parts say; where two contradict each other the first one counts."""
+    found: Schema = {}
+    for part in parts:
+        kinds = {found.get("type"), part.get("type")} - {None}
+        if len(kinds) > 1:
+            if kinds == {"number", "integer"}:
+                found["type"] = "integer"
+            continue
+        for key, value in part.items():
+            if key == "properties" and key in found:
+                found[key] = found[key] | {
+                    name: _without_choices_beside_a_type(_all_of([found[key][name], schema]))
+                    if name in found[key]
+                    else schema
+                    for name, schema in value.items()
+                }
+            elif key == "required" and key in found:
+                found[key] = list(dict.fromkeys([*found[key], *value]))
+            elif key == "items" and key in found:
+                found[key] = _without_choices_beside_a_type(_all_of([found[key], value]))
+            else:
+                found.setdefault(key, value)
+    return found
+
+
+def _either(choices: Iterable[Schema]) -> Schema:
+    """Returns a schema of what any of the choices takes."""
+    flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
+    distinct: list[Schema] = list(
+        {orjson.dumps(choice, option=orjson.OPT_SORT_KEYS): choice for choice in flat}.values()
+    )
+    if any("type" not in choice for choice in distinct):
+        return {}
+    if len(distinct) == 1:
+        return dict(distinct[0])
+    if all("enum" in choice for choice in distinct):
+        values = list(dict.fromkeys(value for choice in distinct for value in choice["enum"]))
+        return {"type": "string", "enum": values} if len(values) <= MAX_CHOICES else {"type": "string"}
+    return {"anyOf": distinct}
+
+
+def _without_choices_beside_a_type(schema: Schema) -> Schema:
+    """Returns a schema with a type or with choices, since some endpoints refuse both in one."""
+    if "anyOf" not in schema or "type" not in schema:
+        return schema
+    own = {key: value for key, value in schema.items() if key != "anyOf"}
+    return _all_of([own, _one_object(schema["anyOf"])]) if own["type"] == "object" else own
+
+
+def _one_object(choices: Sequence[Schema]) -> Schema:
+    """Returns an object that may have the properties of any choice, and needs what all of them need."""
+    objects = [choice for choice in choices if choice["type"] == "object"]
+    schemas: dict[str, list[Schema]] = {}
+    for choice in objects:
+        for name, schema in choice["properties"].items():
+            schemas.setdefault(name, []).append(schema)
+    found: Schema = {"type": "object", "properties": {name: _either(given) for name, given in schemas.items()}}
+    needed = [name for name in schemas if all(name in choice.get("required", ()) for choice in objects)]
+    return {**found, "required": needed} if needed else found
+
+
+def _types(node: Mapping[str, Any]) -> list[str]:
+    """Returns the types a node names, or the one that its keywords are about."""
+    given = node.get("type")
+    if given is not None:
+        return list(dict.fromkeys(each for each in (given if isinstance(given, list) else [given]) if each in TYPES))
+    if not node.keys().isdisjoint({"properties", "required", "additionalProperties"}):
+        return ["object"]
+    if not node.keys().isdisjoint({"items", "prefixItems"}):
+        return ["array"]
+    return ["string"] if _choices(node) else []
+
+
+def _values(node: Mapping[str, Any]) -> list[Any]:
+    """Returns the values that a node allows by `enum` or `const`, none if it allows any."""
+    return [node["const"]] if "const" in node else _listed(node, "enum")
+
+
+def _choices(node: Mapping[str, Any]) -> list[str]:
+    """Returns the values of an enum if an endpoint takes them: texts, none of them empty, and not too many."""
+    values = [value for value in _values(node) if value is not None]
+    fitting = all(value and _is_text(value) and _is_value(value) for value in values)
+    return list(dict.fromkeys(values)) if fitting and len(values) <= MAX_CHOICES else []
+
+
+def _hints(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields in words what no endpoint, or not every one, can be told otherwise."""
+    for keyword in ("format", "pattern"):
+        value = node.get(keyword)
+        if isinstance(value, str) and value not in FORMATS:
+            yield keyword, clean_text(value)
+    if (values := _values(node)) and not _choices(node) and values != [None]:
+        yield "one of", clean_text(json.dumps(values[:MAX_CHOICES], ensure_ascii=False))
+
+
+def _counts(node: Mapping[str, Any], names: Iterable[str]) -> Schema:
+    counts = {name: node.get(name) for name in names}
+    return {
+        name: count
+        for name, count in counts.items()
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_COUNT
+    }
+
+
+def _listed(node: Mapping[str, Any], keyword: str) -> list[Any]:
+    value = node.get(keyword)
+    return value if isinstance(value, list) else []
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and clean_text(value) == value
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and abs(value) <= MAX_NUMBER
+
+
+def _is_value(value: object) -> bool:
+    """Whether it may stand as a default or a choice."""
+    if isinstance(value, str):
+        return _is_text(value) and len(value) <= MAX_VALUE_CHARS
+    return value is None or isinstance(value, bool) or _is_number(value)
+
+
+MAX_TOOLS: Final = 128  # that all endpoints take
+MAX_KNOWN: Final = 1000
+MAX_BOUND_SETS: Final = 64
+
+_FITTING_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_HASH_CHARS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """OpenAI's form of the tools, and their own names by the names they are offered under."""
+
+    functions: tuple[dict[str, Any], ...]
+    names: Mapping[str, str]
+
+
+class ToolOffers:
+    """Makes tools fit, each once: a schema takes a third of a millisecond, and the tools of requests change often."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._known: dict[str, tuple[ToolSpec, dict[str, Any]]] = {}
+
+    def of(self, tools: Iterable[ToolSpec]) -> OfferedTools:
+        """Returns the tools as they are offered, in their order."""
+        names: dict[str, str] = {}
+        functions: list[dict[str, Any]] = []
+        for tool in tools:
+            offered, tries = offered_name(tool.name), 0
+            while offered in names:
+                tries += 1
+                offered = _with_hash(tool.name, f"{tool.name}/{tries}")
+            names[offered] = tool.name
+            functions.append({"type": "function", "function": {"name": offered, **self._fitting(tool)}})
+        return OfferedTools(tuple(functions), names)
+
+    def _fitting(self, tool: ToolSpec) -> dict[str, Any]:
+        known = self._known.get(tool.name)
+        if known is not None and known[0] == tool:
+            return known[1]
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        fitting = {
+            "description": shortened(neutralised(clean_text(tool.description)), self._bounds.description_chars),
+            "parameters": acceptable_schema(tool.input_schema, self._bounds),
+        }
+        self._known[tool.name] = (tool, fitting)
+        return fitting
+
+
+@dataclass(frozen=True, slots=True)
+class ToolBound:
+    """A model with tools, and their own names by those they are offered under."""
+
+    runnable: Runnable[LanguageModelInput, AIMessage]
+    names: Mapping[str, str]
+
+
+class ToolBindings:
+    """Binds tools to a model, each distinct set once."""
+
+    def __init__(self, model: BaseChatModel, bounds: Bounds) -> None:
+        self._model = model
+        self._offers = ToolOffers(bounds)
+        self._known: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], ToolBound]] = {}
+
+    def of(self, tools: tuple[ToolSpec, ...], *, tool_choice: ToolChoiceMode) -> ToolBound:
+        if not tools:
+            return ToolBound(self._model, {})
+        key = (tool_choice, *(tool.name for tool in tools))
+        known = self._known.get(key)
+        if known is not None and known[0] == tools:
+            return known[1]
+        if len(self._known) >= MAX_BOUND_SETS:
+            self._known.clear()
+        offered = self._offers.of(tools)
+        runnable = self._model.bind_tools(
+            offered.functions, **({} if tool_choice == "auto" else {"tool_choice": tool_choice})
+        )
+        self._known[key] = (tools, ToolBound(runnable, offered.names))
+        return self._known[key][1]
+
+
+@lru_cache(1024)
+def offered_name(name: str) -> str:
+    """Returns the name that a tool is offered under and its calls are shown with: its own, if that may be sent."""
+    return name if _FITTING_NAME.fullmatch(name) else _with_hash(name, name)
+
+
+def _with_hash(name: str, hashed: str) -> str:
+    digest = hashlib.sha256(hashed.encode(errors="replace")).hexdigest()[:_HASH_CHARS]
+    return f"{NOT_IN_A_NAME.sub('_', name)[: MAX_NAME_CHARS - _HASH_CHARS - 1]}_{digest}"

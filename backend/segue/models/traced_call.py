@@ -1,0 +1,104 @@
+"""A call of a model or tool as the attributes of its span, as OpenTelemetry's conventions have it. Pure.
+
+What was said is JSON without secrets, its long texts cut.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, Final
+
+import orjson
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+
+from segue.domain.identity import Charge
+from segue.domain.redaction import without_secrets
+from segue.domain.telemetry import Attribute
+from segue.domain.tool import ToolSpec
+from segue.models.reply import Reply
+from segue.models.untrusted import clipped
+from segue.tools.normalize import clean, clean_text
+
+MAX_DESCRIPTION_CHARS: Final = 200
+MAX_TEXT_CHARS: Final = 4_000
+MAX_CHARS: Final = 60_000  # of one attribute; of messages that are more the oldest are left out
+ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
+# Why an answer ended, by the words of providers that are not the conventions'.
+FINISHED: Final = {
+    **dict.fromkeys(("end_turn", "stop_sequence", "completed"), "stop"),
+    **dict.fromkeys(("tool_calls", "tool_use", "function_call"), "tool_call"),
+}
+
+
+def response(reply: Reply, charge: Charge) -> dict[str, Attribute]:
+    """Returns what an answer took and how it ended. What its endpoint does not tell is left out."""
+    finished = FINISHED.get(reply.finish_reason, reply.finish_reason)
+    finished = "tool_call" if reply.calls and finished == "stop" else finished
+    told: dict[str, Attribute] = {
+        "gen_ai.response.model": reply.answered_by,
+        "gen_ai.response.id": reply.response_id,
+        "gen_ai.response.finish_reasons": [finished] if finished else [],
+        "gen_ai.usage.cache_read.input_tokens": reply.cached_tokens,
+        "gen_ai.usage.reasoning.output_tokens": reply.reasoning_tokens,
+    }
+    counted = {"input_tokens": reply.input_tokens, "output_tokens": reply.output_tokens}
+    # No convention names the cost yet. Langfuse and others read this.
+    cost = {} if charge.cost is None else {"gen_ai.usage.cost": float(charge.cost)}
+    return {name: value for name, value in told.items() if value} | counted | cost
+
+
+def asked(messages: Sequence[BaseMessage]) -> dict[str, str]:
+    instructions = list(takewhile(lambda message: message.type == "system", messages))
+    said = ({"role": ROLES[each.type], "parts": _parts(each)} for each in reversed(messages[len(instructions) :]))
+    given = {"gen_ai.system_instructions": _json(_text(each.text) for each in instructions)} if instructions else {}
+    return {**given, "gen_ai.input.messages": _json(said)}
+
+
+def answered(reply: Reply) -> dict[str, str]:
+    thought = [{**_text(reply.reasoning), "type": "reasoning"}] if reply.reasoning else []
+    calls = [{"name": call.name, "args": call.args or {}, "id": None} for call in reply.calls]
+    said = {"role": "assistant", "parts": [*thought, *_parts(AIMessage(reply.text, tool_calls=calls))]}
+    return {"gen_ai.output.messages": _json([said])}
+
+
+def described(spec: ToolSpec) -> dict[str, str]:
+    return {"gen_ai.tool.type": "function", "gen_ai.tool.description": spec.description[:MAX_DESCRIPTION_CHARS]}
+
+
+def called(args: Mapping[str, Any], result: str) -> dict[str, str]:
+    told = orjson.dumps(_arguments(args)).decode()
+    return {"gen_ai.tool.call.arguments": told, "gen_ai.tool.call.result": _shown(result)}
+
+
+def _parts(message: BaseMessage) -> list[dict[str, Any]]:
+    if isinstance(message, ToolMessage):
+        return [{"type": "tool_call_response", "id": message.tool_call_id, "response": _shown(message.text)}]
+    parts = [_text(message.text)] if message.text else []
+    return [*parts, *map(_call, message.tool_calls if isinstance(message, AIMessage) else ())]
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_call", "id": call["id"], "name": call["name"], "arguments": _arguments(call["args"])}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "content": _shown(text)}
+
+
+def _arguments(args: Mapping[str, Any]) -> dict[str, Any]:
+    return clipped(without_secrets(clean(args, max_chars=2 * MAX_TEXT_CHARS)), MAX_TEXT_CHARS)
+
+
+def _shown(text: str) -> str:
+    # Twice as much is looked at, since a secret that is cut is not recognised.
+    shown: str = without_secrets(clean_text(text[: 2 * MAX_TEXT_CHARS]))
+    return shown if len(shown) <= MAX_TEXT_CHARS else f"{shown[:MAX_TEXT_CHARS]}…"
+
+
+def _json(newest_first: Iterable[Mapping[str, Any]]) -> str:
+    written: list[str] = []
+    for item in newest_first:
+        written.append(orjson.dumps(item).decode())
+        if sum(map(len, written)) > MAX_CHARS:
+            written.pop()
+            break
+    return f"[{','.join(reversed(written))}]"

@@ -1,0 +1,228 @@
+"""Files that users attach to a session: their bytes, and the text that was read from them. Owns the table
+`attachments`. Every statement for a user has the owner in its predicate.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from anyio import CapacityLimiter, to_thread
+from sqlalchemy import Select, Text, bindparam, case, delete, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.engine import Database
+from segue.db.models import attachments, sessions, tool_calls, tool_results
+from segue.db.rows import came_before, newest_first, readable, reader
+from segue.domain.errors import AppError, NotFound
+from segue.domain.ids import Clock, new_id
+from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
+from segue.tools.apart import LARGE, TooMuch, apart
+from segue.tools.attachment_texts import DEADLINE_S, TEXT, ReadFile, UnreadableFile, UnsupportedFile, kind_of, read_file
+from segue.tools.normalize import IMAGES, BinaryPart, clean_text, payload_of
+from segue.tools.results import StoredResult, payload_of_stored
+from segue.tools.run import CallOutcome, failed
+from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
+
+MAX_NAME_CHARS = 200
+MAX_IMAGE_BYTES = 6_000_000  # of one that models are shown
+AT_ONCE = 2  # files that a process reads and stores, each of them in memory
+
+_SHOWN = (attachments.c.id, attachments.c.name, attachments.c.media_type, attachments.c.size_bytes)
+_LISTED = (*_SHOWN, attachments.c.summary)
+_read_identifiers = reader(tuple[str, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentLimits:
+    """`user_bytes` bounds the files of a user and their texts, over all sessions."""
+
+    max_bytes: int
+    user_bytes: int
+    text_bytes: int
+
+
+class Attachments:
+    """Takes files in. One of its `places` is to be held while a file's content is in memory."""
+
+    def __init__(self, database: Database, limits: AttachmentLimits, clock: Clock) -> None:
+        self._database = database
+        self.limits = limits
+        self._clock = clock
+        self.places = CapacityLimiter(AT_ONCE)
+
+    async def add(self, owner: str, session_id: str, name: str, content: bytes, *, again: bool = False) -> Attachment:
+        """A file that may come `again` is not stored a second time. Raises NotFound, AppError `unsupported_attachment`,
+        `unreadable_attachment`, `attachment_quota_exceeded`.
+        """
+        try:
+            read = await _read(content, max_bytes=self.limits.text_bytes)
+        except UnsupportedFile as refused:
+            title = "This file is not taken"
+            raise AppError("unsupported_attachment", status=415, title=title, detail=str(refused)) from None
+        except UnreadableFile as refused:
+            title = "The file cannot be read"
+            raise AppError("unreadable_attachment", status=422, title=title, detail=str(refused)) from None
+        values: dict[str, Any] = {
+            "id": new_id("att", self._clock()),
+            "name": _plain_name(name),
+            "media_type": read.media_type,
+            "size_bytes": len(content),
+            "summary": read.summary,
+            "identifiers": list(read.identifiers),
+            "text": read.text,
+            "content": content,
+        }
+        async with self._database.transaction() as connection:
+            await connection.execute(_LOCK, {"of_owner": f"attachments of {owner}"})
+            if again and (same := await _stored_as(connection, owner, session_id, values)) is not None:
+                return same
+            stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
+            if stored + len(content) + len(read.text.encode()) > self.limits.user_bytes:
+                detail = f"All your files, with their texts, may take {self.limits.user_bytes} bytes. Delete some."
+                raise AppError("attachment_quota_exceeded", status=413, title="Too many files", detail=detail)
+            row = (await connection.execute(_owned_session(owner, session_id))).one_or_none()
+            if row is None:
+                raise NotFound("session")
+            await connection.execute(insert(attachments).values(session_id=session_id, created_at=func.now(), **values))
+        return Attachment(**{column.name: values[column.name] for column in _LISTED})
+
+
+async def _stored_as(
+    connection: AsyncConnection, owner: str, session_id: str, values: Mapping[str, Any]
+) -> Attachment | None:
+    """Returns the session's file of this name and content."""
+    same = (attachments.c[column] == values[column] for column in ("size_bytes", "name", "content"))
+    row = (await connection.execute(_owned(owner, session_id, *_LISTED).where(*same).limit(1))).mappings().one_or_none()
+    return Attachment(**row) if row is not None else None
+
+
+async def list_attachments(
+    connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
+) -> list[Attachment]:
+    """Returns the newest first."""
+    statement = _owned(owner, session_id, *_LISTED).order_by(*newest_first(attachments)).limit(limit)
+    if before is not None:
+        statement = statement.where(came_before(attachments, before))
+    return [Attachment(**row) for row in (await connection.execute(statement)).mappings()]
+
+
+async def get_file(
+    connection: AsyncConnection, owner: str, session_id: str, attachment_id: str
+) -> tuple[Attachment, bytes]:
+    """Raises NotFound."""
+    statement = _owned(owner, session_id, *_LISTED, attachments.c.content).where(attachments.c.id == attachment_id)
+    row = (await connection.execute(statement)).mappings().one_or_none()
+    if row is None:
+        raise NotFound("attachment")
+    return Attachment(**{column.name: row[column.name] for column in _LISTED}), row["content"]
+
+
+async def delete_attachment(connection: AsyncConnection, owner: str, session_id: str, attachment_id: str) -> None:
+    """Deletes the file, its text, and the results that hold it; messages and references still name it. Raises
+    NotFound.
+    """
+    mine = _owned(owner, session_id, attachments.c.id).where(attachments.c.id == attachment_id)
+    gone = await connection.execute(delete(attachments).where(attachments.c.id.in_(mine)))
+    if not gone.rowcount:
+        raise NotFound("attachment")
+    read = select(tool_calls.c.id).where(
+        tool_calls.c.session_id == session_id,
+        tool_calls.c.tool_name == READ_ATTACHMENT,
+        tool_calls.c.args["attachment_id"].astext == attachment_id,
+    )
+    await connection.execute(delete(tool_results).where(tool_results.c.tool_call_id.in_(read)))
+
+
+async def attached(
+    connection: AsyncConnection, owner: str, session_id: str, ids: Sequence[str]
+) -> tuple[Attached, ...]:
+    """Returns the files of these ids in their order. Raises AppError `unknown_attachment`, NotFound for the session."""
+    found = _owned(owner, session_id, *_SHOWN).where(attachments.c.id.in_(ids))
+    files = {row["id"]: Attached(**row) for row in (await connection.execute(found)).mappings()}
+    if unknown := [each for each in ids if each not in files]:
+        if (await connection.execute(_owned_session(owner, session_id, lock=False))).one_or_none() is None:
+            raise NotFound("session")
+        detail = f"The session has no attachment {unknown[0][:64]!r}: upload the file to it first."
+        raise AppError("unknown_attachment", status=422, title="No such attachment", detail=detail)
+    return tuple(files[each] for each in dict.fromkeys(ids))
+
+
+async def read_attached(
+    connection: AsyncConnection, session_id: str, files: Sequence[Attached]
+) -> Mapping[str, CallOutcome]:
+    """Returns for each file of a message what reading it comes to, by its id: its text, or for an image the image as a
+    part that is not stored with the result.
+    """
+    image = attachments.c.media_type.in_(IMAGES) & (attachments.c.size_bytes <= MAX_IMAGE_BYTES)
+    statement = select(
+        *_LISTED, attachments.c.identifiers, attachments.c.text, case((image, attachments.c.content)).label("image")
+    )
+    statement = statement.where(
+        attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files])
+    )
+    rows = {row.id: row for row in await connection.execute(statement)}
+    return {each.id: await _outcome(rows[each.id]) if each.id in rows else _GONE for each in files}
+
+
+_GONE = failed("This file has been deleted.")
+
+
+async def _outcome(row: Any) -> CallOutcome:
+    summary = one_line(f"{row.name}: {row.summary}", MAX_SUMMARY_CHARS)
+    if row.media_type not in IMAGES:
+        payload = await payload_of_stored(StoredResult("text", row.text))
+        known = readable(_read_identifiers, row.identifiers or (), "attachments", row.id) or ()
+        return CallOutcome("succeeded", payload, None, 0, None, summary, known, row.summary)
+    about = {"name": row.name, "media_type": row.media_type, "size_bytes": row.size_bytes}
+    if row.image is None:
+        about["note"] = f"Images of more than {MAX_IMAGE_BYTES} bytes are not shown to you."
+    payload = payload_of(about, orjson.dumps(about).decode())
+    if row.image is not None:
+        encoded = await to_thread.run_sync(b64encode, row.image)
+        part = BinaryPart(row.media_type, encoded.decode(), row.media_type)
+        payload = replace(payload, parts=(part,))
+    return CallOutcome("succeeded", payload, None, 0, None, summary)
+
+
+def _owned(owner: str, session_id: str, *columns: Any) -> Select[Any]:
+    statement = select(*columns).join(sessions, sessions.c.id == attachments.c.session_id)
+    return statement.where(sessions.c.id == session_id, sessions.c.owner == owner)
+
+
+def _owned_session(owner: str, session_id: str, *, lock: bool = True) -> Select[Any]:
+    owned = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
+    return owned.with_for_update(read=True, key_share=True) if lock else owned
+
+
+async def _read(content: bytes, *, max_bytes: int) -> ReadFile:
+    if not content:
+        raise UnreadableFile("The file is empty.")
+    kind = await to_thread.run_sync(kind_of, content)
+    if kind in IMAGES:
+        return ReadFile(kind, "", f"{kind}, {len(content)} bytes", ())
+    if kind == TEXT and len(content) <= LARGE and not _MARKUP.search(content):
+        return await to_thread.run_sync(read_file, kind, content, max_bytes)
+    try:
+        return await apart(read_file, kind, content, max_bytes, deadline_s=DEADLINE_S)
+    except TooMuch as fault:
+        raise UnreadableFile(f"To read the file {fault}.") from None
+
+
+_MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
+
+
+def _plain_name(name: str) -> str:
+    """Returns the last part of a path, without what cannot be shown."""
+    last = clean_text(name).replace("\\", "/").rpartition("/")[2]
+    return "".join(filter(str.isprintable, last))[:MAX_NAME_CHARS].strip() or "file"
+
+
+_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
+_STORED = (
+    select(func.coalesce(func.sum(attachments.c.size_bytes + func.octet_length(attachments.c.text)), 0))
+    .join(sessions, sessions.c.id == attachments.c.session_id)
+    .where(sessions.c.owner == bindparam("of_owner"))
+)

@@ -1,0 +1,224 @@
+"""The text of a file. Runs in a child process (`tools/apart.py`), with a deadline and bounded memory.
+
+Any file may be made to harm its reader: each is read as far as bounds allow, and the text says where it was cut.
+
+What a file is, by its content. Its name and what its sender calls it do not count. Pure.
+
+A program is refused by how it begins, and so is whatever is neither text nor one of the formats named here.
+"""
+
+import codecs
+import csv
+import io
+import re
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import islice
+from typing import Final
+
+from segue.tools.builtin.web_fetch import from_html
+from segue.tools.normalize import IMAGES, kind_of_bytes, make_payload
+from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
+
+PDF: Final = "application/pdf"
+DOCX: Final = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+XLSX: Final = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+TEXT: Final = "text/plain"
+TAKEN: Final = "Attach an image (PNG, JPEG, GIF, WebP), text in UTF-8 or UTF-16, CSV, HTML, PDF, DOCX or XLSX."
+# Formats whose text a package of the extra `files` reads.
+PACKAGES: Final = {PDF: "pypdf", DOCX: "docx", XLSX: "openpyxl"}
+SERVED: Final = {*IMAGES, *PACKAGES, TEXT, "text/csv", "text/html"}
+UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+_PROGRAMS: Final = re.compile(
+    rb"#!|<\?php|@echo\s+off\b|\x7fELF|MZ.{0,512}\x00|\xca\xfe\xba\xbe|\xfe\xed\xfa[\xce\xcf]|[\xce\xcf]\xfa\xed\xfe|\x00asm",
+    re.DOTALL | re.IGNORECASE,
+)
+# Names of entries stand in a ZIP file as they are.
+_IN_ZIP: Final = ((b"word/document.xml", DOCX), (b"xl/workbook.xml", XLSX))
+
+
+class UnsupportedFile(Exception):
+    """A file of a kind that is not taken; the message says what to do."""
+
+
+class UnreadableFile(Exception):
+    """A file of a kind that is taken, which cannot be read; the message says why."""
+
+
+def kind_of(content: bytes) -> str:
+    """Returns the media type; TEXT for all text, which is told apart once it is decoded. Raises UnsupportedFile."""
+    start = content.removeprefix(codecs.BOM_UTF8)[:1024].lstrip()
+    if _PROGRAMS.match(start):
+        raise UnsupportedFile(f"This is a program or a script. {TAKEN} Paste code into the message instead.")
+    kind = kind_of_bytes(content)
+    if kind == "application/zip":
+        kind = next((office for name, office in _IN_ZIP if name in content), kind)
+    if kind in IMAGES:
+        return kind
+    if kind in PACKAGES:
+        if find_spec(PACKAGES[kind]) is None:
+            raise UnsupportedFile(
+                f"To read {kind}, the service needs the extra `files`: pip install 'segue-agent[files]'."
+            )
+        return kind
+    if kind is None and (content.startswith(UTF16) or b"\x00" not in content):
+        return TEXT
+    raise UnsupportedFile(f"This is {kind or 'no text'}. {TAKEN}")
+
+
+DEADLINE_S: Final = 25.0
+PAGES_S: Final = 12.0  # for the pages of a PDF; those that are left then are not read
+MAX_UNFOLDED_BYTES: Final = 200_000_000
+MAX_ENTRIES: Final = 10_000  # of a ZIP file
+MAX_CHARS: Final = 10_000_000
+ROWS_LOOKED_AT: Final = 5
+
+_HTML: Final = re.compile(
+    r"\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """`text` is what is kept of the file's text."""
+
+    media_type: str
+    text: str
+    summary: str
+    identifiers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    text: str
+    media_type: str
+    note: str = ""
+
+
+def read_file(kind: str, content: bytes, max_bytes: int) -> ReadFile:
+    """Returns the text of a file of this kind, up to `max_bytes`. Raises UnreadableFile."""
+    try:
+        found = _READERS[kind](content)
+    except (UnreadableFile, MemoryError):
+        raise
+    except Exception as fault:  # noqa: BLE001 (a library fails in any way on a broken file)
+        raise UnreadableFile(f"The file is damaged: {type(fault).__name__}.") from None
+    payload = make_payload(found.text, max_bytes=max_bytes)
+    cut = f"cut at {max_bytes} bytes" if payload.cut_from is not None else ""
+    told = (found.note, cut, summarise(payload.value))
+    summary = one_line("; ".join(filter(None, told)), MAX_SUMMARY_CHARS)
+    return ReadFile(found.media_type, payload.text, summary, identifiers(payload.value))
+
+
+def _from_text(content: bytes) -> _Found:
+    try:
+        text = content.decode("utf-16" if content.startswith(UTF16) else "utf-8-sig")
+    except UnicodeDecodeError:
+        raise UnreadableFile("The text is not valid UTF-8 or UTF-16. Save it as UTF-8.") from None
+    if _HTML.match(text[:5000]):
+        title, readable = from_html(text)
+        return _Found(readable, "text/html", title)
+    return _Found(text, "text/csv" if _is_table(text) else TEXT)
+
+
+def _is_table(text: str) -> bool:
+    """Whether the first lines have one number of cells."""
+    lines = [line for line in text[:20_000].splitlines()[: ROWS_LOOKED_AT + 1] if line.strip()][:ROWS_LOOKED_AT]
+    widths = ({len(row) for row in csv.reader(lines, delimiter=delimiter)} for delimiter in ",;\t")
+    try:
+        return len(lines) > 1 and any(len(width) == 1 and width != {1} for width in widths)
+    except csv.Error:
+        return False
+
+
+def _from_pdf(content: bytes) -> _Found:
+    from pypdf import PdfReader  # noqa: PLC0415 (an extra)
+
+    reader = PdfReader(io.BytesIO(content))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise UnreadableFile("The PDF is encrypted. Save it without a password.")
+    total, until = len(reader.pages), time.monotonic() + PAGES_S
+    texts: list[str] = []
+    chars = 0
+    for page in reader.pages:
+        if chars > MAX_CHARS or time.monotonic() > until:
+            texts.append(f"[cut by Segue: {len(texts)} of {total} pages were read]")
+            break
+        texts.append(page.extract_text())
+        chars += len(texts[-1])
+    read = len(texts) if len(texts) == total else f"the first {len(texts) - 1} of {total}"
+    return _Found("\n\n".join(texts), PDF, f"{read} {'page' if total == 1 else 'pages'}")
+
+
+def _from_docx(content: bytes) -> _Found:
+    import docx  # noqa: PLC0415 (an extra)
+    from docx.table import Table  # noqa: PLC0415
+
+    _check_zip(content)
+
+    def lines() -> Iterator[str]:
+        for block in docx.Document(io.BytesIO(content)).iter_inner_content():
+            if isinstance(block, Table):
+                yield from ("\t".join(cell.text for cell in row.cells) for row in block.rows)
+            else:
+                yield block.text
+
+    return _Found(_joined(lines()), DOCX)
+
+
+def _from_xlsx(content: bytes) -> _Found:
+    from openpyxl import load_workbook  # noqa: PLC0415 (an extra)
+
+    _check_zip(content)
+    book = load_workbook(io.BytesIO(content), read_only=True, data_only=True)
+
+    def lines() -> Iterator[str]:
+        for sheet in book.worksheets:
+            yield f"# {sheet.title}"
+            sheet.reset_dimensions()  # what a sheet says of its size may be anything
+            for row in sheet.iter_rows(values_only=True):
+                if any(value is not None for value in row):
+                    yield _csv_line("" if value is None else str(value) for value in row)
+
+    sheets = len(book.worksheets)
+    return _Found(_joined(lines()), XLSX, f"{sheets} {'sheet' if sheets == 1 else 'sheets'}")
+
+
+def _csv_line(cells: Iterable[str]) -> str:
+    written = io.StringIO()
+    csv.writer(written, lineterminator="").writerow(cells)
+    return written.getvalue()
+
+
+def _joined(lines: Iterable[str]) -> str:
+    """Stops where there is more than will be kept."""
+    kept: list[str] = []
+    chars = 0
+    for line in lines:
+        kept.append(line)
+        chars += len(line) + 1
+        if chars > MAX_CHARS:
+            kept.append(f"[cut by Segue: the first {chars} characters were read]")
+            break
+    return "\n".join(kept)
+
+
+def _check_zip(content: bytes) -> None:
+    """What the entries say of their sizes is an upper bound: zipfile reads no more of them."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+    unfolded = sum(entry.file_size for entry in islice(entries, MAX_ENTRIES))
+    if len(entries) > MAX_ENTRIES or unfolded > MAX_UNFOLDED_BYTES:
+        raise UnreadableFile(f"The file unfolds to more than {MAX_UNFOLDED_BYTES} bytes or {MAX_ENTRIES} entries.")
+
+
+_READERS: Final[dict[str, Callable[[bytes], _Found]]] = {
+    TEXT: _from_text,
+    PDF: _from_pdf,
+    DOCX: _from_docx,
+    XLSX: _from_xlsx,
+}

@@ -1,0 +1,263 @@
+"""Extracts facts about the user from what they said in a turn, after the turn has been answered.
+
+Owns `turns.facts_due_at`: set when a message with a cue is accepted, cleared in the transaction that stores its facts,
+so a fact survives the loss of Redis and of the process. The model only proposes; only what the user said is stored.
+
+Marks facts as used and embeds facts that have no embedding, at every interval: off the way of every message.
+
+Asks the model what a message tells about the user. The model only proposes: the caller keeps what the user said.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from functools import partial
+from itertools import repeat
+from typing import Self
+
+import structlog
+from pydantic import BaseModel, Field, ValidationError
+from sqlalchemy import Update, case, exists, func, null, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.agent.prompts import EXTRACTOR, as_json
+from segue.db.engine import Database
+from segue.db.models import sessions, turns
+from segue.domain.ids import Clock, local_time
+from segue.domain.session import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
+from segue.memory import facts, history
+from segue.memory.fact_cues import days_meant, is_said, with_dates
+from segue.memory.facts import FactSource
+from segue.memory.long_term import LongTermMemory
+from segue.models.answer_schemas import FACTS
+from segue.models.model import ChatModel
+from segue.models.untrusted import neutralised
+from segue.plans.plan_parser import first_object
+from segue.tools.normalize import clean
+from segue.turns.jobs.leased_loop import work_repeatedly
+from segue.users.account import Account, Books
+
+
+class FactUpkeep:
+    """Works while it is entered. Marks that were not written when the process stops are lost: they only rank."""
+
+    def __init__(self, database: Database, long_term: LongTermMemory, clock: Clock, *, interval_s: float) -> None:
+        self._database = database
+        self._long_term = long_term
+        self._clock = clock
+        self._interval_s = interval_s
+        self._used: dict[str, set[str]] = defaultdict(set)
+
+    async def __aenter__(self) -> Self:
+        working = work_repeatedly(
+            self._work, every_s=self._interval_s, woken=asyncio.Event(), log_failed="afterwards_failed"
+        )
+        self._task = asyncio.create_task(working, name="upkeep of facts")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def mark_used(self, owner: str, memories: Iterable[Memory]) -> None:
+        if ids := {memory.id for memory in memories}:
+            self._used[owner] |= ids
+
+    async def _work(self) -> None:
+        used, self._used = self._used, defaultdict(set)
+        for owner, memory_ids in used.items():
+            async with self._database.autocommit() as connection:
+                await facts.mark_used(connection, owner, sorted(memory_ids), now=self._clock())
+        await self._long_term.embed_missing()
+
+
+MAX_FACTS = 10
+MAX_CONTEXT_CHARS = 1000
+DEFAULT_IMPORTANCE = 3
+
+
+class _Fact(BaseModel):
+    content: str = Field(min_length=1, max_length=MAX_CONTENT_CHARS)
+    kind: MemoryKind = "fact"
+    importance: int = DEFAULT_IMPORTANCE
+    supersedes: str | None = None
+
+
+class _Facts(BaseModel):
+    facts: list[object]
+
+
+async def propose_facts(
+    model: ChatModel,
+    message: str,
+    *,
+    said_on: date,
+    answers: str | None,
+    known: Sequence[Memory],
+    account: Account,
+) -> list[NewFact]:
+    """Returns the facts the model finds, at most MAX_FACTS. `answers` is the assistant's text before the message,
+    `said_on` the day of the message where the user is.
+
+    Raises AppError if the model cannot be asked.
+    """
+    given = {
+        "user_said": message,
+        "said_on": f"{said_on:%A}, {said_on}",
+        "assistant_said_before": (answers or "")[:MAX_CONTEXT_CHARS],
+        "known": [{"id": fact.id, "kind": fact.kind, "fact": fact.content} for fact in known],
+    }
+    text = await model.complete(EXTRACTOR, neutralised(as_json(given)), schema=FACTS, account=account)
+    answer = first_object(text, _Facts)
+    known_ids = {memory.id for memory in known}
+    facts = (_read_fact(fact, known_ids) for fact in (answer.facts[:MAX_FACTS] if answer else ()))
+    return [fact for fact in facts if fact is not None]
+
+
+def _read_fact(value: object, known_ids: set[str]) -> NewFact | None:
+    """Returns None for a malformed fact: the others stand."""
+    try:
+        fact = _Fact.model_validate(clean(value))
+    except ValidationError:
+        return None
+    return NewFact(
+        content=fact.content,
+        kind=fact.kind,
+        importance=min(max(fact.importance, MIN_IMPORTANCE), MAX_IMPORTANCE),
+        supersedes=fact.supersedes if fact.supersedes in known_ids else None,
+    )
+
+
+GIVE_UP = timedelta(days=1)
+MAX_KNOWN_SHOWN = 10
+_TIME_ZONE = func.coalesce(turns.c.request["time_zone"].as_string(), sessions.c.time_zone).label("time_zone")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class DueExtraction:
+    owner: str
+    session_id: str
+    turn_id: str
+    time_zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class FactExtraction:
+    """A kind of job; `lease_s` seconds after its claim another process may claim it."""
+
+    database: Database
+    model: ChatModel
+    long_term: LongTermMemory
+    books: Books
+    clock: Clock
+    lease_s: float
+
+    name = "extraction of facts"
+    slots = 4
+    log_not_claimed = "afterwards_failed"
+    log_failed = "extraction_failed"
+    log_raised = "extraction_raised"
+
+    async def claim(self) -> DueExtraction | None:
+        async with self.database.autocommit() as connection:
+            return await _claim_due(connection, lease_s=self.lease_s)
+
+    async def run(self, job: DueExtraction) -> bool:
+        """Returns True: the next turn of the session waits for this one."""
+        async with self.database.read_only() as connection:
+            said = await history.user_messages_of(connection, job.turn_id)
+            if not said:
+                return True
+            opening, speaks = said[0], next(filter(history.said_by_user, said), said[0])
+            answers = await history.answer_before(connection, job.session_id, opening.seq)
+        message = "\n".join(filter(None, map(history.said_by_user, said)))
+        said_on = local_time(opening.created_at, job.time_zone).date()
+        days = days_meant(message, said_on)
+        known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)
+        async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
+            ask = partial(propose_facts, self.model, message, said_on=said_on, answers=answers, known=known)
+            proposed = await ask(account=account) if message else []
+        own = [fact for fact in proposed if _is_the_users(fact, known, message, *days.values())]
+        facts = [replace(fact, content=with_dates(fact.content, days)) for fact in own]
+        embeddings = await self.long_term.embed([fact.content for fact in facts])
+        source, now = FactSource(job.session_id, speaks.id), self.clock()
+        async with self.database.transaction() as connection:
+            # Keeps the session from being deleted until the transaction ends.
+            session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)
+            if await connection.scalar(session.with_for_update(read=True, key_share=True)) is None:
+                return True
+            if await connection.scalar(_settled(job)) is None:
+                return True
+            stored = [
+                await self.long_term.store(connection, job.owner, fact, now=now, source=source, embedding=embedding)
+                for fact, embedding in zip(facts, embeddings or repeat(None), strict=False)
+            ]
+        for memory in stored:
+            self.long_term.noted(job.owner, memory)
+        log.info("facts_extracted", turn_id=job.turn_id, kept=len(facts), not_said=len(proposed) - len(facts))
+        return True
+
+    async def give_back(self, job: DueExtraction, wait_s: float) -> None:
+        still_due = (turns.c.id == job.turn_id, turns.c.facts_due_at.is_not(None))
+        due_at = func.now() + timedelta(seconds=wait_s)
+        async with self.database.autocommit() as connection:
+            await connection.execute(update(turns).where(*still_due).values(facts_due_at=due_at))
+
+    def ids(self, job: DueExtraction) -> dict[str, str]:
+        return {"turn_id": job.turn_id}
+
+
+async def cancel_extraction(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Notes no more facts from what has been said in a session; a job that runs finds its mark gone."""
+    mine = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
+    of_session = (turns.c.session_id.in_(mine), turns.c.facts_due_at.is_not(None))
+    await connection.execute(update(turns).where(*of_session).values(facts_due_at=None))
+
+
+def _settled(job: DueExtraction) -> Update:
+    """Clears the mark of a turn and returns its id, unless it is gone. The last try before GIVE_UP runs without one."""
+    is_meant = or_(turns.c.facts_due_at.is_not(None), func.now() - turns.c.finished_at > GIVE_UP)
+    return update(turns).where(turns.c.id == job.turn_id, is_meant).values(facts_due_at=None).returning(turns.c.id)
+
+
+def _is_the_users(fact: NewFact, known: Iterable[Memory], *said: str) -> bool:
+    """Said in the message, or in it and the fact it corrects: "no longer Monday, Tuesday" is short for a whole fact."""
+    corrected = [memory.content for memory in known if memory.id == fact.supersedes]
+    return is_said(fact.content, *said, *corrected)
+
+
+async def _claim_due(connection: AsyncConnection, *, lease_s: float) -> DueExtraction | None:
+    """The longest due turn, leased. The wait for the next try grows with the turn's age; after GIVE_UP there is none.
+
+    The turns of a session come in order, or a correction could be stored before what it corrects.
+    """
+    earlier = turns.alias("earlier")
+    waits = exists().where(
+        earlier.c.session_id == turns.c.session_id,
+        earlier.c.seq < turns.c.seq,
+        earlier.c.facts_due_at.is_not(None),
+        earlier.c.finished_at.is_not(None),
+    )
+    is_due = turns.c.facts_due_at <= func.now()
+    oldest = (
+        select(turns.c.id)
+        .where(is_due, turns.c.finished_at.is_not(None), ~waits)
+        .order_by(turns.c.facts_due_at)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    age = func.now() - turns.c.finished_at
+    next_try = func.now() + func.greatest(timedelta(seconds=lease_s), age)
+    claimed = await connection.execute(
+        update(turns)
+        .where(turns.c.id == oldest, is_due, sessions.c.id == turns.c.session_id)
+        .values(facts_due_at=case((age > GIVE_UP, null()), else_=next_try))
+        .returning(sessions.c.owner, turns.c.session_id, turns.c.id, _TIME_ZONE)
+    )
+    row = claimed.one_or_none()
+    return DueExtraction(row.owner, row.session_id, row.id, row.time_zone) if row else None

@@ -1,0 +1,227 @@
+"""Continues the rolling summaries of sessions whose windows are about to be full, after a turn has been answered.
+
+A summary that fails costs nothing but itself: the window is trimmed, the stored history stays whole.
+
+Gives a session a title of the model's in the place of the first words, after its first answer.
+
+One call, tried once more only if the process dies: a title that fails stays the first words.
+
+Asks the model for the title of a conversation. What was said in it is data.
+
+Asks the model to carry a conversation's summary on. A summary is data to all its readers, never an order.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import orjson
+import structlog
+
+from segue.agent.prompts import SUMMARISER, TITLER, as_json
+from segue.agent.render_messages import listed_reference
+from segue.db.causes import StorageUnavailable
+from segue.db.engine import Database
+from segue.domain.errors import AppError
+from segue.domain.session import Message
+from segue.domain.tool import Reference
+from segue.events.user_feed import session_titled
+from segue.memory.history import MAX_SEQ, load_turns
+from segue.memory.history_window import CountTokens
+from segue.memory.session_store import count_gaps, first_words, get_session
+from segue.memory.short_term import merge_results
+from segue.memory.summary import (
+    MAX_SUMMARY_CHARS,
+    DueSummary,
+    DueTitle,
+    claim_due,
+    claim_due_titles,
+    give_back,
+    give_back_titles,
+    settle,
+    store_summary,
+)
+from segue.models.model import ChatModel
+from segue.models.untrusted import neutralised
+from segue.tools.normalize import clean
+from segue.tools.results import recent_references
+from segue.users.account import Account, Books
+
+MAX_TEXT_CHARS = 2000
+_AROUND = " \"'“”„«»「」*#`."
+
+
+async def propose_title(
+    model: ChatModel, said: str, answer: str, *, language: str | None, account: Account
+) -> str | None:
+    """Returns a title of one short line, None if the model gave none. Raises AppError if it cannot be asked."""
+    told = {"user": said[:MAX_TEXT_CHARS], "assistant": answer[:MAX_TEXT_CHARS]}
+    given = as_json(told | ({"language": language} if language else {}))
+    text: str = clean(await model.complete(TITLER, neutralised(given), account=account))
+    return first_words(text.strip().partition("\n")[0].strip(_AROUND)) or None
+
+
+MAX_TITLED_MESSAGES = 50  # of the first turn, and of what came since
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Titles:
+    """A kind of job; `lease_s` seconds after its claim another process may claim it. `tell` adds to a user's feed."""
+
+    database: Database
+    model: ChatModel
+    books: Books
+    tell: Callable[[str, bytes], None]
+    lease_s: float
+
+    name = "titles that are due"
+    slots = 2
+    log_not_claimed = "titles_not_found"
+    log_failed = "title_failed"
+    log_raised = "title_raised"
+
+    async def claim(self) -> DueTitle | None:
+        async with self.database.autocommit() as connection:
+            return await claim_due_titles(connection, lease_s=self.lease_s)
+
+    async def run(self, job: DueTitle) -> bool:
+        """Returns False: no other title waits for this one."""
+        title = None
+        try:
+            title = await self._proposed(job)
+        except StorageUnavailable:
+            raise
+        except AppError as error:
+            log.warning(self.log_failed, code=error.code, **self.ids(job))
+        async with self.database.autocommit() as connection:
+            stored = await settle(connection, job, title)
+            if stored:
+                self.tell(job.owner, session_titled(await get_session(connection, job.owner, job.session_id)))
+        log.info("title_written", stored=stored, **self.ids(job))
+        return False
+
+    async def give_back(self, job: DueTitle, wait_s: float) -> None:
+        async with self.database.autocommit() as connection:
+            await give_back_titles(connection, job, wait_s=wait_s)
+
+    def ids(self, job: DueTitle) -> dict[str, str]:
+        return {"session_id": job.session_id}
+
+    async def _proposed(self, job: DueTitle) -> str | None:
+        """Returns None if the title is not of the first message any more, or the model has none."""
+        async with self.database.read_only() as connection:
+            turns = await load_turns(connection, job.session_id, after=0, up_to=MAX_SEQ, limit=MAX_TITLED_MESSAGES)
+        said = str(turns[0][0].content) if turns else ""
+        if first_words(said) != job.title:
+            return None
+        answer = str(turns[0][-1].content) if turns[0][-1].role == "assistant" else ""
+        async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
+            return await propose_title(self.model, said, answer, language=job.language, account=account)
+
+
+MAX_ARGS_CHARS = 300
+KEPT_OF_A_RESULT = ("tool_call_id", "tool_name", "status", "summary", "identifiers")
+
+
+async def summarise(model: ChatModel, summary: str | None, messages: Sequence[Message], *, account: Account) -> str:
+    """Returns a new summary of the old one and these messages. Raises AppError if the model cannot be asked."""
+    given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
+    text: str = clean(await model.complete(SUMMARISER, neutralised(as_json(given)), account=account))
+    return text[:MAX_SUMMARY_CHARS]
+
+
+def condensed(message: Message) -> dict[str, Any]:
+    """Returns a message as the summariser sees it: long texts shortened, a result as its reference describes it."""
+    match message.content:
+        case dict() as reference:
+            return {"result": {name: reference[name] for name in KEPT_OF_A_RESULT if name in reference}}
+        case text:
+            shown: dict[str, Any] = {message.role: _without_middle(text, MAX_TEXT_CHARS), **_told(message)}
+            calls = [{call.name: _without_middle(as_json(call.args), MAX_ARGS_CHARS)} for call in message.tool_calls]
+            return {**shown, "calls": calls} if calls else shown
+
+
+def _told(message: Message) -> dict[str, str]:
+    note = message.metadata.get("note")
+    return {"note": _without_middle(note, MAX_TEXT_CHARS)} if note else {}
+
+
+def _without_middle(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
+        return text
+    part = max_chars // 2
+    return f"{text[:part]} […] {text[-part:]}"
+
+
+MAX_MESSAGES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """A kind of job. One call to the model gets turns of about `max_tokens`; a job's lease lasts `lease_s` seconds.
+
+    The results of the turns that a summary covers are listed in at most `max_listed_tokens`.
+    """
+
+    database: Database
+    model: ChatModel
+    count: CountTokens
+    books: Books
+    max_tokens: int
+    max_listed_tokens: int
+    lease_s: float
+
+    name = "summaries that are due"
+    slots = 2
+    log_not_claimed = "summaries_not_found"
+    log_failed = "summary_failed"
+    log_raised = "summary_raised"
+
+    async def claim(self) -> DueSummary | None:
+        async with self.database.autocommit() as connection:
+            return await claim_due(connection, lease_s=self.lease_s)
+
+    async def run(self, job: DueSummary) -> bool:
+        """Takes one step towards `job.until`. Returns True if it does not get there: the session is due again."""
+        async with self.database.read_only() as connection:
+            turns = await load_turns(connection, job.session_id, after=job.after, up_to=job.until, limit=MAX_MESSAGES)
+        taken = self._one_step(turns)
+        summary = job.summary
+        if taken:
+            messages = [message for turn in taken for message in turn]
+            async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
+                summary = await summarise(self.model, summary, messages, account=account)
+        covers = taken[-1][0].seq if taken else job.until
+        async with self.database.autocommit() as connection:
+            earlier = await recent_references(connection, job.session_id, up_to=covers)
+            listed = self._listed(merge_results(earlier, ()))
+            stored = await store_summary(connection, job, summary, covers=covers, references=listed)
+            # Counting reads all messages: once they have doubled, that is two for each one that was ever said.
+            has_doubled = covers.bit_length() > job.after.bit_length()
+            await count_gaps(connection, job.session_id, again=has_doubled)
+        log.info("summary_written", session_id=job.session_id, covers=covers, chars=len(summary or ""), stored=stored)
+        return covers < job.until
+
+    async def give_back(self, job: DueSummary, wait_s: float) -> None:
+        async with self.database.autocommit() as connection:
+            await give_back(connection, job, wait_s=wait_s)
+
+    def ids(self, job: DueSummary) -> dict[str, str]:
+        return {"session_id": job.session_id}
+
+    def _listed(self, newest_first: Sequence[Reference]) -> list[str]:
+        """The lines of the newest results, as far as `max_listed_tokens` go."""
+        lines = [listed_reference(reference, expired=()) for reference in newest_first]
+        sizes = accumulate(map(self.count, lines))
+        return [line for line, size in zip(lines, sizes, strict=True) if size <= self.max_listed_tokens]
+
+    def _one_step(self, turns: list[list[Message]]) -> list[list[Message]]:
+        """The oldest turns that fit one call; at least one."""
+        sizes = accumulate(
+            sum(self.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
+        )
+        fitting = sum(size <= self.max_tokens for size in sizes)
+        return turns[: max(fitting, 1)]

@@ -1,0 +1,152 @@
+"""Posts what is due in the outbox to the operator's webhook, signed as https://www.standardwebhooks.com says.
+
+At least once, in order per session: every try of an event has its id, and the next event of its session is sent once it
+was answered with 2xx or is given up. A receiver that fails, hangs or redirects holds at most `slots` requests.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import httpx2
+import orjson
+import structlog
+
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.ids import Clock
+from segue.domain.telemetry import Observe, WebhookOutcome, WebhookTried
+from segue.events import outbox
+from segue.events.outbox import DueEvent
+from segue.net.addresses import NoSuchHost, NotPublic
+from segue.tools import states
+
+TIMEOUT_S: Final = 15.0  # of a try, as the specification has it
+LEASE_S: Final = 2 * TIMEOUT_S
+GIVE_UP_S: Final = 86_400.0
+FIRST_WAIT_S: Final = 5.0  # then four times as long after each try
+LONGEST_WAIT_S: Final = 10_800.0
+DELIVERED: Final = range(200, 300)
+GONE: Final = 410
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """A kind of job. Each of the `secrets`, raw bytes, signs every event: while one is replaced there are two."""
+
+    database: Database
+    cache: Cache
+    client: httpx2.AsyncClient
+    url: str
+    secrets: Sequence[bytes]
+    clock: Clock
+    observe: Observe
+
+    name = "webhook events that are due"
+    slots = 4
+    log_not_claimed = "webhooks_not_found"
+    log_failed = "webhook_not_settled"
+    log_raised = "webhook_raised"
+
+    async def claim(self) -> DueEvent | None:
+        event = await self._claim()
+        if event is None and await self._store_failed_tools():
+            event = await self._claim()
+        return event
+
+    async def run(self, job: DueEvent) -> bool:
+        """Returns True: the next event of its session may be due."""
+        answer, retry_after_s = await self._post(job)
+        if answer in DELIVERED:
+            return await self._settle(job, "delivered")
+        failure = f"HTTP {answer}" if isinstance(answer, int) else answer
+        if answer == GONE:
+            return await self._settle(job, "gone", failure)
+        if job.age_s >= GIVE_UP_S:
+            return await self._settle(job, "given_up", failure)
+        wait_s = max(_wait_s(job.tries), min(retry_after_s, LONGEST_WAIT_S))
+        async with self.database.autocommit() as connection:
+            await outbox.postpone(connection, job, failure, wait_s=wait_s)
+        log.warning("webhook_failed", failure=failure, tries=job.tries, again_in_s=round(wait_s), **self.ids(job))
+        self.observe(WebhookTried("failed"))
+        return True
+
+    async def give_back(self, job: DueEvent, wait_s: float) -> None:
+        async with self.database.autocommit() as connection:
+            await outbox.give_back(connection, job, wait_s=wait_s)
+
+    def ids(self, job: DueEvent) -> dict[str, str]:
+        return {"event_id": job.id, "type": job.type}
+
+    async def _claim(self) -> DueEvent | None:
+        async with self.database.autocommit() as connection:
+            return await outbox.claim_due(connection, lease_s=LEASE_S)
+
+    async def _store_failed_tools(self) -> bool:
+        """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
+        untold = await states.untold_failures(self.cache)
+        for event_id, tool in untold.items():
+            async with self.database.autocommit() as connection:
+                await outbox.tool_failed(connection, event_id, tool)
+        await states.told(self.cache, untold)
+        return bool(untold)
+
+    async def _settle(self, job: DueEvent, outcome: WebhookOutcome, failure: str | None = None) -> bool:
+        async with self.database.autocommit() as connection:
+            is_ours = await outbox.drop(connection, job)
+        if is_ours:
+            self.observe(WebhookTried(outcome))
+            if outcome == "delivered":
+                log.info("webhook_delivered", tries=job.tries, **self.ids(job))
+            else:
+                log.error("webhook_dropped", why=outcome, failure=failure, tries=job.tries, **self.ids(job))
+        return True
+
+    async def _post(self, job: DueEvent) -> tuple[int | str, float]:
+        """Returns the status, or why there is none, and for how many seconds the receiver asks to be left alone. Its
+        body is not read.
+        """
+        told = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": job.data}
+        body, at = orjson.dumps(told), int(self.clock().timestamp())
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": job.id,
+            "webhook-timestamp": str(at),
+            "webhook-signature": signatures(self.secrets, job.id, at, body),
+        }
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                self.client.stream("POST", self.url, content=body, headers=headers) as response,
+            ):
+                return response.status_code, _seconds(response.headers.get("retry-after", ""))
+        except TimeoutError:
+            return "timeout", 0.0
+        except (httpx2.HTTPError, NotPublic, NoSuchHost) as error:
+            return type(error).__name__, 0.0
+
+
+def signatures(secrets: Sequence[bytes], event_id: str, at: int, body: bytes) -> str:
+    """Returns one signature for each secret; a receiver takes any that is of its own."""
+    signed = b".".join((event_id.encode(), str(at).encode(), body))
+    digests = (hmac.new(secret, signed, hashlib.sha256).digest() for secret in secrets)
+    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
+
+
+def _wait_s(tries: int) -> float:
+    """Grows with the tries; without its random part the events of an outage would all come back at once."""
+    longest = min(FIRST_WAIT_S * 4.0 ** min(tries - 1, 10), LONGEST_WAIT_S)
+    return longest * random.uniform(0.5, 1)  # noqa: S311 (no secret)
+
+
+def _seconds(text: str) -> float:
+    """A date counts as none: the event waits as it would have."""
+    return float(text) if re.fullmatch("[0-9]{1,9}", text) else 0.0

@@ -1,0 +1,201 @@
+"""What `turns.run` holds: what the last run of a turn did, and what its last request to the model was made of.
+
+Every turn has one and few are read, so it is an array of arrays, without what has its default at the end of each.
+
+What the turns of a process are doing: their node, and the call of a model that they wait for.
+
+Only the process itself knows. It says so in Redis, twice a second and for all its turns at once, once they have run for
+LONG_S: a plain turn costs nothing. People read it, nothing is decided by it.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import AwareDatetime
+from sqlalchemy import ColumnElement, Row, func, literal, literal_column, null, select, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import turns
+from segue.db.redis import DETAILS_DROPPED_KEY, Cache, activity_key
+from segue.db.rows import cached, readable, reader, without_defaults
+from segue.domain.doc import doc
+from segue.domain.ids import first_id
+from segue.domain.session import PromptPart, PromptReport, TurnReport
+from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
+
+KEPT_ATTEMPTS: Final = 20
+DETAILS_BATCH: Final = 1000
+DETAILS_DROPPED_TTL_S: Final = 604_800
+
+
+class StoredNode(NamedTuple):
+    """A NodeRun. Most take no millisecond."""
+
+    node: str
+    at_ms: int
+    duration_ms: int | None = 0
+
+
+class StoredCall(NamedTuple):
+    """A ModelRun, what is rare about it last. `model` is None for the one that the report names."""
+
+    at_ms: int
+    duration_ms: int
+    input_tokens: int
+    output_tokens: int
+    model: str | None = None
+    cached_tokens: int = 0
+    cost: float | None = None
+    first_token_ms: int | None = None
+    retries: int = 0
+    outcome: str = "answered"
+
+
+class StoredRun(NamedTuple):
+    """`parts` are the prompt's in their order, with their tokens; the first `cacheable` of them are."""
+
+    nodes: tuple[StoredNode, ...] = ()
+    model_calls: tuple[StoredCall, ...] = ()
+    parts: dict[str, int] | None = None
+    cacheable: int = 0
+    left_out: int = 0
+
+    def timeline(self, report: TurnReport | None) -> RunTimeline:
+        answered_by = report.model if report else ""
+        calls = (ModelRun(**call._asdict() | {"model": call.model or answered_by}) for call in self.model_calls)
+        return RunTimeline(tuple(NodeRun(*node) for node in self.nodes), tuple(calls), self.left_out)
+
+    @property
+    def prompt(self) -> PromptReport | None:
+        named = enumerate((self.parts or {}).items())
+        parts = tuple(PromptPart(*part, cacheable=place < self.cacheable) for place, part in named)
+        return PromptReport(parts, sum(part.tokens for part in parts)) if parts else None
+
+
+_read_run = reader(StoredRun)
+
+
+def stored_run(timeline: RunTimeline, report: TurnReport | None = None) -> list[Any]:
+    """Returns the value of `turns.run`, beside a report that is stored without its prompt."""
+    shown = report.prompt.parts if report and report.prompt else ()
+    answered_by = report.model if report else None
+    run = {
+        "nodes": [_cut(StoredNode, node._asdict()) for node in timeline.nodes],
+        "model_calls": [
+            _cut(StoredCall, call._asdict() | {"model": call.model if call.model != answered_by else None})
+            for call in timeline.model_calls
+        ],
+        "parts": {part.part: part.tokens for part in shown} or None,
+        "cacheable": sum(part.cacheable for part in shown),
+        "left_out": timeline.left_out,
+    }
+    return _cut(StoredRun, run)
+
+
+def _cut(kind: type[StoredNode | StoredCall | StoredRun], members: Mapping[str, Any]) -> list[Any]:
+    """Returns the members in the order of their kind, without the last ones if these have their defaults."""
+    values, defaults = [members[name] for name in kind._fields], kind._field_defaults
+    while values and values[-1] == defaults.get(kind._fields[len(values) - 1], ...):
+        values.pop()
+    return values
+
+
+def run_of(row: Row[Any]) -> StoredRun | None:
+    """Returns None for a turn without one, or one that cannot be read."""
+    return None if row.run is None else readable(_read_run, row.run, "turns", row.id)
+
+
+def prompt_of(row: Row[Any], report: TurnReport) -> PromptReport | None:
+    """Returns the prompt of an answer. The release before stores it with the report."""
+    return report.prompt or ((run := run_of(row)) and run.prompt)
+
+
+def run_failed(run: RunTimeline) -> dict[str, Any]:
+    """Returns the columns of a turn that say what its last run did, if it has no report."""
+    used = literal(without_defaults(RunTimeline(usage=run.usage)), JSONB)
+    timeline = func.coalesce(turns.c.timeline, literal({}, JSONB)).op("||")(used)
+    return {"run": literal(stored_run(run), turns.c.run.type), "timeline": timeline}
+
+
+def attempt_ended(why: ColumnElement[Any], *, at: ColumnElement[Any]) -> dict[str, Any]:
+    """Returns the same after an attempt that was not the last."""
+    told = {
+        "instance": turns.c.worker,
+        "epoch": turns.c.epoch,
+        "started_at": turns.c.started_at,
+        "ended_at": at,
+        "why": why,
+    }
+    attempt = func.jsonb_build_object(*(each for pair in told.items() for each in pair))
+    before = func.coalesce(turns.c.timeline["attempts"], literal([], JSONB))
+    newest: ColumnElement[Any] = literal_column(f"CAST('$[last-{KEPT_ATTEMPTS - 1} to last]' AS jsonpath)")
+    kept = func.jsonb_path_query_array(before.op("||")(attempt), newest)
+    return {"run": None, "timeline": func.jsonb_build_object("attempts", kept)}
+
+
+async def drop_old_details(connection: AsyncConnection, cache: Cache, *, before: datetime) -> int:
+    """Forgets what turns did when that ended before then, and returns of how many. Looks at the next DETAILS_BATCH
+    turns in the order of their ids, which no index of details would pay for; Redis knows up to which one that was done.
+    """
+    done = await cache.get_json(DETAILS_DROPPED_KEY)
+    after = done if isinstance(done, str) else ""
+    looked = select(turns.c.id).where(turns.c.id > after, turns.c.id < first_id("turn", before))
+    ids = (await connection.execute(looked.order_by(turns.c.id).limit(DETAILS_BATCH))).scalars().all()
+    if not ids:
+        return 0
+    old = select(turns.c.id).where(turns.c.id.in_(ids), turns.c.run.is_not(None) | turns.c.timeline.is_not(None))
+    locked = old.where(turns.c.finished_at < before).with_for_update(skip_locked=True).cte("locked")
+    forgotten = update(turns).where(turns.c.id.in_(select(locked.c.id))).values(run=null(), timeline=null())
+    count = (await connection.execute(forgotten)).rowcount
+    await cache.set_json(DETAILS_DROPPED_KEY, ids[-1], ttl_s=DETAILS_DROPPED_TTL_S)
+    return count
+
+
+LONG_S: Final = 1.0
+KEPT_S: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWait:
+    """A call of a model that has not answered."""
+
+    name: Annotated[str, doc("The model that was asked.")]
+    since: Annotated[AwareDatetime, doc("When it was asked, with all tries.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnActivity:
+    """`epoch` is the turn's: what a process says that has lost the turn counts for nothing."""
+
+    epoch: int
+    node: str | None
+    model: ModelWait | None
+    timeline: RunTimeline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityReport:
+    """What a process said last, and when."""
+
+    at: AwareDatetime
+    turns: dict[str, TurnActivity]
+
+
+_read_said = reader(ActivityReport)
+
+
+async def say(cache: Cache, worker: str, turns: Mapping[str, TurnActivity], *, now: datetime) -> None:
+    await cache.set_json(activity_key(worker), ActivityReport(now, dict(turns)), ttl_s=KEPT_S)
+
+
+async def heard(cache: Cache, workers: Iterable[str]) -> dict[str, ActivityReport]:
+    """Returns what these processes said last, of those that have said something within KEPT_S."""
+    names = sorted(set(workers))
+    values = await asyncio.gather(*(cache.get_json(activity_key(name)) for name in names))
+    found = zip(names, values, strict=True)
+    read = {name: cached(_read_said, value) for name, value in found if value is not None}
+    return {name: said for name, said in read.items() if said is not None}

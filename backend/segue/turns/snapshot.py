@@ -1,0 +1,346 @@
+"""The context a turn starts from: the history that fits the budget, the results in view, facts, plans, and the
+short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
+
+The agents of this process as turns use them: with their models and limits. All are replaced together, or none.
+
+A turn takes its agent when it starts and keeps it. Knows no file: `load` does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.agent.context import AgentLimits
+from segue.agent.prompts import Instructions, confirmation_line, instructions_of
+from segue.agent.render_messages import SessionContent, build_prompt
+from segue.agent.state import EarlierAttempt, TurnInput
+from segue.agent.tool_choice import ToolChooser, ToolNeeds
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.agent import DEFAULT_AGENT, Agent
+from segue.domain.errors import AppError, Unreadable
+from segue.domain.identity import Identity
+from segue.domain.ids import local_time
+from segue.domain.plan import Plan
+from segue.domain.session import Attached, Message
+from segue.domain.tool import Reference
+from segue.memory import short_term
+from segue.memory.history import StoredWindow, last_exchange, load_window
+from segue.memory.history_window import CountTokens, WindowLimits
+from segue.memory.long_term import LongTermMemory
+from segue.memory.short_term import ShortTermMemory
+from segue.models.metered_model import Models
+from segue.plans.store import get_plan, plan_in_question, plan_taken_on
+from segue.tools.attachment_store import read_attached
+from segue.tools.availability import ToolGuard
+from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
+from segue.tools.run import CallOutcome
+from segue.turns.claims import Claim
+from segue.turns.store import EndedTurn, last_ended
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """An agent that turns can run with."""
+
+    id: str
+    agent: Agent
+    digest: str
+    models: Models
+    limits: AgentLimits
+
+
+class Agents:
+    """`load` returns the agents by id; the default one is among them. It raises AppError if they cannot be used."""
+
+    def __init__(self, load: Callable[[], Awaitable[Mapping[str, Speaker]]]) -> None:
+        self._load = load
+        self._loading = asyncio.Lock()
+        self.known: Mapping[str, Speaker] = {}
+
+    async def reload(self) -> None:
+        """Raises AppError `agents_invalid`: then those that were known stay."""
+        async with self._loading:
+            self.known = await self._load()
+        log.info("agents_loaded", agents=list(self.known))
+
+    async def reload_if_valid(self) -> None:
+        try:
+            await self.reload()
+        except AppError as error:
+            log.warning("agents_refused", detail=error.detail)
+
+    def of(self, user: str, groups: Collection[str]) -> dict[str, Speaker]:
+        """Returns the agents that there are for a user in these groups, by id. The default one is among them."""
+        return {each.id: each for each in self.known.values() if each.agent.is_for(user, groups)}
+
+    def groups_of(self, identity: Identity) -> tuple[str, ...]:
+        """Returns the caller's groups that agents are for: an identity provider may send hundreds."""
+        named = {group for each in self.known.values() for group in each.agent.groups or ()}
+        return tuple(sorted(named & identity.groups))
+
+    def speaker(self, agent_id: str, user: str, groups: Collection[str]) -> Speaker:
+        """Returns the default agent in the place of one that is gone, or is not for this user."""
+        return self.of(user, groups).get(agent_id) or self.known[DEFAULT_AGENT]
+
+    def check(self, agent_id: str, user: str, groups: Collection[str], *, status: int) -> Speaker:
+        """Raises AppError `unknown_agent`."""
+        if (found := self.of(user, groups).get(agent_id)) is None:
+            detail = f"There is no agent called {agent_id[:64]!r}. GET /agents lists those there are."
+            raise AppError("unknown_agent", status=status, title="Unknown agent", detail=detail)
+        return found
+
+
+TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
+
+
+@dataclass(frozen=True, slots=True)
+class ContextLimits:
+    """A result of at most `inline_bytes` is shown whole as long as its turn is in the window, those of one turn up to
+    `turn_inline_bytes`.
+
+    `count` counts the tokens of a text; `memory_ttl_s` is how long short-term memory lives.
+    """
+
+    recall: WindowLimits
+    count: CountTokens
+    memory_ttl_s: int
+    inline_bytes: int
+    turn_inline_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Who answers the turn: `made_by` says whose opaque parts go back to them, `choose_tools` returns the tokens that
+    the tools take in its requests.
+    """
+
+    made_by: Sequence[str]
+    instructions: Instructions
+    choose_tools: Callable[[ToolNeeds], Awaitable[int]]
+
+
+def who_answers(speaker: Speaker, guard: ToolGuard, chooser: ToolChooser, claim: Claim) -> Answering:
+    """Returns who answers the claimed turn, told of the tools that the turn may use."""
+    specs, limits = [tool.spec for tool in guard.tools().values()], speaker.limits
+    confirmation = confirmation_line(specs, limits.confirm, has_rule=limits.before_call is not None)
+    is_gone = speaker.id != claim.agent
+    instructions = instructions_of(speaker.agent, claim.owner, confirmation, is_gone=is_gone)
+    return Answering(speaker.models.main.made_by, instructions, chooser.choose)
+
+
+async def load_context(
+    database: Database,
+    cache: Cache,
+    long_term: LongTermMemory,
+    claim: Claim,
+    *,
+    limits: ContextLimits,
+    answering: Answering,
+    now: datetime,
+    coming: Message | None = None,
+) -> TurnInput:
+    """Returns the snapshot that a turn starts from. `coming` is the user's message if it is not stored.
+
+    Raises Unreadable if the turn's own message or plan cannot be read.
+    """
+    session_id, recall = claim.key.session_id, limits.recall
+    memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
+    async with database.read_only() as connection:
+        stored_window = await load_window(
+            connection,
+            claim.key,
+            after=min(claim.summary_seq, claim.key.turn_seq - 1),  # a turn that is run again may be in the summary
+            limit=recall.messages,
+            made_by=answering.made_by,
+            opaque_bytes=recall.tokens * TOKEN_BYTES,
+        )
+        window = [*stored_window.messages, coming] if coming else stored_window.messages
+        decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
+        earlier = await _earlier_attempt(connection, claim) if claim.epoch > 1 else None
+        pending = None
+        if claim.has_plan_in_question and not decided:
+            pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
+        known = memory.tool_results if memory else ()
+        if memory is None and (last := await last_ended(connection, session_id)):
+            known = await _known_results(connection, session_id)
+            before, ttl_s = claim.message_count - 1, limits.memory_ttl_s
+            memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
+        earlier_results = _beyond_summary(stored_window, known)
+        in_view = dict(_in_view(window, earlier_results))
+        kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
+    asked = (message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
+    if (opening := next(asked, None)) is None:
+        raise Unreadable("message")
+    message = str(opening.content)
+    files = [Attached(**each) for each in opening.metadata.get("attachments", ())]
+    facts = await long_term.recall(claim.owner, message, now=now) if message and claim.knows_facts else []
+    inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.turn_inline_bytes)
+    expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
+    stored = pending or decided
+    plan = stored.plan if stored else None
+    tool_tokens = await answering.choose_tools(_wanted(message, window, known, plan))
+    content = SessionContent(
+        summary=claim.summary,
+        references=claim.references,
+        now=local_time(opening.created_at, claim.time_zone),  # the same if the turn is run again
+        facts=facts,
+        plan=plan,
+        history=window,
+        earlier=earlier_results,
+        inline=inline,
+        expired=expired,
+        opaque=stored_window.opaque,
+        instructions=answering.instructions,
+        language=claim.language,
+        tool_tokens=tool_tokens,
+    )
+    prompt = build_prompt(content, recall, limits.count)
+    return TurnInput(
+        message=message,
+        attachments=await _read_files(database, session_id, files) if files else {},
+        message_id=opening.id,
+        force_web_search=claim.force_web_search,
+        message_count=claim.message_count,
+        prompt=prompt.messages,
+        prompt_parts=prompt.before,
+        cut_off=prompt.cut_off,
+        memory=memory,
+        earlier_results=known,
+        facts=facts,
+        open_plan=pending,
+        decided_plan=decided,
+        amends=claim.amends,
+        approves=claim.approves,
+        shown_plan=claim.shown_plan,
+        answered_turn_id=claim.answered_turn_id,
+        answered=_answered(window, opening, claim.answered_turn_id),
+        language=claim.language,
+        said=_said(window),
+        earlier=earlier,
+    )
+
+
+async def _read_files(database: Database, session_id: str, files: Sequence[Attached]) -> Mapping[str, CallOutcome]:
+    async with database.read_only() as connection:
+        return await read_attached(connection, session_id, files)
+
+
+def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> ToolNeeds:
+    planned = (step.tool for step in plan.steps if step.tool) if plan else ()
+    called = (call.name for each in reversed(window) for call in each.tool_calls)
+    said = [str(each.content) for each in window if each.role == "user"]
+    return ToolNeeds(message, said, tuple(dict.fromkeys([*planned, *called, *(result.tool_name for result in known)])))
+
+
+def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) -> str | None:
+    """Returns the answer of a turn if the user had it before the message came."""
+    said = [each for each in window if each.turn_id == turn_id and each.role == "assistant" and not each.tool_calls]
+    return str(said[-1].content) if said and said[-1].seq < opening.seq else None
+
+
+def _said(window: Sequence[Message]) -> tuple[str, ...]:
+    """Returns the texts, the user's before the assistant's, the newest first."""
+    said = [message for message in reversed(window) if isinstance(message.content, str)]
+    return tuple(str(message.content) for message in sorted(said, key=lambda message: message.role != "user"))
+
+
+async def _earlier_attempt(connection: AsyncConnection, claim: Claim) -> EarlierAttempt:
+    turn = claim.key
+    return EarlierAttempt(
+        calls=await recorded_calls(connection, turn.turn_id),
+        plan=await plan_taken_on(connection, turn.turn_id, turn.session_id),
+    )
+
+
+def _in_view(window: Sequence[Message], earlier: Sequence[Reference]) -> Iterator[tuple[str, int]]:
+    """Yields the calls whose references the model is about to see, and the size of their results in bytes."""
+    for reference in earlier:
+        yield reference.tool_call_id, reference.size_bytes
+    for message in window:
+        if isinstance(message.content, dict):
+            yield message.content["tool_call_id"], message.content.get("size_bytes", 0)
+
+
+def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[Reference, ...]:
+    """Returns the results that have to be listed if the turns that made them do not fit.
+
+    Those that the summary covers were listed with it. As long as the window holds all turns since, the list does not
+    change, so that providers can cache what follows it.
+    """
+    if not stored.is_whole:
+        return tuple(known)
+    in_window = {message.tool_call_id for message in stored.messages}
+    return tuple(reference for reference in known if reference.tool_call_id in in_window)
+
+
+def _inline(
+    window: Sequence[Message], kept: Mapping[str, StoredResult], turn_id: str, *, max_bytes: int
+) -> dict[str, str]:
+    """Returns the small successful results of ended turns by tool call: of each turn the first, up to `max_bytes`."""
+    inline: dict[str, str] = {}
+    room: dict[str, int] = {turn_id: 0}
+    for message in window:
+        if not isinstance(message.content, dict) or message.content["status"] != "succeeded":
+            continue
+        result = kept.get(message.content["tool_call_id"])
+        left = room.get(message.turn_id, max_bytes)
+        if result is not None and result.content is not None and message.content["size_bytes"] <= left:
+            room[message.turn_id] = left - message.content["size_bytes"]
+            inline[message.content["tool_call_id"]] = result.shown_text()
+    return inline
+
+
+async def working_memory(
+    database: Database, cache: Cache, session_id: str, *, message_count: int, ttl_s: int, now: datetime
+) -> tuple[ShortTermMemory | None, int]:
+    """Returns a session's short-term memory as its next turn would see it, and the seconds it has left."""
+    async with database.read_only() as connection:
+        last = await last_ended(connection, session_id)
+    if last is None:
+        return None, 0
+    memory = await short_term.read(cache, session_id, last_turn_id=last.turn_id)
+    if memory is not None:
+        return memory, await short_term.ttl_s(cache, session_id)
+    async with database.read_only() as connection:
+        results = await _known_results(connection, session_id)
+        return await _rebuild(connection, session_id, last, results, message_count=message_count, ttl_s=ttl_s, now=now)
+
+
+async def _known_results(connection: AsyncConnection, session_id: str) -> tuple[Reference, ...]:
+    return short_term.merge_results(await recent_references(connection, session_id), ())
+
+
+async def _rebuild(
+    connection: AsyncConnection,
+    session_id: str,
+    last: EndedTurn,
+    results: tuple[Reference, ...],
+    *,
+    message_count: int,
+    ttl_s: int,
+    now: datetime,
+) -> tuple[ShortTermMemory | None, int]:
+    """Makes what Redis would still hold from its rows. Returns `(None, 0)` if there is nothing or its time is up."""
+    left_s = int((last.finished_at + timedelta(seconds=ttl_s) - now).total_seconds())
+    if left_s <= 0:
+        return None, 0
+    exchange = await last_exchange(connection, session_id)
+    if exchange is None and not results:
+        return None, 0
+    opening, final = exchange or (None, None)
+    memory = ShortTermMemory(
+        session_id=session_id,
+        turn_id=last.turn_id,
+        last_user_message=opening,
+        last_assistant_message=final,
+        message_count=message_count,
+        tool_results=results,
+    )
+    return memory, left_s

@@ -1,0 +1,276 @@
+"""AUTH=api_key: creates, lists, rotates, revokes and checks API keys. Owns the table `api_keys`.
+
+`segue_<id>_<secret>`: the id finds the row, the secret is compared in constant time. A process caches a row for
+CHECK_EVERY_S, so a revoked key is refused everywhere after that time.
+
+Tokens for clients that cannot send headers: a browser's EventSource. Each reads the events of one turn for a minute.
+
+Owns the table `stream_tokens`, which has the hash of a token. Times are the database's.
+
+Identifies a caller by a credential. Knows nothing of HTTP.
+
+An Authenticator for each setting of AUTH: `Anonymous` here, API keys and the tokens of an identity provider beside it.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Protocol
+
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.engine import Database
+from segue.db.models import api_keys, stream_tokens
+from segue.db.rows import readable, reader
+from segue.domain.doc import doc
+from segue.domain.errors import AppError, NotFound, Unreadable
+from segue.domain.identity import LOCAL_USER, SCOPES, Identity
+from segue.domain.ids import new_id
+
+LASTS = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamToken:
+    """Opens one turn's events without a key."""
+
+    token: Annotated[str, doc("For `?token=` of this turn's events.")]
+    expires_at: Annotated[datetime, doc("After it no stream can be opened with it.")]
+
+
+async def create_token(connection: AsyncConnection, owner: str, turn_id: str) -> StreamToken:
+    """Also deletes those that have expired. `owner` has to be that of the turn."""
+    await connection.execute(delete(stream_tokens).where(stream_tokens.c.expires_at < func.now()))
+    token = f"stream_{secrets.token_hex(32)}"
+    made = insert(stream_tokens).values(
+        digest=_digest(token), owner=owner, turn_id=turn_id, expires_at=func.now() + LASTS
+    )
+    return StreamToken(token, (await connection.execute(made.returning(stream_tokens.c.expires_at))).scalar_one())
+
+
+async def user_of_token(connection: AsyncConnection, token: str, turn_id: str) -> str | None:
+    """Returns None for a token that is unknown, has expired or is for another turn."""
+    valid = select(stream_tokens.c.owner).where(
+        stream_tokens.c.digest == _digest(token),
+        stream_tokens.c.turn_id == turn_id,
+        stream_tokens.c.expires_at > func.now(),
+    )
+    return (await connection.execute(valid)).scalar_one_or_none()
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()  # 256 random bits need no slow hash
+
+
+class Unauthorized(AppError):
+    """The client always gets the same text; `reason` is only for the log."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "unauthorized",
+            status=401,
+            title="Not authenticated",
+            detail="Send a valid key or token as `Authorization: Bearer …` or as `X-API-Key: …`.",
+        )
+        self.reason = reason
+
+
+class Authenticator(Protocol):
+    async def identify(self, credential: str | None) -> Identity:
+        """Raises Unauthorized, or AppError with status 503 if the caller cannot be identified at the moment."""
+
+
+class Anonymous:
+    """AUTH=none: every caller is the one local user, with all scopes but that of speaking for others."""
+
+    async def identify(self, _credential: str | None) -> Identity:
+        return Identity(LOCAL_USER, frozenset(SCOPES) - {"act_as"}, is_everybody=True)
+
+
+CHECK_EVERY_S = 1.0
+MARK_USED_EVERY = timedelta(minutes=1)
+MAX_CACHED = 10_000
+
+_KEY = re.compile(r"segue_([0-9a-hjkmnp-tv-z]{26})_([0-9a-f]{64})")
+_NO_DIGEST = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """The row of a key: its digest, not the key. One that `is_unreadable` is refused: what it may do is not known."""
+
+    id: str
+    owner: str
+    name: str | None
+    scopes: list[str]
+    digest: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    expires_at: datetime | None
+    groups: list[str]
+    is_unreadable: bool = False
+
+    def works(self, now: datetime) -> bool:
+        is_over = self.expires_at is not None and self.expires_at <= now
+        return self.revoked_at is None and not is_over and not self.is_unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """`secret` is the key itself, which is not stored and cannot be shown again."""
+
+    key: ApiKey
+    secret: str = field(repr=False)
+
+
+async def create_key(
+    connection: AsyncConnection,
+    owner: str,
+    *,
+    scopes: Iterable[str],
+    name: str | None,
+    now: datetime,
+    expires_at: datetime | None = None,
+    groups: Iterable[str] = (),
+) -> NewKey:
+    key_id, secret = new_id("key", now), secrets.token_hex(32)
+    made = await connection.execute(
+        insert(api_keys)
+        .values(
+            id=key_id,
+            owner=owner,
+            name=name,
+            scopes=sorted(set(scopes)),
+            groups=sorted(set(groups)),
+            digest=_digest(secret),
+            created_at=func.now(),
+            expires_at=expires_at,
+        )
+        .returning(*api_keys.c)
+    )
+    return NewKey(_api_key(made.one()), f"segue_{key_id.removeprefix('key_')}_{secret}")
+
+
+async def list_keys(
+    connection: AsyncConnection, owner: str | None, *, after: str | None = None, limit: int | None = None
+) -> list[ApiKey]:
+    """In the order of their ids, those after one; the keys of all owners if none is given."""
+    statement = select(api_keys).order_by(api_keys.c.id).limit(limit)
+    if owner is not None:
+        statement = statement.where(api_keys.c.owner == owner)
+    if after is not None:
+        statement = statement.where(api_keys.c.id > after)
+    return [_api_key(row) for row in await connection.execute(statement)]
+
+
+async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
+    """Raises NotFound for a key that does not work any more, Unreadable if what it may do is not known."""
+    found = await connection.execute(_VALID.with_for_update(), {"key_id": key_id})
+    row = found.one_or_none()
+    if row is None:
+        raise NotFound("key")
+    key = _api_key(row)
+    if key.is_unreadable:
+        raise Unreadable("key")
+    return key
+
+
+async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timedelta, now: datetime) -> NewKey:
+    """Returns a key of the user, scopes, groups, name and term of one that is locked, which ends after the overlap."""
+    ends = func.least(api_keys.c.expires_at, func.now() + overlap)
+    await connection.execute(update(api_keys).where(api_keys.c.id == old.id).values(expires_at=ends))
+    expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)
+    return await create_key(
+        connection, old.owner, scopes=old.scopes, groups=old.groups, name=old.name, now=now, expires_at=expires_at
+    )
+
+
+async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
+    """Raises NotFound for an unknown key and for one that was revoked before."""
+    revoked = await connection.execute(
+        update(api_keys)
+        .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+        .values(revoked_at=func.now())
+        .returning(*api_keys.c)
+    )
+    row = revoked.one_or_none()
+    if row is None:
+        raise NotFound("key")
+    return _api_key(row)
+
+
+class ApiKeys:
+    """The Authenticator for API keys."""
+
+    def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
+        self._database = database
+        self._clock = clock
+        self._cached: dict[str, tuple[float, ApiKey]] = {}
+
+    async def identify(self, credential: str | None) -> Identity:
+        parts = _KEY.fullmatch(credential) if credential else None
+        if parts is None:
+            raise Unauthorized("no_key" if credential is None else "not_a_key")
+        key = await self._find(f"key_{parts[1]}")
+        is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, _digest(parts[2]))
+        if key is None or not is_right or not key.works(self._clock()):
+            raise Unauthorized("wrong_key")
+        await self._mark_used(key)
+        return Identity(key.owner, frozenset(key.scopes), groups=frozenset(key.groups))
+
+    def forget(self, key_id: str) -> None:
+        """Reads the row anew when the key comes next."""
+        self._cached.pop(key_id, None)
+
+    async def _find(self, key_id: str) -> ApiKey | None:
+        read_at, key = self._cached.get(key_id, (float("-inf"), None))
+        if time.monotonic() - read_at < CHECK_EVERY_S:
+            return key
+        async with self._database.read_only() as connection:
+            row = (await connection.execute(_VALID, {"key_id": key_id})).one_or_none()
+        self._cached.pop(key_id, None)
+        if row is None:
+            return None
+        if len(self._cached) >= MAX_CACHED:
+            del self._cached[next(iter(self._cached))]
+        return self._cache(row)
+
+    def _cache(self, row: Row[Any]) -> ApiKey:
+        key = _api_key(row)
+        self._cached[key.id] = time.monotonic(), key
+        return key
+
+    async def _mark_used(self, key: ApiKey) -> None:
+        now = self._clock()
+        if key.last_used_at is not None and now - key.last_used_at < MARK_USED_EVERY:
+            return
+        async with self._database.autocommit() as connection:
+            row = (await connection.execute(_USED, {"key_id": key.id, "used_at": now})).one_or_none()
+        if row is not None:
+            self._cache(row)
+
+
+_read_words = reader(list[str])
+
+
+def _api_key(row: Row[Any]) -> ApiKey:
+    columns = {column.name: getattr(row, column.name) for column in api_keys.c}
+    read = {name: readable(_read_words, columns[name], "api_keys", row.id) for name in ("scopes", "groups")}
+    known = {name: words or [] for name, words in read.items()}
+    return ApiKey(**{**columns, **known}, is_unreadable=None in read.values())
+
+
+_IS_VALID: tuple[ColumnElement[bool], ...] = (
+    api_keys.c.id == bindparam("key_id"),
+    api_keys.c.revoked_at.is_(None),
+    or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > func.now()),
+)
+_VALID = select(api_keys).where(*_IS_VALID)
+_USED = update(api_keys).where(*_IS_VALID).values(last_used_at=bindparam("used_at")).returning(*api_keys.c)

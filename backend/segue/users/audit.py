@@ -1,0 +1,111 @@
+"""What operators did: who, when, to what. Owns the table `audit`, from which no user and no session is erased.
+
+Secrets are removed from what an operator wrote; nothing that a user said comes here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, get_args
+
+from sqlalchemy import delete, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import audit
+from segue.db.rows import readable, reader
+from segue.domain.doc import doc
+from segue.domain.identity import Operator
+from segue.domain.redaction import without_secret_texts
+
+AuditedAction = Literal[
+    "cancel_turn",
+    "set_tool_state",
+    "reset_tool_states",
+    "read_session",
+    "reload_agents",
+    "retry_webhooks",
+    "reconnect_mcp_server",
+    "create_key",
+    "rotate_key",
+    "revoke_key",
+    "set_user_limits",
+    "adopt_user",
+    "export_user",
+    "erase_user",
+    "back_up",
+    "restore",
+]
+BATCH: Final = 500
+CLI: Final = Operator("cli")  # who acts at the command line
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What an operator did."""
+
+    seq: Annotated[int, doc("Grows with every act.")]
+    at: Annotated[datetime, doc("When.")]
+    actor: Annotated[str, doc("The operator.")]
+    action: Annotated[AuditedAction | Literal["unknown"], doc("What was done; `unknown` if a newer release knows it.")]
+    session_id: Annotated[str | None, doc("The session it was done to.")]
+    turn_id: Annotated[str | None, doc("The turn it was done to.")]
+    tool: Annotated[str | None, doc("The tool it was done to.")]
+    details: Annotated[dict[str, Any], doc("What the operator asked for, without secrets.")]
+    request_id: Annotated[str | None, doc("The request, as in the log.")]
+
+
+async def record_act(
+    connection: AsyncConnection,
+    operator: Operator,
+    action: AuditedAction,
+    *,
+    session_id: str | None = None,
+    turn_id: str | None = None,
+    tool: str | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Belongs into the transaction of what is done, or before it."""
+    given = {name: value for name, value in (details or {}).items() if value is not None}
+    await connection.execute(
+        insert(audit).values(
+            at=func.now(),
+            actor=operator.user,
+            action=action,
+            session_id=session_id,
+            turn_id=turn_id,
+            tool=tool,
+            details=without_secret_texts(given),
+            request_id=operator.request_id,
+        )
+    )
+
+
+async def list_acts(
+    connection: AsyncConnection, *, action: AuditedAction | None, actor: str | None, before: int | None, limit: int
+) -> list[Act]:
+    """Newest first."""
+    statement = select(audit).order_by(audit.c.seq.desc()).limit(limit)
+    if action is not None:
+        statement = statement.where(audit.c.action == action)
+    if actor is not None:
+        statement = statement.where(audit.c.actor == actor)
+    if before is not None:
+        statement = statement.where(audit.c.seq < before)
+    rows = (await connection.execute(statement)).mappings()
+    return [_act(dict(row)) for row in rows]
+
+
+async def drop_old_acts(connection: AsyncConnection, *, before: datetime) -> int:
+    """Deletes those of the BATCH oldest acts that are from before then, and returns how many."""
+    oldest = select(audit.c.seq).order_by(audit.c.seq).limit(BATCH).with_for_update(skip_locked=True).cte("oldest")
+    old = audit.c.seq.in_(select(oldest.c.seq)), audit.c.at < before
+    return (await connection.execute(delete(audit).where(*old))).rowcount
+
+
+_read_details = reader(dict[str, Any])
+
+
+def _act(row: dict[str, Any]) -> Act:
+    known = row["action"] if row["action"] in get_args(AuditedAction) else "unknown"
+    details = readable(_read_details, row["details"], "audit", str(row["seq"]))
+    return Act(**{**row, "action": known, "details": details or {}})

@@ -1,0 +1,275 @@
+"""AUTH=jwt: checks a token of the identity provider and reads the caller from it.
+
+The key decides which algorithms are accepted, never the token: a public key must not serve as an HMAC secret.
+
+JWT_JWKS_URL: the public keys of the identity provider, cached, and fetched again in the background.
+
+While the provider is slow or down, tokens are still checked against keys read within the last hour, without a wait.
+PyJWT's own client fetches under a lock, and every request would wait for a slow provider.
+
+The users of a gateway, as it names them in a signed token: that of Open WebUI. Knows nothing of HTTP.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import httpx2
+import jwt
+import orjson
+import structlog
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from segue.domain.errors import AppError
+from segue.domain.identity import Identity, is_user
+from segue.net.http_client import BodyTooLarge, answer_of
+from segue.users.api_keys import Unauthorized
+
+LEEWAY_S = 30  # by which the clocks of the provider and of this machine may differ
+MAX_TOKEN_CHARS = 8192
+MIN_RSA_BITS, MAX_RSA_BITS = 2048, 16_384
+_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_SECRETS = {"HS256": 32, "HS384": 48, "HS512": 64}  # bytes a secret needs, RFC 7518 section 3.2
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationKey:
+    """A public key or a shared secret, and the only algorithms it may be used with."""
+
+    key: Any
+    algorithms: tuple[str, ...]
+
+
+class KeySource(Protocol):
+    async def find(self, key_id: str | None) -> VerificationKey | None:
+        """The key that a token names; None if there is no such key."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneKey:
+    """JWT_KEY: one key for all tokens; the key id in a token is ignored."""
+
+    key: VerificationKey
+
+    async def find(self, _key_id: str | None) -> VerificationKey:
+        return self.key
+
+
+class Tokens:
+    """The Authenticator for tokens: `sub` is the user, the scopes are the words of `scope` and `scp`, the groups are in
+    the claim `groups`, as a list or one name. A token without an expiry is refused.
+    """
+
+    def __init__(self, keys: KeySource, *, issuer: str, audience: str, groups: str = "groups") -> None:
+        self._keys = keys
+        self._issuer = issuer
+        self._audience = audience
+        self._groups = groups
+        self._jwt = jwt.PyJWT({"require": ["exp", "sub"], "enforce_minimum_key_length": True})
+
+    async def identify(self, credential: str | None) -> Identity:
+        if credential is None or len(credential) > MAX_TOKEN_CHARS:
+            raise Unauthorized("no_token" if credential is None else "token_too_long")
+        try:
+            key = await self._keys.find(jwt.get_unverified_header(credential).get("kid"))
+            if key is None:
+                raise Unauthorized("unknown_key_id")
+            claims = self._jwt.decode(
+                credential,
+                key.key,
+                algorithms=key.algorithms,
+                issuer=self._issuer,
+                audience=self._audience,
+                leeway=LEEWAY_S,
+            )
+        except jwt.PyJWTError as error:
+            raise Unauthorized(type(error).__name__) from error
+        if not is_user(claims["sub"]):
+            raise Unauthorized("unusable_sub")
+        told = claims.get(self._groups)
+        groups = frozenset(name for name in (told if isinstance(told, list) else [told]) if isinstance(name, str))
+        return Identity(claims["sub"], _scopes(claims), groups=groups)
+
+
+def verification_key(text: str) -> VerificationKey:
+    """Reads JWT_KEY: a public key in PEM, also with its line ends written as `\\n`, or else a shared secret.
+
+    Raises AppError `jwt_key_unusable`.
+    """
+    text = text.replace("\\n", "\n").strip()
+    if not text.startswith("-----BEGIN"):
+        algorithms = tuple(name for name, needed in _SECRETS.items() if len(text.encode()) >= needed)
+        if not algorithms:
+            raise _unusable(f"is neither a public key in PEM nor a secret of at least {_SECRETS['HS256']} bytes")
+        return VerificationKey(text, algorithms)
+    try:
+        public = load_pem_public_key(text.encode())
+    except ValueError as error:
+        raise _unusable("is not a public key in PEM (`-----BEGIN PUBLIC KEY-----`)") from error
+    algorithms = public_algorithms(public)
+    if not algorithms:
+        raise _unusable(
+            f"is no RSA key of {MIN_RSA_BITS} to {MAX_RSA_BITS} bits, EC key on a NIST curve or Ed25519 key"
+        )
+    return VerificationKey(public, algorithms)
+
+
+def public_algorithms(public: object) -> tuple[str, ...]:
+    """The algorithms that a public key can verify safely; empty if it is not a public key or is too weak."""
+    match public:
+        case RSAPublicKey() if MIN_RSA_BITS <= public.key_size <= MAX_RSA_BITS:
+            return ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+        case EllipticCurvePublicKey() if public.curve.name in _CURVES:
+            return (_CURVES[public.curve.name],)
+        case Ed25519PublicKey():
+            return ("EdDSA",)
+        case _:
+            return ()
+
+
+def _unusable(what: str) -> AppError:
+    return AppError("jwt_key_unusable", status=503, title="JWT_KEY cannot be used", detail=f"JWT_KEY {what}.")
+
+
+def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
+    words: set[str] = set()
+    for claim in (claims.get("scope"), claims.get("scp")):
+        match claim:
+            case str():
+                words.update(claim.split())
+            case list():
+                words.update(word for word in claim if isinstance(word, str))
+    return frozenset(words)
+
+
+FRESH_S = 300.0
+TRUSTED_S = 3600.0  # a withdrawn key is accepted no longer than this if the provider is down
+FETCH_EVERY_S = 10.0  # at most: a token with an invented key id causes a fetch
+RETRY_S = 1.0
+FETCH_TIMEOUT_S = 5.0
+MAX_BYTES = 200_000
+MAX_KEYS = 100
+
+log = structlog.get_logger()
+
+
+# PyJWT's PyJWKClient fetches synchronously under a lock: once its cache is old, every request waits for the provider.
+class KeySet:
+    """A KeySource that fetches while it is entered. `clock` returns seconds."""
+
+    def __init__(self, url: str, client: httpx2.AsyncClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._client = client
+        self._clock = clock
+        self._keys: dict[str | None, VerificationKey] = {}
+        self._read_at = self._next_at = float("-inf")
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._fetching
+
+    async def find(self, key_id: str | None) -> VerificationKey | None:
+        """Raises AppError `identity_unavailable` if no keys are cached that may be trusted and none can be fetched."""
+        key, age = self._choose(key_id), self._age()
+        if key is not None and age < FRESH_S:
+            return key
+        fetching = self._fetch()
+        if key is None or age >= TRUSTED_S:
+            if fetching is not None:
+                await asyncio.shield(fetching)
+            if self._age() >= TRUSTED_S:
+                raise AppError(
+                    "identity_unavailable",
+                    status=503,
+                    title="The identity provider cannot be reached",
+                    detail="Whose token this is cannot be found out now. Try again in a moment.",
+                    retryable=True,
+                    extra={"retry_after_s": 2},
+                )
+            key = self._choose(key_id)
+        return key
+
+    def _choose(self, key_id: str | None) -> VerificationKey | None:
+        if key_id is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(key_id)
+
+    def _age(self) -> float:
+        return self._clock() - self._read_at
+
+    def _fetch(self) -> asyncio.Task[None] | None:
+        """The fetch that is running or starts now; None if the last one was less than FETCH_EVERY_S ago."""
+        if self._fetching is None and self._clock() >= self._next_at:
+            self._fetching = asyncio.create_task(self._fetch_keys(), name="the keys of the identity provider")
+        return self._fetching
+
+    async def _fetch_keys(self) -> None:
+        pause = RETRY_S
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                request = self._client.build_request("GET", self._url)
+                response = await answer_of(self._client, request, max_bytes=MAX_BYTES)
+            self._keys = _usable(orjson.loads(response.raise_for_status().content))
+            self._read_at = self._clock()
+            pause = FETCH_EVERY_S
+        except (httpx2.HTTPError, BodyTooLarge, TimeoutError, orjson.JSONDecodeError) as error:
+            log.warning("jwks_unreachable", error=type(error).__name__)
+        finally:
+            self._next_at = self._clock() + pause
+            self._fetching = None
+
+
+def _usable(document: Any) -> dict[str | None, VerificationKey]:
+    """The public signing keys by their ids; skips shared secrets and keys that are too weak."""
+    keys: dict[str | None, VerificationKey] = {}
+    listed = document.get("keys") if isinstance(document, dict) else None
+    for entry in listed[:MAX_KEYS] if isinstance(listed, list) else []:
+        key = _verification_key(entry) if isinstance(entry, dict) else None
+        if key is not None and isinstance(key_id := entry.get("kid"), str | None):
+            keys[key_id] = key
+    if not keys:
+        log.warning("jwks_without_keys")
+    return keys
+
+
+def _verification_key(entry: dict[str, Any]) -> VerificationKey | None:
+    if entry.get("use", "sig") != "sig":
+        return None
+    try:
+        public = jwt.PyJWK(entry).key
+    except (jwt.PyJWTError, ValueError, TypeError):
+        return None
+    algorithms = tuple(name for name in public_algorithms(public) if name == entry.get("alg", name))
+    return VerificationKey(public, algorithms) if algorithms else None
+
+
+ISSUER = "open-webui"
+
+_JWT = jwt.PyJWT({"require": ["exp", "sub"], "enforce_minimum_key_length": True})
+
+
+def user_of_token(token: str, *, secret: str) -> str:
+    """`secret` is shared with the gateway. Raises Unauthorized for a token that is not signed with it, or is out of
+    date.
+    """
+    if len(token) > MAX_TOKEN_CHARS:
+        raise Unauthorized("token_too_long")
+    try:
+        claims = _JWT.decode(token, secret, algorithms=["HS256"], issuer=ISSUER, leeway=LEEWAY_S)
+    except jwt.PyJWTError as error:
+        raise Unauthorized(type(error).__name__) from error
+    if not is_user(claims["sub"]):
+        raise Unauthorized("unusable_sub")
+    return str(claims["sub"])

@@ -1,0 +1,291 @@
+"""The rows of what model calls took, and of what calls that run may still take.
+
+A row of `usage` is what an owner's session took of one model on one day. With the session its id goes and the numbers
+stay. A reservation counts while its turn is open and under its epoch, or until its time is up: so that of a process
+that died ends with its turn, and none is ever subtracted twice. Days are UTC.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Final, Literal
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Date,
+    Float,
+    Integer,
+    Interval,
+    Numeric,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    column,
+    delete,
+    func,
+    literal,
+    literal_column,
+    not_,
+    or_,
+    select,
+)
+from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage
+from segue.domain.doc import doc
+from segue.domain.identity import Charge
+
+Group = Literal["day", "model", "session", "user"]
+ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
+
+_COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+BATCH: Final = 500
+_BOOKED = (*_COUNTS, "unpriced_calls")
+_TOTALS = ("key", *_COUNTS[1:], "estimated", "cost", "cost_complete")
+
+
+def _finite(cost: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Returns null for NaN and infinity: one such row would make every sum useless."""
+    return case((cost < literal_column("'Infinity'::numeric"), cost))
+
+
+_COST = _finite(usage.c.cost)
+IS_COMPLETE: Final = func.bool_and(_COST.is_not(None) & (usage.c.unpriced_calls == 0))  # of a sum of costs
+_OWNER = bindparam("charged_owner", type_=Text)
+_KEYS: dict[Group, ColumnElement[str]] = {
+    "day": func.to_char(usage.c.day, "YYYY-MM-DD"),
+    "model": usage.c.model,
+    "session": func.coalesce(usage.c.session_id, ""),
+    "user": usage.c.owner,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """`holder` is a turn's id, or any name. It counts for `lasts_s` seconds even if no such turn is open."""
+
+    owner: str
+    holder: str
+    epoch: int
+    day: date
+    tokens: int
+    cost: Decimal
+    lasts_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an owner, or all, spent on a day, and the cost that other calls of theirs hold. `reserved`: if it fitted."""
+
+    reserved: bool
+    tokens: int
+    cost: Decimal
+    held_cost: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """What was used in a group."""
+
+    key: Annotated[str | None, doc("The day, model, session or user; null for deleted sessions.")]
+    llm_calls: Annotated[int, doc("Calls of a model.")]
+    input_tokens: Annotated[int, doc("Tokens sent.")]
+    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")]
+    output_tokens: Annotated[int, doc("Tokens received.")]
+    reasoning_tokens: Annotated[int, doc("Those of the output that were thought, not said.")]
+    estimated: Annotated[bool, doc("Whether some of them are estimated.")]
+    cost: Annotated[float | None, doc("In dollars, of the calls that have a price; null if none has.")]
+    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")]
+
+
+def booking(session_id: ColumnElement[Any], *conditions: ColumnElement[bool]) -> Insert:
+    """Returns the statement that adds the charges of `charged` to an owner's rows, if the conditions hold."""
+    counted = [column(name, BigInteger) for name in _BOOKED]
+    columns: list[ColumnElement[Any]] = [column("day", Date), column("model", Text), *counted]
+    given = (
+        func.jsonb_to_recordset(bindparam("charges", type_=JSONB))
+        .table_valued(*columns, column("estimated", Boolean), column("cost", Numeric))
+        .render_derived("given", with_types=True)
+    )
+    names = ["day", "model", *_BOOKED, "estimated", "cost"]
+    rows = select(_OWNER, session_id, *(given.c[name] for name in names)).where(*conditions)
+    made = insert(usage).from_select(["owner", "session_id", *names], rows)
+    unpriced = case((usage.c.cost.is_(None), usage.c.calls), else_=usage.c.unpriced_calls)  # an older release's too
+    before: dict[str, ColumnElement[Any]] = {**usage.c, "unpriced_calls": unpriced}
+    added = {name: before[name] + made.excluded[name] for name in _BOOKED}
+    cost = func.coalesce(usage.c.cost + made.excluded.cost, usage.c.cost, made.excluded.cost)
+    return made.on_conflict_do_update(
+        index_elements=[usage.c.session_id, usage.c.day, usage.c.model],
+        index_where=usage.c.session_id.is_not(None),
+        set_={**added, "cost": cost, "estimated": usage.c.estimated | made.excluded.estimated},
+    )
+
+
+def charged(owner: str, charges: ChargesByDay) -> dict[str, Any]:
+    """Returns the parameters of a statement that has a `booking` in it."""
+    rows = [
+        {
+            "day": day.isoformat(),
+            "model": model,
+            **{name: getattr(charge, name) for name in _COUNTS},
+            "unpriced_calls": charge.calls if charge.cost is None else 0,
+            "estimated": charge.estimated,
+            "cost": None if charge.cost is None else str(charge.cost),
+        }
+        for (day, model), charge in charges.items()
+    ]
+    return {"charged_owner": owner, "charges": rows}
+
+
+def _book() -> Select[Any]:
+    # The lock keeps the session until the commit, so that erasing its owner finds the row.
+    kept = select(sessions.c.id).where(sessions.c.id == bindparam("charged_session"))
+    session = kept.with_for_update(read=True, key_share=True).cte("kept")
+    is_known = or_(  # an erased user stays erased
+        select(sessions.c.id).where(sessions.c.owner == _OWNER).exists(),
+        select(reservations.c.holder).where(reservations.c.owner == _OWNER).exists(),
+    )
+    booked = booking(select(session.c.id).scalar_subquery(), is_known).cte("booked")
+    settled = (reservations.c.holder == bindparam("held_by"), reservations.c.epoch <= bindparam("under", type_=Integer))
+    released = delete(reservations).where(*settled).cte("released")
+    return select(literal(1)).add_cte(booked, released)
+
+
+_BOOK = _book()
+
+
+async def book(
+    connection: AsyncConnection, owner: str, session_id: str, charges: ChargesByDay, *, holder: str, epoch: int
+) -> None:
+    """Stores what was used, and releases what its holder had reserved under this epoch or one before."""
+    values = {"charged_session": session_id, "held_by": holder, "under": epoch, **charged(owner, charges)}
+    await connection.execute(_BOOK, values)
+
+
+async def release(connection: AsyncConnection, holder: str) -> None:
+    await connection.execute(delete(reservations).where(reservations.c.holder == holder))
+
+
+def _standing(*owner: ColumnElement[str]) -> tuple[Select[Any], ColumnElement[bool]]:
+    """Returns what was spent and is held on a day, by the owner or by all, and whether what is wanted fits."""
+    tokens, cost = bindparam("more_tokens", type_=BigInteger), bindparam("more_cost", type_=Numeric)
+    cap, cost_cap = bindparam("token_cap", type_=BigInteger), bindparam("cost_cap", type_=Numeric)
+    spent = _sums(usage.c.input_tokens + usage.c.output_tokens, _COST).where(usage.c.day == _DAY)
+    held = _sums(reservations.c.tokens, _finite(reservations.c.cost))
+    held = held.where(reservations.c.holder != _HOLDER, reservations.c.day == _DAY, _STILL_HELD)
+    spent_rows = spent.where(*(usage.c.owner == one for one in owner)).cte("spent")
+    held_rows = held.where(*(reservations.c.owner == one for one in owner)).cte("held")
+    fits = and_(
+        or_(cap == 0, spent_rows.c.tokens + held_rows.c.tokens + tokens <= cap),
+        or_(cost_cap == 0, spent_rows.c.cost + held_rows.c.cost + cost <= cost_cap),
+    )
+    sums = select(spent_rows.c.tokens, spent_rows.c.cost, held_rows.c.cost.label("held_cost"))
+    return sums.select_from(spent_rows.join(held_rows, literal(True))), fits
+
+
+def _reserve() -> Select[Any]:
+    """To be run under the lock of `reserve`: it reads what other reservations have committed."""
+    owner = bindparam("of_owner", type_=Text)
+    standing, fits = _standing(owner)
+    others = reservations.c.owner == owner, reservations.c.holder != _HOLDER
+    before = (reservations.c.holder == _HOLDER) & (reservations.c.epoch < bindparam("at_epoch"))
+    over = delete(reservations).where(or_(before, and_(*others, not_(_STILL_HELD)))).cte("over")
+    row: dict[str, ColumnElement[Any]] = {
+        "holder": _HOLDER,
+        "epoch": bindparam("at_epoch", type_=Integer),
+        "owner": owner,
+        "day": _DAY,
+        "tokens": bindparam("more_tokens", type_=BigInteger),
+        "cost": bindparam("more_cost", type_=Numeric),
+        "until": func.now() + bindparam("lasts", type_=Interval),
+    }
+    made = insert(reservations).from_select([*row], standing.with_only_columns(*row.values()).where(fits))
+    changed = {name: made.excluded[name] for name in ("day", "tokens", "cost", "until")}
+    keys = [reservations.c.holder, reservations.c.epoch]
+    reserved = made.on_conflict_do_update(index_elements=keys, set_=changed).returning(reservations.c.holder)
+    return standing.add_columns(select(reserved.cte("reserved")).exists().label("reserved")).add_cte(over)
+
+
+def _sums(tokens: ColumnElement[int], cost: ColumnElement[Any]) -> Select[Any]:
+    return select(
+        func.coalesce(func.sum(tokens), 0).cast(BigInteger).label("tokens"),
+        func.coalesce(func.sum(cost), 0).label("cost"),
+    )
+
+
+_DAY, _HOLDER = bindparam("on_day", type_=Date), bindparam("by_holder", type_=Text)
+_IS_OPEN = (turns.c.id == reservations.c.holder) & turns.c.status.in_(OPEN_TURNS)
+_RUNS = select(turns.c.id).where(_IS_OPEN, turns.c.epoch <= reservations.c.epoch).exists()
+_STILL_HELD = or_(reservations.c.until > func.now(), _RUNS)
+_RESERVE = _reserve()
+_OF_ALL, _FITS = _standing()
+_FITS_ALL = _OF_ALL.add_columns(_FITS.label("reserved"))
+_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
+
+
+async def reserve(
+    connection: AsyncConnection, wanted: Reservation, *, token_cap: int, cost_cap: Decimal, of_all: bool = False
+) -> Standing:
+    """Reserves in place of what the holder has under this epoch or before, if the owner's day has room; 0 is no cap.
+
+    In a transaction, which holds the lock of the owner's reservations until its end. With `of_all` it reserves nothing:
+    it says whether the day of all owners together has room, and holds the lock of all.
+    """
+    await connection.execute(_LOCK, {"of_owner": "" if of_all else wanted.owner})
+    values = {
+        "of_owner": wanted.owner,
+        "on_day": wanted.day,
+        "by_holder": wanted.holder,
+        "at_epoch": wanted.epoch,
+        "more_tokens": wanted.tokens,
+        "more_cost": wanted.cost,
+        "lasts": timedelta(seconds=wanted.lasts_s),
+        "token_cap": token_cap,
+        "cost_cap": cost_cap,
+    }
+    return Standing(**(await connection.execute(_FITS_ALL if of_all else _RESERVE, values)).mappings().one())
+
+
+async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:
+    """Deletes at most BATCH rows of days before then, and returns how many."""
+    old = select(usage.c.id).where(usage.c.day < before).limit(BATCH).with_for_update(skip_locked=True).cte("old")
+    return (await connection.execute(delete(usage).where(usage.c.id.in_(select(old.c.id))))).rowcount
+
+
+async def list_usage(
+    connection: AsyncConnection,
+    owner: str | None,
+    *,
+    first: date,
+    last: date,
+    group: Group,
+    after: str | None,
+    limit: int,
+) -> list[UsageTotal]:
+    """Returns what was used from the first to the last day, by ascending key; of all owners without one."""
+    key = _KEYS[group]
+    statement = (
+        select(
+            func.nullif(key, "").label("key"),
+            *(func.sum(usage.c[name]).cast(BigInteger).label(name) for name in _COUNTS),
+            func.bool_or(usage.c.estimated).label("estimated"),
+            func.sum(_COST).cast(Float).label("cost"),
+            IS_COMPLETE.label("cost_complete"),
+        )
+        .where(usage.c.day.between(first, last))
+        .group_by(key)
+        .order_by(key)
+        .limit(limit)
+    )
+    if owner is not None:
+        statement = statement.where(usage.c.owner == owner)
+    if after is not None:
+        statement = statement.where(key > after)
+    rows = (await connection.execute(statement)).mappings()
+    return [UsageTotal(llm_calls=row["calls"], **{name: row[name] for name in _TOTALS}) for row in rows]

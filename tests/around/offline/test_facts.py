@@ -1,0 +1,54 @@
+"""The offline model keeps what people say of themselves, in their own sentences, and can say it again."""
+
+import orjson
+import pytest
+
+from segue.around.offline.fill_arguments import extract_facts
+from segue.config import Settings
+from tests.support.facts import all_taken_in, known
+from tests.support.service import running
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence", "question"),
+    [
+        ("My name is Bob. What time is it?", "My name is Bob.", "What am I called?"),
+        ("Mi chiamo Anna e vivo a Roma", "Mi chiamo Anna e vivo a Roma", "Come mi chiamo?"),
+        ("我叫小明，住在罗马。", "我叫小明，住在罗马。", "我叫什么？"),
+        ("اسمي سارة وأعيش في روما", "اسمي سارة وأعيش في روما", "ما اسمي؟"),
+    ],
+)
+async def test_it_notes_a_sentence_and_gives_it_back(
+    settings: Settings, message: str, sentence: str, question: str
+) -> None:
+    async with running(settings.model_copy(update={"openai_base_url": None})) as client:
+        await client.chat(await client.new_session(), message)
+        await all_taken_in(settings)
+        assert await known(client) == [sentence]
+        answer = await client.chat(await client.new_session(), question)
+    assert sentence in answer["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("message", "noted"),
+    [
+        ("call my wife", []),
+        ("scrivi a mia moglie che arrivo tardi", []),
+        ("给我妻子发邮件", []),
+        ("أرسل رسالة إلى زوجتي", []),
+        ("my name is Bob, find my mails", ["my name is Bob"]),
+        ("Lavoro alla Lumen e mi piace leggere", ["Lavoro alla Lumen e mi piace leggere"]),
+    ],
+)
+def test_what_the_user_wants_done_is_no_fact(message: str, noted: list[str]) -> None:
+    facts = orjson.loads(extract_facts(orjson.dumps({"user_said": message, "known": []}).decode()))["facts"]
+    assert [fact["content"] for fact in facts] == noted
+
+
+async def test_it_replaces_what_was_corrected(settings: Settings) -> None:
+    async with running(settings.model_copy(update={"openai_base_url": None})) as client:
+        session = await client.new_session()
+        for message in ("Vivo a Roma con due gatti", "Mi piace il tè", "Non vivo più a Roma, sono di Torino adesso"):
+            await client.chat(session, message)
+            await all_taken_in(settings)
+        assert await known(client) == ["Non vivo più a Roma, sono di Torino adesso", "Mi piace il tè"]

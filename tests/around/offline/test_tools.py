@@ -1,0 +1,304 @@
+"""Which tool the offline model takes, by the words of its name and description, and with what arguments."""
+
+from typing import Any
+
+import orjson
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from segue.agent import prompts
+from segue.around.offline.offline_model import draft_plan
+from segue.around.offline.replies import answer
+from segue.around.offline.vocabulary import OfferedTool, offered_tool
+
+
+def tool(name: str, description: str, *required: str, **properties: dict[str, Any]) -> OfferedTool:
+    given = {argument: {"type": "string"} for argument in required} | properties
+    schema = {"type": "object", "properties": given, "required": list(required)}
+    return offered_tool({"name": name, "description": description, "parameters": schema})
+
+
+Steps = list[tuple[str | None, dict[str, Any]]]
+
+TEXT = {"type": "string"}
+SEARCH_EMAILS = tool("mcp_search_emails", "Search the inbox by sender, subject and text.", query=TEXT)
+GET_EMAIL = tool("mcp_get_email", "Read one mail of the inbox in full.", "email_id")
+DELETE_EMAIL = tool("mcp_delete_email", "Delete one mail of the inbox.", "email_id")
+SEND_EMAIL = tool("mcp_send_email", "Send a mail.", "to", "subject", "body")
+TIME = tool("current_time", "The current date, time and weekday.")
+WEB_SEARCH = tool("web_search", "Search the public web.", "query")
+WEB_FETCH = tool("web_fetch", "Open a public web page by its address.", "url")
+# The tools of a server that the offline model has no words for.
+SHOP = [
+    tool("mcp_list_orders", "List the orders.", status={"type": "string", "enum": ["open", "shipped"]}),
+    tool("mcp_get_order", "Show one order with its lines.", "order_id"),
+    tool("mcp_cancel_order", "Cancel an order.", "order_id"),
+    tool("get_weather", "Tell the weather in a city.", "city"),
+    tool("convert", "Convert an amount into another currency.", "currency", "amount", amount={"type": "number"}),
+    tool("create_note", "Create a note.", "text"),
+    tool("files.readFile", "Read a file of the project.", "path"),
+    tool("createEvent", "Create a calendar event.", "title", "description"),
+    tool("stock_level", "How much of a product is in the warehouse.", "product"),
+]
+MAIL = [SEARCH_EMAILS, GET_EMAIL, DELETE_EMAIL, SEND_EMAIL]
+TOOLS = [*MAIL, *SHOP, TIME, WEB_SEARCH, WEB_FETCH]
+
+
+def reply(*said: str | tuple[str, dict[str, Any], str], note: str = "", tools: list[OfferedTool] = TOOLS) -> AIMessage:
+    """What the offline model answers after what the user and it said in turn, and calls with their results."""
+    messages: list[BaseMessage] = [SystemMessage(prompts.SYSTEM)]
+    users_turn = True
+    for each in said:
+        if isinstance(each, tuple):
+            name, args, result = each
+            messages.append(AIMessage("", tool_calls=[{"name": name, "args": args, "id": "1", "type": "tool_call"}]))
+            messages.append(ToolMessage(result, tool_call_id="1"))
+        else:
+            messages.append(HumanMessage(each) if users_turn else AIMessage(each))
+            users_turn = not users_turn
+    return answer(prompts.with_note(messages, note) if note else messages, tools)
+
+
+def called(message: AIMessage) -> list[tuple[str, dict[str, Any]]]:
+    return [(call["name"], call["args"]) for call in message.tool_calls]
+
+
+@pytest.mark.parametrize(
+    ("message", "name", "args"),
+    [
+        ("show me the open orders", "mcp_list_orders", {"status": "open"}),
+        ("mostrami gli ordini", "mcp_list_orders", {}),
+        ("查看订单", "mcp_list_orders", {}),
+        ("اعرض الطلبات", "mcp_list_orders", {}),
+        ("use mcp_list_orders", "mcp_list_orders", {}),
+        ("usa list_orders con status=shipped", "mcp_list_orders", {"status": "shipped"}),
+        ("调用 mcp_list_orders", "mcp_list_orders", {}),
+        ("read order ord-1042", "mcp_get_order", {"order_id": "ord-1042"}),
+        ("annulla l'ordine ord-1042", "mcp_cancel_order", {"order_id": "ord-1042"}),
+        ("取消订单 ord-1042", "mcp_cancel_order", {"order_id": "ord-1042"}),
+        ("ألغ الطلب ord-1042", "mcp_cancel_order", {"order_id": "ord-1042"}),
+        ("what is the weather in Oslo?", "get_weather", {"city": "Oslo"}),
+        ("che tempo fa a Trieste?", "get_weather", {"city": "Trieste"}),
+        ("convert 50 to currency: USD", "convert", {"currency": "USD", "amount": 50}),
+        ('crea una nota: "comprare il latte"', "create_note", {"text": "comprare il latte"}),
+        ("Leggi main.py", "files.readFile", {"path": "main.py"}),
+        ("read the file src/main.py please", "files.readFile", {"path": "src/main.py"}),
+        ("how many lamps do we have in the warehouse?", "stock_level", {"product": "lamps"}),
+        ("quante lampade abbiamo in magazzino?", "stock_level", {"product": "lampade"}),
+        ("search the web for news on Mars", "web_search", {"query": "news Mars"}),
+        ("cerca sul web notizie su Marte", "web_search", {"query": "notizie Marte"}),
+        ("find the mails from Rossi", "mcp_search_emails", {"query": "Rossi"}),
+        ("delete the mail from Rossi", "mcp_search_emails", {"query": "Rossi"}),
+        ("delete the mail eml-30b431", "mcp_delete_email", {"email_id": "eml-30b431"}),
+        ("open https://words.example/a", "web_fetch", {"url": "https://words.example/a"}),
+    ],
+)
+def test_any_tool_is_found_by_its_words(message: str, name: str, args: dict[str, Any]) -> None:
+    assert called(reply(message)) == [(name, args)]
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["call my wife", "Who won the world cup?", "delete everything", "bake a cake", "你好", "ما رأيك؟", "wipe it"],
+)
+def test_what_no_tool_fits_calls_none(message: str) -> None:
+    assert not reply(message).tool_calls
+
+
+LISTED = (
+    "mcp_search_emails",
+    {"query": "Rossi"},
+    """{"emails": [{"id": "eml-111111", "date": "2026-11-12"}, {"id": "eml-222222", "date": "2026-09-01"},
+    {"id": "eml-333333", "date": "2026-10-01"}]}""",
+)
+OFFER = "I found 3 emails. Shall I open the first one (eml-111111)?"
+
+
+@pytest.mark.parametrize(
+    ("message", "name", "email_id"),
+    [
+        ("sì, leggi", "mcp_get_email", "eml-111111"),
+        ("sì, leggila", "mcp_get_email", "eml-111111"),
+        ("va bene, aprila", "mcp_get_email", "eml-111111"),
+        ("ok, read the second one", "mcp_get_email", "eml-222222"),
+        ("yes, open it", "mcp_get_email", "eml-111111"),
+        ("好的，打开吧", "mcp_get_email", "eml-111111"),
+        ("نعم، افتحها", "mcp_get_email", "eml-111111"),
+        ("e la seconda?", "mcp_get_email", "eml-222222"),
+        ("what about the third?", "mcp_get_email", "eml-333333"),
+        ("那第二封呢？", "mcp_get_email", "eml-222222"),
+        ("elimina la più vecchia", "mcp_delete_email", "eml-222222"),
+        ("delete the third one", "mcp_delete_email", "eml-333333"),
+        ("删除最旧的一封", "mcp_delete_email", "eml-222222"),
+        ("删除它", "mcp_delete_email", "eml-111111"),
+    ],
+)
+def test_a_yes_with_a_verb_does_that_with_what_was_listed(message: str, name: str, email_id: str) -> None:
+    assert called(reply("find the mails from Rossi", LISTED, OFFER, message)) == [(name, {"email_id": email_id})]
+
+
+@pytest.mark.parametrize(
+    ("greeting", "praise", "answer"),
+    [("你好", "太棒了", "不客气"), ("مرحبا", "ممتاز", "على الرحب"), ("ciao", "perfetto!", "Prego")],
+)
+def test_praise_is_not_told_that_nothing_waits_for_a_yes(greeting: str, praise: str, answer: str) -> None:
+    assert answer in reply(greeting, "…", praise).text
+
+
+DELETED = ("mcp_delete_email", {"email_id": "eml-222222"}, '{"id": "eml-222222", "status": "deleted"}')
+
+
+def test_a_yes_to_delete_it_again_finds_nothing_waiting() -> None:
+    answered = reply(
+        "find the mails from Rossi", LISTED, OFFER, "delete the second one", DELETED, "Done.", "yes, delete it"
+    )
+    assert not answered.tool_calls
+    assert "nothing waiting for your yes" in answered.text
+
+
+def test_a_yes_is_no_answer_to_an_id_that_was_only_told() -> None:
+    told = "id: eml-111111\nstatus: deleted"
+    answered = reply("find the mails from Rossi", LISTED, OFFER, "delete the first one", DELETED, told, "yes")
+    assert not answered.tool_calls
+
+
+def test_a_file_is_not_read_with_a_tool_for_mails() -> None:
+    assert not reply("find the mails from Rossi", LISTED, OFFER, "Read main.py", tools=MAIL).tool_calls
+    assert planned("Leggi main.py e correggi il bug", MAIL) == []
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        '{"emails": [{"id": "eml-111111"}, {"id": "eml-222222"}], "total": 44}',
+        '{"tool_call_id": "call_1", "summary": "2 of 44 emails", "identifiers": ["eml-111111", "eml-222222"]}',
+        '{"tool_call_id": "call_1", "summary": "Search: R — 3 emails", "identifiers": ["eml-111111", "eml-222222"]}',
+    ],
+)
+def test_the_oldest_is_not_taken_from_a_list_that_shows_only_the_newest(shown: str) -> None:
+    listed = ("mcp_search_emails", {"query": "Rossi"}, shown)
+    answered = reply("find the mails from Rossi", listed, OFFER, "delete the oldest")
+    assert not answered.tool_calls
+    assert "I still need: email_id" in answered.text
+
+
+def test_what_no_tool_is_about_is_said_to_have_none() -> None:
+    assert "Non ho uno strumento per «che impegni ho domani?»" in reply("che impegni ho domani?", tools=MAIL).text
+    move = "Move the meeting with Rossi to Friday and tell the participants"
+    assert "I have no tool for “Move the meeting" in reply(move, tools=MAIL).text
+
+
+def test_a_call_about_mails_is_never_made_with_a_tool_for_something_else() -> None:
+    without = [each for each in TOOLS if each.name != "mcp_delete_email"]
+    answered = reply("find the mails from Rossi", LISTED, OFFER, "delete the oldest", tools=without)
+    assert not answered.tool_calls
+    assert "no tool for “delete the oldest”" in answered.text
+
+
+@pytest.mark.parametrize(
+    ("first", "question", "supplied", "name", "args"),
+    [
+        ("create a note", "text", "buy bread", "create_note", {"text": "buy bread"}),
+        ("convert 50 euros", "currency", "currency=USD", "convert", {"amount": 50, "currency": "USD"}),
+        ("cancel the order", "order_id", "ord-1042", "mcp_cancel_order", {"order_id": "ord-1042"}),
+    ],
+)
+def test_what_is_missing_is_asked_for_and_taken_from_the_answer(
+    first: str, question: str, supplied: str, name: str, args: dict[str, Any]
+) -> None:
+    tools = [each for each in SHOP if each.name != "mcp_list_orders"]
+    asked = reply(first, tools=tools)
+    assert f"I still need: {question}." in asked.text
+    assert called(reply(first, asked.text, supplied, tools=tools)) == [(name, args)]
+
+
+def test_the_first_verb_says_what_is_wanted() -> None:
+    asked = reply("send an email to anna@example.com with subject Hello and body See you tomorrow")
+    assert "To use mcp_send_email I still need: subject, body." in asked.text
+
+
+def test_a_question_after_a_question_is_not_taken_for_its_answer() -> None:
+    asked = reply("create a note")
+    assert called(reply("create a note", asked.text, "find the mails from Rossi")) == [
+        ("mcp_search_emails", {"query": "Rossi"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "says", "example"),
+    [
+        ("what can you do?", "These are the tools I have", "find the emails from Rossi"),
+        ("cosa sai fare?", "Questi sono gli strumenti", "cerca le email di Rossi"),
+        ("你能做什么？", "我有这些工具", "搜索李伟的邮件"),
+        ("ماذا تستطيع أن تفعل؟", "هذه هي الأدوات", "ابحث عن رسائل ليلى"),
+    ],
+)
+def test_asked_what_it_can_do_it_lists_its_tools_with_examples(message: str, says: str, example: str) -> None:
+    text = reply(message).text
+    assert says in text
+    assert "- mcp_cancel_order: Cancel an order" in text
+    assert f"- {example}" in text
+
+
+def test_a_search_that_is_wanted_is_made_if_no_tool_fits_and_one_that_is_not_never() -> None:
+    assert called(reply("and how cold is Oslo?", note=prompts.SEARCH_WANTED, tools=[*MAIL, WEB_SEARCH])) == [
+        ("web_search", {"query": "cold Oslo"})
+    ]
+    assert called(reply("find the mails of Rossi", note=prompts.SEARCH_WANTED)) == [
+        ("mcp_search_emails", {"query": "Rossi"})
+    ]
+    banned = "non cercare sul web, chi era Dante?"
+    assert not reply(banned, note=prompts.SEARCH_FORBIDDEN, tools=MAIL).tool_calls
+
+
+def planned(message: str, tools: list[OfferedTool]) -> Steps:
+    asked = f"{message}\n\n{prompts.planner_note(locked=[], barred=[])}"
+    steps = orjson.loads(draft_plan([SystemMessage(prompts.SYSTEM), HumanMessage(asked)], tools))["steps"]
+    return [(step["tool"], step["args"]) for step in steps]
+
+
+FIRST_READ: Steps = [("mcp_search_emails", {}), ("mcp_get_email", {}), ("web_search", {})]
+
+
+@pytest.mark.parametrize(
+    ("message", "steps"),
+    [
+        ("cerca sul web info sul mittente dell'ultimo messaggio", FIRST_READ),
+        ("search the web for info on the sender of the last message", FIRST_READ),
+        ("上网搜一下最后一封邮件的发件人", FIRST_READ),
+        ("ابحث في الإنترنت عن معلومات عن مرسل آخر رسالة", FIRST_READ),
+        (
+            "find the mails from Rossi and delete the oldest",
+            [("mcp_search_emails", {"query": "Rossi"}), ("mcp_delete_email", {})],
+        ),
+        (
+            "cerca le mail di Rossi ed elimina la più vecchia",
+            [("mcp_search_emails", {"query": "Rossi"}), ("mcp_delete_email", {})],
+        ),
+        ("搜索李伟的邮件并删除最旧的一封", [("mcp_search_emails", {"query": "李伟"}), ("mcp_delete_email", {})]),
+        ("ابحث عن رسائل ليلى واحذف أقدمها", [("mcp_search_emails", {"query": "ليلى"}), ("mcp_delete_email", {})]),
+        ("Leggi main.py e correggi il bug", [("files.readFile", {"path": "main.py"}), (None, {})]),
+        ("Read main.py and fix the bug", [("files.readFile", {"path": "main.py"}), (None, {})]),
+        (
+            "Create a calendar event from the last email by Marco",
+            [("mcp_search_emails", {"query": "Marco"}), ("mcp_get_email", {}), ("createEvent", {})],
+        ),
+        ("what time is it?", []),
+        ("find the mails from Rossi", []),
+    ],
+)
+def test_a_plan_has_a_step_for_each_part_and_reads_first_what_a_part_needs(message: str, steps: Steps) -> None:
+    assert planned(message, TOOLS) == steps
+
+
+@pytest.mark.parametrize(
+    ("message", "query"),
+    [
+        ("trova le fatture e poi apri la prima", "fatture"),
+        ("find the invoices, then open the first", "invoices"),
+        ("查找发票，然后打开第一封", "发票"),
+        ("ابحث عن الفواتير ثم افتح الأولى", "الفواتير"),
+    ],
+)
+def test_a_part_that_names_nothing_is_about_what_the_tool_before_it_gives(message: str, query: str) -> None:
+    assert planned(message, MAIL) == [("mcp_search_emails", {"query": query}), ("mcp_get_email", {})]

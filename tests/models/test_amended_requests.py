@@ -1,0 +1,197 @@
+"""A request that was refused for its length or for a tool is asked once more, changed; the next one is so at once."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from structlog.testing import capture_logs
+
+from segue.agent.render_messages import assistant_message
+from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.domain.session import RequestedCall
+from segue.domain.tool import ToolSpec
+from segue.models.amendments import CUT
+from segue.models.model import ChatModel
+from segue.models.untrusted import EARLIER_RESULTS, fenced
+from tests.support.provider import Provider, calls, raw, says
+from tests.support.service import Client, running
+from tests.support.shelf import serving_shelf
+
+WORDS = "and on it goes " * 50
+
+
+def turn(number: int, *, words: str = WORDS, said: str = "") -> list[BaseMessage]:
+    call = RequestedCall(f"call_{number}", "look", {"at": number})
+    result = ToolMessage(fenced(words), tool_call_id=call.id)
+    made: list[BaseMessage] = [HumanMessage(f"Look at {number}."), assistant_message("", [call]), result]
+    return [*made, AIMessage(said)] if said else made
+
+
+REFERENCES = f"{EARLIER_RESULTS}\n{fenced(WORDS * 2)}"
+SYSTEM = SystemMessage(f"Be good.\n\n{REFERENCES}\n\nBe brief.")
+OLD = [message for number in range(10) for message in turn(number, said=f"It is {number}.")]
+
+
+def limited(provider: Provider, most: int) -> None:
+    """Has the endpoint take at most so many characters of messages."""
+
+    def rule(body: dict[str, Any]) -> str | None:
+        return None if size(body) <= most else f"This model's maximum context length is {most} characters."
+
+    provider.rule = rule
+
+
+def size(body: dict[str, Any]) -> int:
+    return sum(len(message["content"]) for message in body["messages"])
+
+
+async def test_a_conversation_that_is_too_long_goes_out_at_half_its_size_and_so_does_the_next(
+    model: ChatModel, provider: Provider
+) -> None:
+    limited(provider, 7_000)
+    provider.will(says("One."), says("Two."), says("Three."))
+    for text in ("One.", "Two."):
+        with capture_logs() as logs:
+            assert (await model.reply([SYSTEM, *OLD, *turn(99)])).text == text
+    assert [line["event"] for line in logs] == []
+    assert len(provider.refused) == 1
+    for sent in provider.requests[1:]:
+        assert 4_000 < size(sent) <= 7_000
+        assert [each["role"] for each in sent["messages"][-3:]] == ["user", "assistant", "tool"]
+        assert "Look at 99." in sent["messages"][-3]["content"]
+        assert REFERENCES in sent["messages"][0]["content"]
+    assert (await model.reply([SYSTEM, *turn(1)])).text == "Three."
+    assert "Look at 1." in provider.requests[-1]["messages"][1]["content"]
+
+
+async def test_what_a_turn_alone_has_too_much_of_is_cut_and_its_call_stays_with_its_result(
+    model: ChatModel, provider: Provider
+) -> None:
+    limited(provider, 12_000)
+    provider.will(says("One."))
+    assert (await model.reply([SYSTEM, *OLD, *turn(99, words=WORDS * 20)])).text == "One."
+    [_, sent] = provider.requests
+    assert [each["role"] for each in sent["messages"]] == ["system", "user", "assistant", "tool"]
+    assert sent["messages"][0]["content"] == "Be good.\n\nBe brief."
+    [result] = provider.messages(role="tool")
+    assert result["content"].startswith(WORDS)
+    assert result["content"].endswith(CUT)
+
+
+async def test_a_conversation_that_is_still_too_long_fails_and_what_cannot_be_cut_is_not_asked_again(
+    model: ChatModel, provider: Provider
+) -> None:
+    limited(provider, 100)
+    for messages, requests in (([SYSTEM, *OLD, *turn(99)], 2), ([SystemMessage("Sum it up."), HumanMessage(WORDS)], 3)):
+        with pytest.raises(AppError, match="CONTEXT_TOKEN_BUDGET"):
+            await model.reply(messages)
+        assert len(provider.refused) == requests
+
+
+def tool(name: str, source: str = "mcp:odd") -> ToolSpec:
+    return ToolSpec(name=name, description="Looks.", input_schema={"type": "object"}, source=source)
+
+
+TOOLS = [tool("look"), tool("mcp_odd"), tool("see")]
+NAMINGS = {
+    "by its name": "Invalid schema for function 'mcp_odd': array schema missing items.",
+    "by its place": "Invalid 'tools[1].function.parameters': no such format.",
+    "by its place in words": "tools.1.custom.input_schema: JSON schema is invalid.",
+    "by its place among functions": "GenerateContentRequest.tools[0].function_declarations[1].parameters: no items",
+}
+
+
+def offered(body: dict[str, Any]) -> list[str]:
+    return [each["function"]["name"] for each in body.get("tools", ())]
+
+
+@pytest.mark.parametrize("said", NAMINGS.values(), ids=list(NAMINGS))
+async def test_a_tool_that_a_refusal_names_is_left_out(model: ChatModel, provider: Provider, said: str) -> None:
+    provider.rule = lambda body: said if "mcp_odd" in offered(body) else None
+    provider.will(says("Here."))
+    reply = await model.reply([SYSTEM, HumanMessage("Look.")], TOOLS)
+    assert (reply.text, reply.left_out) == ("Here.", {"mcp_odd": said})
+    assert [offered(request) for request in provider.requests] == [["look", "mcp_odd", "see"], ["look", "see"]]
+
+
+async def test_a_tool_whose_name_is_only_a_word_of_a_refusal_is_not_left_out(
+    model: ChatModel, provider: Provider
+) -> None:
+    provider.rule = lambda _: "I look and see nothing I would take."
+    with pytest.raises(AppError, match="nothing I would take"):
+        await model.reply([SYSTEM, HumanMessage("Look.")], TOOLS)
+    assert len(provider.refused) == 1
+
+
+async def test_a_server_with_many_odd_tools_is_left_out_as_a_whole_and_takes_no_tool_of_another_with_it(
+    model: ChatModel, provider: Provider
+) -> None:
+    def rule(body: dict[str, Any]) -> str | None:
+        return next((f"Invalid schema for function '{name}'" for name in offered(body) if "odd" in name), None)
+
+    provider.rule = rule
+    provider.will(says("Here."))
+    tools = [*(tool(f"mcp_odd_{number}") for number in range(20)), tool("look", "mcp:even")]
+    reply = await model.reply([SYSTEM, HumanMessage("Look.")], tools)
+    assert offered(provider.requests[-1]) == ["look"]
+    assert len(provider.refused) == 4
+    assert len(reply.left_out) == 20
+
+
+async def test_where_the_one_tool_that_must_be_called_is_refused_no_call_comes_back(
+    model: ChatModel, provider: Provider
+) -> None:
+    provider.rule = lambda body: "Invalid schema for function 'mcp_odd'" if body.get("tools") else None
+    reply = await model.reply([SYSTEM, HumanMessage("Look.")], [tool("mcp_odd")], tool_choice="required")
+    assert (reply.calls, list(reply.left_out)) == ((), ["mcp_odd"])
+    assert len(provider.requests) == 1
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[Client]:
+    async with serving_shelf() as shelf:
+        settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+        async with running(settings) as served:
+            await served.connected("shelf")
+            yield served
+
+
+async def test_a_tool_that_the_endpoint_refuses_is_unavailable_in_the_session_with_its_words_until_a_reset(
+    client: Client, provider: Provider
+) -> None:
+    key = "sk-abcdefghij0123456789"
+    said = f"Invalid schema for function 'mcp_broken' of {key}: 'array' needs 'items'."
+    provider.rule = lambda body: said if "mcp_broken" in offered(body) else None
+    provider.will(calls(("mcp_get_item", {"item_id": "itm-1"})), says("Here it is."), says("Yes."), says("Again."))
+    session = await client.new_session()
+    answer = await client.chat(session, "Get itm-1")
+    assert [call["status"] for call in answer["tool_calls"]] == ["succeeded"]
+    state = (await client.get(f"/sessions/{session}/tool-states"))["tool_states"]["mcp_broken"]
+    assert (state["status"], state["available"], state["reason_code"]) == ("unavailable", False, "refused_by_model")
+    assert "'array' needs 'items'" in state["reason"]
+    assert key not in json.dumps(state)
+    [change] = (await client.get(f"/sessions/{session}/tool-states/history"))["items"]
+    assert (change["tool"], change["to"], change["turn_id"]) == ("mcp_broken", "unavailable", answer["turn_id"])
+    await client.chat(session, "Is it?")
+    assert len(provider.refused) == 1
+    assert "mcp_broken: it cannot be used with this model" in provider.notes()
+    reset = await client.http.post(f"/sessions/{session}/tool-states/reset", json={"tool_name": "mcp_broken"})
+    assert reset.json()["tool_states"]["mcp_broken"]["available"]
+    await client.chat(session, "And now?")
+    assert len(provider.refused) == 2
+
+
+async def test_an_error_within_an_answer_that_names_a_parameter_is_learned_from(
+    model: ChatModel, provider: Provider
+) -> None:
+    refused = raw({"error": {"message": "Unsupported parameter: tool_choice", "code": 400}})
+    provider.will(refused, says("One."), says("Two."))
+    for text in ("One.", "Two."):
+        with capture_logs() as logs:
+            assert (await model.reply([SYSTEM, HumanMessage("Look.")], TOOLS, tool_choice="required")).text == text
+        events = [(line["event"], line["parameter"], line["status"]) for line in logs]
+        assert events == ([("model_parameter_left_out", "tool_choice", 400)] if text == "One." else [])
+    assert ["tool_choice" in request for request in provider.requests] == [True, False, False]

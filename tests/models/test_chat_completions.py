@@ -1,0 +1,455 @@
+"""Every form of an answer that endpoints give, as JSON and as a stream: what it means is the same."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from structlog.testing import capture_logs
+
+from segue.domain.errors import AppError
+from segue.domain.tool import ToolSpec
+from segue.models.model import ChatModel
+from segue.models.reply import Reply
+from segue.models.streamed_answer import Listener
+from tests.models.conftest import OpenModel
+from tests.support.provider import Provider, completion, delta, raw, says, sse, streams
+
+ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
+USED = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+
+
+@dataclass
+class Heard:
+    """What a listener was told: the words that stand, and those that were withdrawn."""
+
+    text: str = ""
+    withdrawn: list[str] = field(default_factory=list)
+
+    @property
+    def listener(self) -> Listener:
+        return Listener(self._add, self._withdraw)
+
+    def _add(self, text: str) -> None:
+        self.text += text
+
+    def _withdraw(self) -> None:
+        self.withdrawn.append(self.text)
+        self.text = ""
+
+
+async def asked(model: ChatModel, *, as_stream: bool) -> Reply:
+    """A reply, after checking that a listener has heard what it says."""
+    heard = Heard()
+    reply = await model.reply(ASKED, listener=heard.listener if as_stream else None)
+    if as_stream:
+        assert heard.text == reply.text
+    return reply
+
+
+def call(name: str, arguments: Any, **more: Any) -> dict[str, Any]:
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A whole message, the same as deltas (or each character of the content as one), and what it means."""
+
+    message: dict[str, Any]
+    deltas: tuple[dict[str, Any], ...] = ()
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[tuple[str, dict[str, Any] | None], ...] = ()
+    finish_reason: str | None = None
+
+    @property
+    def reason(self) -> str:
+        return self.finish_reason or ("tool_calls" if self.calls else "stop")
+
+    @property
+    def pieces(self) -> tuple[dict[str, Any], ...]:
+        rest = {name: value for name, value in self.message.items() if name != "content"}
+        return self.deltas or (*({"content": each} for each in self.message["content"] or ()), rest)
+
+
+def calling(arguments: Any, meant: dict[str, Any] | None, name: str = "search") -> Row:
+    return Row({"content": None, "tool_calls": [call(name, arguments)]}, calls=(("search", meant),))
+
+
+ANSWERS = {
+    "words": Row({"content": "It is 42."}, text="It is 42."),
+    "reasoning_content": Row(
+        {"content": "42", "reasoning_content": "Let me see."},
+        ({"reasoning_content": "Let me"}, {"reasoning_content": " see.", "content": None}, {"content": "42"}),
+        text="42",
+        reasoning="Let me see.",
+    ),
+    "reasoning": Row(
+        {"content": "42", "reasoning": "Let me see."},
+        ({"reasoning": "Let me", "content": ""}, {"reasoning": " see."}, {"content": "42"}),
+        text="42",
+        reasoning="Let me see.",
+    ),
+    "reasoning twice": Row(
+        {"content": "42", "reasoning": "Let me see.", "reasoning_content": "Let me see."},
+        text="42",
+        reasoning="Let me see.",
+    ),
+    "parts with thinking": Row(
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "Let me see."}]},
+                {"type": "text", "text": "42"},
+            ]
+        },
+        (
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Let me"}]}]},
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": " see."}]}]},
+            {"content": "4"},
+            {"content": [{"type": "text", "text": "2"}]},
+        ),
+        text="42",
+        reasoning="Let me see.",
+    ),
+    "parts with reasoning": Row(
+        {
+            "content": [
+                {"type": "reasoning", "summary": [{"text": "Let me see."}]},
+                {"type": "output_text", "text": "42"},
+            ]
+        },
+        ({"content": [{"type": "reasoning", "text": "Let me see."}]}, {"content": [{"type": "text", "text": "42"}]}),
+        text="42",
+        reasoning="Let me see.",
+    ),
+    "thinking in the text": Row(
+        {"content": "<think>\nLet me see.\n</think>\n\nIt is <b>42</b>."},
+        text="It is <b>42</b>.",
+        reasoning="Let me see.",
+    ),
+    "thinking in Mistral's text": Row(
+        {"content": "[THINK]Let me see.[/THINK]It is 42."}, text="It is 42.", reasoning="Let me see."
+    ),
+    "thinking in the middle": Row(
+        {"content": "It is <think>Let me see.</think>42."}, text="It is 42.", reasoning="Let me see."
+    ),
+    "thinking without an end after words": Row(
+        {"content": "It is 42. <think>Or is it? {}"}, text="It is 42.", reasoning="Or is it? {}"
+    ),
+    "thinking that began in the prompt": Row(
+        {"content": "Let me see. < no.\n</think>\nIt is 42."}, text="It is 42.", reasoning="Let me see. < no."
+    ),
+    "tags that are spoken of": Row(
+        {"content": "Write `<think>` or\n```\n<think>x</think>\n```\nso."},
+        text="Write `<think>` or\n```\n<think>x</think>\n```\nso.",
+    ),
+    "thinking before a call": Row(
+        {"content": "<think>Let me see.</think>", "tool_calls": [call("search", '{"q": 1}')]},
+        calls=(("search", {"q": 1}),),
+        reasoning="Let me see.",
+    ),
+    "no arguments": calling("", {}),
+    "null arguments": calling(None, {}),
+    "null as text": calling("null", {}),
+    "JSON in JSON": calling(orjson.dumps('{"q": "x"}').decode(), {"q": "x"}),
+    "an object for arguments": calling({"q": "x"}, {"q": "x"}),
+    "broken arguments": calling('{"q": ', None),
+    "a list for arguments": calling("[1]", None),
+    "a name with a prefix": calling('{"q": 1}', {"q": 1}, name="functions.search"),
+    "a name with a template's marks": calling('{"q": 1}', {"q": 1}, name="search<|channel|>json"),
+    "a name in every delta": Row(
+        {"tool_calls": [call("search", '{"q": 1}')], "content": ""},
+        (
+            {"tool_calls": [call("search", '{"q"', index=0)]},
+            {"tool_calls": [call("search", ": 1}", index=0)]},
+            {"tool_calls": [call("search", "", index=0)]},
+        ),
+        calls=(("search", {"q": 1}),),
+    ),
+    "a name in every delta, and no id": Row(
+        {"tool_calls": [call("search", '{"q": 1}', id=None)], "content": ""},
+        (
+            {"tool_calls": [call("search", "", index=0, id=None)]},
+            {"tool_calls": [call("search", '{"q"', index=0, id=None)]},
+            {"tool_calls": [call("search", ": 1}", index=0, id=None)]},
+        ),
+        calls=(("search", {"q": 1}),),
+    ),
+    "two calls with one index and no id": Row(
+        {"content": None, "tool_calls": [call("search", f'{{"q": {n}}}', id="", index=0) for n in (1, 2)]},
+        tuple({"tool_calls": [call("search", f'{{"q": {n}}}', id="", index=0)]} for n in (1, 2)),
+        calls=(("search", {"q": 1}), ("search", {"q": 2})),
+    ),
+    "two calls with one index, no id and two names": Row(
+        {"content": None, "tool_calls": [call(name, "{}", id="", index=0) for name in ("search", "find")]},
+        (
+            {"tool_calls": [call("search", "{", id="", index=0)]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]},
+            {"tool_calls": [call("find", "{}", id="", index=0)]},
+        ),
+        calls=(("search", {}), ("find", {})),
+    ),
+    "two calls side by side": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": 1}'), call("find", '{"q": 2}', id="c2")]},
+        (
+            {"tool_calls": [call("search", "", index=0), call("find", "", index=1, id="c2")]},
+            {"tool_calls": [{"index": 1, "function": {"arguments": '{"q": 2}'}}]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": '{"q": 1}'}}]},
+        ),
+        calls=(("search", {"q": 1}), ("find", {"q": 2})),
+    ),
+    "the old form of a call": Row(
+        {"content": None, "function_call": {"name": "search", "arguments": '{"q": 1}'}},
+        ({"function_call": {"name": "search", "arguments": ""}}, {"function_call": {"arguments": '{"q": 1}'}}),
+        calls=(("search", {"q": 1}),),
+        finish_reason="function_call",
+    ),
+    "a refusal": Row({"content": None, "refusal": "I will not."}, text="I will not."),
+    "a refusal in a part": Row(
+        {"content": [{"type": "refusal", "refusal": "I will not."}]},
+        ({"refusal": "I will"}, {"refusal": " not."}),
+        text="I will not.",
+    ),
+    "words up to the length limit": Row({"content": "Once upon a"}, text="Once upon a", finish_reason="length"),
+}
+
+
+@pytest.mark.parametrize("row", ANSWERS.values(), ids=list(ANSWERS))
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+async def test_an_answer_is_read_for_what_it_means(
+    model: ChatModel, provider: Provider, row: Row, *, as_stream: bool
+) -> None:
+    message = {"role": "assistant", **row.message}
+    provider.will(streams(*row.pieces, finish_reason=row.reason) if as_stream else completion(message, row.reason))
+    reply = await asked(model, as_stream=as_stream)
+    assert (reply.text, reply.reasoning) == (row.text, row.reasoning)
+    assert tuple((call.name, call.args) for call in reply.calls) == row.calls
+    assert (reply.input_tokens, reply.output_tokens, reply.estimated) == (11, 7, False)
+
+
+async def test_words_that_turn_out_to_be_thinking_are_withdrawn_and_the_next_answer_waits(
+    model: ChatModel, provider: Provider
+) -> None:
+    for _ in range(2):
+        provider.will(streams("Let me ", "see.", "</think>", "It is ", "42."))
+    first, second = Heard(), Heard()
+    assert (await model.reply(ASKED, listener=first.listener)).text == first.text == "It is 42."
+    assert (await model.reply(ASKED, listener=second.listener)).text == second.text == "It is 42."
+    assert (first.withdrawn, second.withdrawn) == (["Let me see."], [])
+
+
+async def test_a_model_known_to_begin_inside_its_thinking_is_never_heard_thinking(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(name="deepseek-r1:8b")
+    provider.will(
+        streams("Let me see.", "</think>", "42"), streams("No thinking ", "this time."), streams("One", " two")
+    )
+    for expected in ("42", "No thinking this time.", "One two"):
+        heard = Heard()
+        assert (await model.reply(ASKED, listener=heard.listener)).text == heard.text == expected
+        assert heard.withdrawn == []
+
+
+EMPTY = {
+    "null": Row({"content": None}, ({"content": None},)),
+    "blank": Row({"content": " \n"}),
+    "only thinking": Row({"content": "<think>Let me see."}),
+    "only reasoning": Row({"content": "", "reasoning_content": "Let me see."}),
+}
+
+
+@pytest.mark.parametrize("row", EMPTY.values(), ids=list(EMPTY))
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+async def test_an_empty_answer_is_asked_for_once_more_and_then_told(
+    model: ChatModel, provider: Provider, row: Row, *, as_stream: bool
+) -> None:
+    def empty() -> Any:
+        return streams(*row.pieces) if as_stream else completion({"role": "assistant", **row.message}, "stop")
+
+    provider.will(empty(), says("Here I am."), empty(), empty())
+    reply = await asked(model, as_stream=as_stream)
+    assert reply.text == "Here I am."
+    with pytest.raises(AppError, match="empty answer") as failed, capture_logs() as logs:
+        await asked(model, as_stream=as_stream)
+    assert failed.value.code == "model_unavailable"
+    assert [line["event"] for line in logs] == ["model_answer_empty", "model_answer_empty", "model_failed"]
+    assert all("reasoning_chars" in line for line in logs[:2])
+
+
+CUT = {
+    "error": ("stop here", "error", True),
+    "content_filter": ("stop here", "content_filter", False),
+    "length before a word": ("", "length", False),
+    "length in a call": (None, "length", False),
+}
+
+
+@pytest.mark.parametrize(("text", "reason", "again"), CUT.values(), ids=list(CUT))
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+async def test_an_answer_that_broke_off_is_none_and_only_an_error_is_asked_again(
+    model: ChatModel, provider: Provider, text: str | None, reason: str, *, again: bool, as_stream: bool
+) -> None:
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if text is None:
+        message["tool_calls"] = [call("search", '{"q": "half')]
+    provider.will(completion(message, reason))
+    with pytest.raises(AppError) as failed:
+        await asked(model, as_stream=as_stream)
+    assert (failed.value.code, failed.value.retryable) == ("model_unavailable", again)
+
+
+async def test_an_answer_without_a_reason_to_stop_is_one_if_it_is_whole(model: ChatModel, provider: Provider) -> None:
+    message = {"role": "assistant", "content": "42"}
+    provider.will(completion(message, None), sse(delta(content="42"), "data: [DONE]\n\n"), sse(delta(content="4")))
+    assert (await asked(model, as_stream=False)).text == "42"
+    assert (await asked(model, as_stream=True)).text == "42"
+    with pytest.raises(AppError, match="broke off in the middle"):
+        await asked(model, as_stream=True)
+
+
+async def test_a_stream_with_a_reason_to_stop_needs_no_last_word(model: ChatModel, provider: Provider) -> None:
+    provider.will(sse(delta(content="42"), delta("stop")))
+    assert (await asked(model, as_stream=True)).text == "42"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
+async def test_lines_of_a_stream_may_end_in_any_way_and_be_cut_anywhere(
+    model: ChatModel, provider: Provider, end: str
+) -> None:
+    written = f'event: x{end}: a comment{end}{end}data:{{"choices": [{end}data: {{"delta": {{"content": "42"}}}}]}}'
+    provider.will(sse(*f"{written}{end}{end}data: [DONE]{end}"))
+    assert (await asked(model, as_stream=True)).text == "42"
+
+
+async def test_an_endpoint_that_cannot_stream_is_understood(model: ChatModel, provider: Provider) -> None:
+    async def not_streamed(body: dict[str, Any]) -> Any:
+        assert body["stream"]
+        answer = says("42")
+        answer.headers["content-type"] = "application/json; charset=utf-8"
+        answer.media_type = None
+        return answer
+
+    provider.will(not_streamed)
+    assert (await asked(model, as_stream=True)).text == "42"
+
+
+USAGES = {
+    "OpenAI's": (
+        {**USED, "prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 3}},
+        (11, 7, 5, 3, False),
+    ),
+    "DeepSeek's": ({**USED, "prompt_cache_hit_tokens": 5}, (11, 7, 5, 0, False)),
+    "details that are null": (
+        {**USED, "prompt_tokens_details": None, "completion_tokens_details": None},
+        (11, 7, 0, 0, False),
+    ),
+    "below nothing": ({"prompt_tokens": -5, "completion_tokens": 7}, (0, 7, 0, 0, False)),
+}
+
+
+@pytest.mark.parametrize(("usage", "meant"), USAGES.values(), ids=list(USAGES))
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+async def test_usage_is_read(
+    model: ChatModel, provider: Provider, usage: Any, meant: tuple[object, ...], *, as_stream: bool
+) -> None:
+    reply = await asked_with_usage(model, provider, usage, as_stream=as_stream)
+    counted = (reply.input_tokens, reply.output_tokens, reply.cached_tokens, reply.reasoning_tokens, reply.estimated)
+    assert counted == meant
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 0, "completion_tokens": 0}, "missing"])
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+async def test_what_the_endpoint_does_not_count_is_estimated(
+    model: ChatModel, provider: Provider, usage: Any, *, as_stream: bool
+) -> None:
+    reply = await asked_with_usage(model, provider, usage, as_stream=as_stream)
+    assert reply.estimated
+    assert 5 <= reply.input_tokens <= 12
+    assert 3 <= reply.output_tokens <= 10
+
+
+async def asked_with_usage(model: ChatModel, provider: Provider, usage: Any, *, as_stream: bool) -> Reply:
+    given = {} if usage == "missing" else {"usage": usage}
+    body = orjson.loads(says("It is forty-two.").body)
+    del body["usage"]
+    streamed = sse(delta(content="It is forty-two."), delta("stop"), {"choices": [], **given}, "data: [DONE]\n\n")
+    provider.will(streamed if as_stream else raw({**body, **given}))
+    return await asked(model, as_stream=as_stream)
+
+
+async def test_tools_and_images_count_where_the_endpoint_counts_nothing(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(name="gpt-4o")
+    image = HumanMessage([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}])
+    tool = ToolSpec(name="search", description="Searches. " * 100, input_schema={"type": "object"}, source="builtin")
+    body = orjson.loads(says("42").body)
+    provider.will(*[raw({**body, "usage": None})] * 3)
+    without, with_tool = await model.reply(ASKED), await model.reply(ASKED, [tool])
+    with_image = await model.reply([*ASKED, AIMessage("Which?"), image])
+    assert with_tool.input_tokens > without.input_tokens + 200
+    assert with_image.input_tokens > without.input_tokens + 1000
+
+
+async def test_signs_of_life_keep_a_stream_alive(open_model: OpenModel, provider: Provider) -> None:
+    model = await open_model(idle_s=0.3, first_token_s=0.3)
+    comments = [piece for _ in range(8) for piece in (": PROCESSING\n\n", 0.1)]
+    thinking = [piece for n in range(8) for piece in (delta(reasoning_content=str(n)), 0.1)]
+    provider.will(sse(*comments, *thinking, *comments, delta(content="42"), delta("stop"), "data: [DONE]\n\n"))
+    assert (await asked(model, as_stream=True)).text == "42"
+
+
+@pytest.mark.parametrize(
+    "began", [delta(content="Well,"), delta(reasoning="Well,"), delta(tool_calls=[call("search", "", index=0)])]
+)
+async def test_silence_after_any_beginning_ends_a_stream(
+    open_model: OpenModel, provider: Provider, began: dict[str, Any]
+) -> None:
+    model = await open_model(idle_s=0.1)
+    provider.will(sse(began, 0.5))
+    with pytest.raises(AppError) as failed:
+        await asked(model, as_stream=True)
+    assert failed.value.code == "model_timeout"
+
+
+async def test_a_stream_without_a_sign_of_life_is_not_waited_for_and_not_asked_for_again(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(first_token_s=0.1, max_retries=2)
+    provider.will(sse(": PROCESSING\n\n", 0.5))
+    with pytest.raises(AppError) as failed, capture_logs() as logs:
+        await asked(model, as_stream=True)
+    assert failed.value.code == "model_timeout"
+    assert "within 0.1 s (LLM_FIRST_TOKEN_TIMEOUT_S)" in failed.value.detail
+    [line] = logs
+    assert (line["event"], line["outcome"], line["reason"]) == ("model_failed", "too_slow", failed.value.detail)
+
+
+async def test_the_first_word_may_take_longer_than_a_pause(open_model: OpenModel, provider: Provider) -> None:
+    model = await open_model(idle_s=0.1)
+    provider.will(sse(delta(role="assistant", content=""), ": PROCESSING\n\n", 0.4, delta("stop", content="42")))
+    assert (await asked(model, as_stream=True)).text == "42"
+
+
+async def test_words_that_come_in_one_piece_do_not_keep_everything_else_waiting(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    passes, at = 0, list[int]()
+
+    async def pass_on() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    model = await open_model()
+    words = [b"data: %b\n\n" % orjson.dumps(delta(content="word ")) for _ in range(200)]
+    provider.will(sse(b"".join(words).decode(), delta("stop"), "data: [DONE]\n\n"))
+    others = asyncio.create_task(pass_on())
+    await model.reply(ASKED, listener=Listener(lambda _: at.append(passes), lambda: None))
+    others.cancel()
+    assert len(at) == 200
+    assert sorted(set(at)) == at

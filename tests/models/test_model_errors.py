@@ -1,0 +1,341 @@
+"""Every error of a provider, as a status, within an answer and within a stream: what is told, and who asks again."""
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import orjson
+import pytest
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from structlog.testing import capture_logs
+
+from segue.domain.errors import AppError
+from segue.domain.telemetry import unobserved, untraced
+from segue.domain.tool import ToolSpec
+from segue.models.model import ChatModel, ModelLimits
+from segue.models.refusals import retry_after_s
+from segue.models.streamed_answer import Listener
+from tests.models.conftest import OpenModel
+from tests.support.provider import GZIP, Provider, Reply, delta, fails, packed, raw, says, sse
+
+ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
+SILENT = Listener(lambda _: None, lambda: None)
+
+
+async def failure(model: ChatModel, *, as_stream: bool = False) -> AppError:
+    with pytest.raises(AppError) as failed:
+        await model.reply(ASKED, listener=SILENT if as_stream else None)
+    return failed.value
+
+
+# Status, code and message of an error; what is told; whether asking again may help.
+ERRORS = {
+    "too long": (400, "context_length_exceeded", "You sent too much.", "CONTEXT_TOKEN_BUDGET", False),
+    "too long, in words": (400, None, "This model's maximum context length is 8192.", "CONTEXT_TOKEN_BUDGET", False),
+    "too large": (413, None, "Payload too large", "CONTEXT_TOKEN_BUDGET", False),
+    "no quota": (429, "insufficient_quota", "You exceeded your current quota.", "out of quota", False),
+    "no credit": (402, None, "Insufficient Balance", "out of quota", False),
+    "filtered": (400, "content_filter", "The prompt was filtered.", "content filter", False),
+    "a wrong key": (401, "invalid_api_key", "Incorrect key.", "OPENAI_API_KEY", False),
+    "no permission": (403, None, "Country not supported", "OPENAI_API_KEY", False),
+    "no such model": (404, "model_not_found", "The model does not exist.", "LLM_MODEL", False),
+    "no such path": (404, None, "Not Found", "OPENAI_BASE_URL", False),
+    "no tools": (400, None, "gemma:2b does not support tools", "set LLM_MODEL", False),
+    "a bad request": (400, "invalid_value", "Invalid value: 'x'.", "Invalid value", False),
+    "too slow": (408, None, "Request timeout", "HTTP 408", True),
+    "too many requests": (429, "rate_limit_exceeded", "Slow down.", "Slow down.", True),
+    "broken": (500, "server_error", "Oops.", "Oops.", True),
+    "a bad gateway": (502, None, "Bad gateway", "HTTP 502", True),
+    "overloaded": (529, "overloaded_error", "Overloaded", "HTTP 529", True),
+}
+WAYS = ["status", "answer", "choice", "stream"]
+
+
+def way_of_saying(way: str, status: int, error: dict[str, Any]) -> Reply:
+    match way:
+        case "status":
+            return fails(status, body=orjson.dumps({"error": error}).decode())
+        case "answer":
+            return raw({"error": {**error, "status": status}})
+        case "choice":
+            choice = {"error": {**error, "status": status}, "message": {"content": ""}, "finish_reason": "error"}
+            return raw({"choices": [choice]})
+        case _:
+            return sse(": PROCESSING\n\n", {"error": {**error, "status": str(status)}})
+
+
+@pytest.mark.parametrize(("status", "code", "message", "told", "again"), ERRORS.values(), ids=list(ERRORS))
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_error_is_told_for_what_it_means(
+    model: ChatModel,
+    provider: Provider,
+    way: str,
+    status: int,
+    code: str | None,
+    message: str,
+    told: str,
+    *,
+    again: bool,
+) -> None:
+    provider.will(way_of_saying(way, status, {"message": message, "code": code}))
+    with capture_logs() as logs:
+        error = await failure(model, as_stream=way == "stream")
+    assert (error.code, error.status, error.retryable) == ("model_unavailable", 502, again)
+    assert error.detail.startswith(f"The model provider answered HTTP {status}.")
+    assert told in error.detail
+    assert message in error.detail
+    assert error.extra == ({"provider_code": code} if code else {})
+    [line] = [line for line in logs if line["event"] == "model_failed"]
+    assert line["reason"] == error.detail
+
+
+async def test_what_asking_again_may_help_is_asked_again_and_nothing_else(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(max_retries=1)
+    for status, code, message, _, again in ERRORS.values():
+        error = orjson.dumps({"error": {"message": message, "code": code}}).decode()
+        provider.will(fails(status, body=error, headers={"Retry-After": "0"}))
+        if again:
+            provider.will(says("42"))
+            assert (await model.reply(ASKED)).text == "42"
+        else:
+            await failure(model)
+
+
+CODES_WITHIN = {"a number": ({"code": 402}, 402), "a type": ({"type": "rate_limit_error"}, 429), "none": ({}, 500)}
+
+
+@pytest.mark.parametrize(("error", "status"), CODES_WITHIN.values(), ids=list(CODES_WITHIN))
+async def test_an_error_in_an_answer_is_what_its_code_says(
+    model: ChatModel, provider: Provider, error: dict[str, Any], status: int
+) -> None:
+    provider.will(raw({"error": {"message": "No.", **error}}))
+    assert f"HTTP {status}." in (await failure(model)).detail
+
+
+FORMS = {
+    "a text": '{"error": "no such thing"}',
+    "a list": '[{"error": {"code": 400, "message": "no such thing", "status": "INVALID_ARGUMENT"}}]',
+    "flat": '{"object": "error", "message": "no such thing", "code": 400}',
+    "a detail": '{"detail": "no such thing"}',
+    "details": '{"detail": [{"loc": ["body"], "msg": "no such thing"}]}',
+    "plain": "no such thing",
+}
+
+
+@pytest.mark.parametrize("body", FORMS.values(), ids=list(FORMS))
+async def test_an_error_of_any_form_is_told(model: ChatModel, provider: Provider, body: str) -> None:
+    provider.will(fails(400, body=body))
+    assert "no such thing" in (await failure(model)).detail
+
+
+async def test_a_page_for_people_is_not_told(model: ChatModel, provider: Provider) -> None:
+    provider.will(fails(503, body="<html><h1>Sorry</h1>"))
+    assert (await failure(model)).detail == "The model provider answered HTTP 503."
+
+
+async def test_what_a_provider_says_is_bounded_and_holds_no_secret(open_model: OpenModel, provider: Provider) -> None:
+    model = await open_model(api_key=SecretStr("pass phrase of ours"))
+    said = f"No:\x00 pass phrase of ours, sk-abcdefghij0123456789 {'x' * 50_000}"
+    provider.will(fails(400, body=orjson.dumps({"error": {"message": said, "code": "c" * 5000}}).decode()))
+    error = await failure(model)
+    assert "It said: No: [redacted], [redacted] xxx" in error.detail
+    assert len(error.detail) < 600
+    assert len(str(error.extra["provider_code"])) <= 100
+
+
+async def test_what_breaks_after_words_were_heard_is_not_told_as_no_answer(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(max_retries=2)
+    for broken in ("data: {garbage\n\n", "data: []\n\n", delta(tool_calls=[None]), ""):
+        provider.will(sse(delta(content="Once upon"), broken))
+        error = await failure(model, as_stream=True)
+        assert error.detail == "The model provider broke off in the middle of the answer.", broken
+
+
+NOW, A_DAY = datetime.now(UTC), 86_400.0  # the modules are imported minutes before the tests
+WAITS = {
+    "seconds": ({"retry-after": "7"}, 7.0),
+    "milliseconds first": ({"retry-after-ms": "1500", "retry-after": "7"}, 1.5),
+    "a date": ({"retry-after": format_datetime(NOW + timedelta(days=1), usegmt=True)}, A_DAY),
+    "a date that has passed": ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+    "below nothing": ({"retry-after": "-5"}, 0.0),
+    "endless": ({"retry-after": "inf"}, 10.0**9),
+    "no number": ({"retry-after": "soon"}, None),
+    "nan": ({"retry-after": "nan"}, None),
+    "none": ({}, None),
+}
+
+
+@pytest.mark.parametrize(("headers", "seconds"), WAITS.values(), ids=list(WAITS))
+def test_when_to_ask_again_is_read(headers: dict[str, str], seconds: float | None) -> None:
+    found = retry_after_s(headers)
+    assert found == seconds if seconds is None else found == pytest.approx(seconds, abs=3600 if seconds == A_DAY else 0)
+
+
+async def test_a_wait_given_in_milliseconds_is_waited_for(open_model: OpenModel, provider: Provider) -> None:
+    model = await open_model(max_retries=1)
+    provider.will(fails(429, headers={"retry-after-ms": "1"}), says("42"))
+    with capture_logs() as logs:
+        assert (await model.reply(ASKED)).text == "42"
+    assert [line["delay_s"] for line in logs if line["event"] == "model_retry"] == [0.001]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_refused(model: ChatModel, provider: Provider, status: int) -> None:
+    provider.will(RedirectResponse(f"{provider.base_url}/elsewhere", status))
+    error = await failure(model)
+    assert "OPENAI_BASE_URL" in error.detail
+    assert not error.retryable
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+BOMBS = {
+    "an answer": Response(packed(200), headers=GZIP, media_type="application/json"),
+    "a stream": Response(packed(200, b"data: "), headers=GZIP, media_type="text/event-stream"),
+}
+PACKED_ERROR = Response(packed(200), 400, headers=GZIP, media_type="application/json")
+
+
+@pytest.mark.parametrize(("kind", "bomb"), BOMBS.items(), ids=list(BOMBS))
+@pytest.mark.usefixtures("little_memory")
+async def test_a_small_body_that_unpacks_to_a_large_one_is_read_no_further_than_its_bound(
+    open_model: OpenModel, provider: Provider, kind: str, bomb: Response
+) -> None:
+    model = await open_model(max_retries=2)
+    provider.will(bomb)
+    error = await failure(model, as_stream=kind == "a stream")
+    assert (error.code, error.retryable) == ("model_unavailable", False)
+    assert "LLM_MAX_ANSWER_BYTES=1000000" in error.detail
+
+
+@pytest.mark.usefixtures("little_memory")
+async def test_an_error_that_unpacks_to_a_large_one_is_still_told_by_its_status(
+    model: ChatModel, provider: Provider
+) -> None:
+    provider.will(PACKED_ERROR)
+    assert "HTTP 400." in (await failure(model)).detail
+
+
+async def test_an_answer_up_to_the_bound_is_read_and_a_longer_one_is_not(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(max_answer_bytes=20_000)
+    overhead = len(says("").body)
+    provider.will(says("x" * (20_000 - overhead)), says("x" * (20_001 - overhead)))
+    assert len((await model.reply(ASKED)).text) == 20_000 - overhead
+    assert "LLM_MAX_ANSWER_BYTES=20000" in (await failure(model)).detail
+
+
+async def test_an_endless_stream_is_ended_at_the_bound(open_model: OpenModel, provider: Provider) -> None:
+    model = await open_model(max_answer_bytes=20_000)
+
+    async def words() -> AsyncIterator[str]:
+        while True:
+            yield f"data: {orjson.dumps(delta(content='on and on ')).decode()}\n\n"
+            await asyncio.sleep(0)  # or the client, in the same thread, would never come to read
+
+    async def endless(_: dict[str, Any]) -> Response:
+        return StreamingResponse(words(), media_type="text/event-stream")
+
+    provider.will(endless)
+    assert "LLM_MAX_ANSWER_BYTES=20000" in (await failure(model, as_stream=True)).detail
+
+
+# What is sent, what the endpoint says of it, and the name of what it is sent without.
+SENT = {"temperature": 0.2, "max_tokens": 100, "reasoning_effort": "low", "parallel_tool_calls": False}
+REFUSED = {
+    "a parameter": ({"message": "Unsupported value", "param": "temperature"}, "temperature"),
+    "in words": ({"message": "Unrecognized request argument supplied: reasoning_effort"}, "reasoning_effort"),
+    "a choice": ({"message": "deepseek-reasoner does not support this tool_choice"}, "tool_choice"),
+    "parallel": ({"message": "'parallel_tool_calls' is not supported with this model."}, "parallel_tool_calls"),
+}
+TOOL = ToolSpec(name="search", description="Searches.", input_schema={"type": "object"}, source="builtin")
+
+
+@pytest.mark.parametrize(("error", "name"), REFUSED.values(), ids=list(REFUSED))
+async def test_a_parameter_that_is_refused_is_left_out_from_then_on(
+    open_model: OpenModel, provider: Provider, error: dict[str, Any], name: str
+) -> None:
+    model = await open_model(parameters=SENT)
+    provider.will(fails(400, body=orjson.dumps({"error": error}).decode()), says("One."), says("Two."))
+    with capture_logs() as logs:
+        assert (await model.reply(ASKED, [TOOL], tool_choice="required")).text == "One."
+        assert (await model.reply(ASKED, [TOOL], tool_choice="required")).text == "Two."
+    [line] = logs
+    assert (line["event"], line["parameter"], line["status"]) == ("model_parameter_left_out", name, 400)
+    assert line["reason"] == error["message"]
+    first, *others = provider.requests
+    assert others == [{key: value for key, value in first.items() if key != name}] * 2
+
+
+async def test_a_limit_that_is_refused_goes_under_its_other_name(open_model: OpenModel, provider: Provider) -> None:
+    model = await open_model(parameters=SENT)
+    said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    provider.will(fails(400, body=orjson.dumps({"error": {"message": said}}).decode()), says("One."), says("Two."))
+    for text in ("One.", "Two."):
+        assert (await model.reply(ASKED)).text == text
+        assert provider.requests[-1]["max_completion_tokens"] == 100
+        assert "max_tokens" not in provider.requests[-1]
+
+
+async def test_an_endpoint_without_stream_options_streams(model: ChatModel, provider: Provider) -> None:
+    refused = fails(400, body='{"error": {"message": "Unknown field: stream_options"}}')
+    provider.will(refused, says("One."), says("Two."))
+    assert (await model.reply(ASKED, listener=SILENT)).text == "One."
+    assert (await model.reply(ASKED, listener=SILENT)).text == "Two."
+    assert ["stream_options" in request for request in provider.requests] == [True, False, False]
+
+
+async def test_several_parameters_are_left_out_one_by_one_and_what_did_not_help_is_not_remembered(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(parameters=SENT)
+    refusals = [fails(400, body=f'{{"error": {{"message": "{name}?"}}}}') for name in ("temperature", "max_tokens")]
+    provider.will(*refusals, fails(400, body='{"error": {"message": "Still no."}}'))
+    assert "Still no." in (await failure(model)).detail
+    provider.will(*refusals, says("Now."), says("And now."))
+    assert (await model.reply(ASKED)).text == "Now."
+    assert (await model.reply(ASKED)).text == "And now."
+    assert provider.requests[0] == provider.requests[3]
+    assert provider.requests[-1] == provider.requests[-2]
+
+
+async def test_one_value_that_is_refused_leaves_others(open_model: OpenModel, provider: Provider) -> None:
+    model = await open_model()
+    provider.will(fails(400, body='{"error": {"message": "tool_choice \'required\' is not supported"}}'), says("One."))
+    await model.reply(ASKED, [TOOL], tool_choice="required")
+    assert ["tool_choice" in request for request in provider.requests] == [True, False]
+
+
+async def test_the_errors_of_another_library_are_told_as_well(provider: Provider) -> None:
+    foreign = ChatOpenAI(
+        model="scripted", api_key=SecretStr("none"), base_url=provider.base_url, max_retries=0, use_responses_api=False
+    )
+    model = ChatModel(
+        foreign,
+        name="x",
+        limits=ModelLimits(20, 20, 20, max_retries=1),
+        observe=unobserved,
+        span=untraced,
+    )
+    provider.will(fails(500), says("42"), fails(401))
+    assert (await model.reply(ASKED)).text == "42"
+    assert "Check OPENAI_API_KEY" in (await failure(model)).detail

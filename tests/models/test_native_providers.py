@@ -1,0 +1,285 @@
+"""Providers with protocols of their own: turns with tools and thinking, what is counted, what becomes of errors."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pytest
+from langchain_core.messages import HumanMessage, SystemMessage
+from pydantic import SecretStr
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from structlog.testing import capture_logs
+
+from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.domain.identity import Charge
+from segue.domain.telemetry import unobserved, untraced
+from segue.domain.tool import ToolSpec
+from segue.models.model import ChatModel
+from segue.models.streamed_answer import Listener
+from segue.models.traced_call import response
+from segue.models_from_settings import model_set_by
+from tests.support import gemini_api, messages_api, responses_api
+from tests.support.native_api import KEY, NativeApi, scripted_api
+from tests.support.service import Client, running
+from tests.support.streams import streamed
+
+ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
+SILENT = Listener(lambda _: None, lambda: None)
+NOON = ("current_time", {"timezone": "Europe/Rome"})
+ROME = ("current_time", {"timezone": "Europe/Paris"})
+CLOCK = ToolSpec("current_time", "The time.", {"type": "object", "properties": {"timezone": {"type": "string"}}})
+WAYS = pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A provider: how it is set up, its protocol, and what its settings are called."""
+
+    model: str
+    key: str
+    base_url: str
+    path: str
+    protocol: ModuleType
+    later: int = 3  # how many plain messages after a turn with tools
+
+
+NATIVE = {
+    "anthropic": Native("anthropic:claude-sonnet-5", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "", messages_api),
+    "gemini": Native("google_genai:gemini-3-flash", "GOOGLE_API_KEY", "GOOGLE_BASE_URL", "", gemini_api, later=12),
+    "responses": Native("openai:gpt-5.6", "OPENAI_API_KEY", "OPENAI_BASE_URL", "/v1", responses_api),
+}
+
+
+@pytest.fixture(params=NATIVE.values(), ids=list(NATIVE))
+def native(request: pytest.FixtureRequest) -> Native:
+    found: Native = request.param
+    return found
+
+
+@pytest.fixture
+async def api(native: Native) -> AsyncIterator[NativeApi]:
+    async with scripted_api(native.protocol.api()) as served:
+        yield served
+
+
+@pytest.fixture
+def settings_of(native: Native, api: NativeApi, settings: Settings) -> Settings:
+    changed = {
+        "openai_base_url": None,
+        "llm_model": native.model,
+        native.key.lower(): SecretStr(KEY),
+        native.base_url.lower(): api.url + native.path,
+        "history_limit": 100,
+        "llm_api": "responses",
+    }
+    return settings.model_copy(update=changed)
+
+
+@pytest.fixture
+async def model(settings_of: Settings) -> AsyncIterator[ChatModel]:
+    async with AsyncExitStack() as stack:
+        yield await model_set_by(stack, settings_of, "llm_model", observe=unobserved, span=untraced)
+
+
+async def failure(model: ChatModel, *, as_stream: bool = False) -> AppError:
+    with pytest.raises(AppError) as failed:
+        await model.reply(ASKED, [CLOCK], listener=SILENT if as_stream else None)
+    return failed.value
+
+
+async def answered(client: Client, session: str, message: str, *, as_stream: bool) -> str:
+    if not as_stream:
+        return str((await client.chat(session, message))["message"]["content"])
+    sent = await streamed(client, session, message)
+    return "".join(each.event["delta"] for each in sent if each.type == "TEXT_MESSAGE_CONTENT")
+
+
+async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(
+    settings_of: Settings, native: Native, api: NativeApi
+) -> None:
+    """Two such turns, one as JSON and one as a stream; those after them take turns."""
+    played = native.protocol
+    tools = played.calls(NOON, ROME, before=played.THOUGHTS), played.calls(("current_time", {}))
+    api.will(*(*tools, played.says("Noon.")) * 2, *(played.says(f"Answer {number}.") for number in range(native.later)))
+    async with running(settings_of) as client:
+        session = await client.new_session()
+        for as_stream in (False, True):
+            assert await answered(client, session, "What time is it?", as_stream=as_stream) == "Noon."
+        for number in range(native.later):
+            said = await answered(client, session, f"And {number}?", as_stream=number % 2 == 0)
+            assert said == f"Answer {number}."
+        rows = await client.messages(session)
+    assert "Let me see" not in orjson.dumps(rows).decode()
+    assert [row["role"] for row in rows].count("tool") == 6
+
+
+@pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"])
+async def test_the_borders_of_a_prompt_are_marked_for_the_cache(settings_of: Settings, api: NativeApi) -> None:
+    api.will(messages_api.says("One."), messages_api.says("Two."))
+    async with running(settings_of) as client:
+        session = await client.new_session()
+        await client.chat(session, "First?")
+        await client.chat(session, "Second?")
+    sent = api.requests[-1]
+    assert sent["system"][-1]["cache_control"] == {"type": "ephemeral"}
+    assert ["cache_control" in str(message["content"]) for message in sent["messages"]] == [False, True, True]
+
+
+@WAYS
+async def test_words_thinking_calls_and_tokens_are_read(
+    model: ChatModel, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    played = native.protocol
+    api.will(played.calls(NOON, before=(*played.THOUGHTS, *played.says("I look.").parts)))
+    heard: list[str] = []
+    listener = Listener(heard.append, lambda: None) if as_stream else None
+    reply = await model.reply(ASKED, [CLOCK], listener=listener, tool_choice="required")
+    assert (reply.text, reply.reasoning) == ("I look.", "Let me see.")
+    assert "".join(heard) == ("I look." if as_stream else "")
+    [call] = reply.calls
+    assert (call.name, call.args) == NOON
+    counted = (reply.input_tokens, reply.cached_tokens, reply.output_tokens, reply.estimated)
+    assert counted == (41, 30, 7, False)
+    assert model.id == native.model.partition(":")[2]
+    assert response(reply, Charge(""))["gen_ai.response.finish_reasons"] == ["tool_call"]
+    assert reply.response_id == ("resp_1" if played is responses_api else "")  # which the other packages do not tell
+
+
+@pytest.mark.parametrize("kind", ["too long", "no quota", "a wrong key", "no such model", "busy", "overloaded", "odd"])
+async def test_an_error_is_told_for_what_it_means_and_names_the_providers_settings(
+    model: ChatModel, native: Native, api: NativeApi, kind: str
+) -> None:
+    refusal, told, again = native.protocol.ERRORS[kind]
+    api.will(refusal)
+    with capture_logs() as logs:
+        error = await failure(model)
+    assert (error.code, error.retryable) == ("model_unavailable", again)
+    assert f"HTTP {refusal.status_code}" in error.detail
+    assert told.format(key=native.key, base_url=native.base_url) in error.detail
+    assert "OPENAI" not in error.detail.replace(native.key, "")
+    assert "It said: " in error.detail
+    assert KEY not in error.detail
+    assert error.extra["provider_code"]
+    assert [line["reason"] for line in logs if line["event"] == "model_failed"] == [error.detail]
+
+
+async def test_an_error_in_the_stream_is_that_error(model: ChatModel, native: Native, api: NativeApi) -> None:
+    api.will(native.protocol.FAILS_IN_STREAM)
+    error = await failure(model, as_stream=True)
+    assert "HTTP 5" in error.detail
+    assert "Overloaded" in error.detail
+    assert error.retryable
+
+
+async def test_a_stream_that_breaks_off_is_no_answer(model: ChatModel, native: Native, api: NativeApi) -> None:
+    for after in (2, 4):
+        api.will(native.protocol.says("A long answer.", "Another.", broken_after=after))
+        assert "broke off" in (await failure(model, as_stream=True)).detail
+
+
+@WAYS
+async def test_an_answer_that_was_stopped_is_told_for_why(
+    model: ChatModel, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    played = native.protocol
+    api.will(played.calls(NOON, reason=played.LENGTH), played.says("Well", reason=played.LENGTH))
+    assert "length limit" in (await failure(model, as_stream=as_stream)).detail
+    reply = await model.reply(ASKED, listener=SILENT if as_stream else None)
+    assert reply.text == "Well"
+    for stopped in played.FILTERED:
+        api.will(stopped)
+        error = await failure(model, as_stream=as_stream)
+        assert "content filter" in error.detail
+        assert not error.retryable
+
+
+@WAYS
+async def test_an_answer_is_read_no_further_than_its_bound(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    api.will(native.protocol.says(*["x" * 5000] * 4))
+    async with AsyncExitStack() as stack:
+        bounded = settings_of.model_copy(update={"llm_max_answer_bytes": 10_000})
+        model = await model_set_by(stack, bounded, "llm_model", observe=unobserved, span=untraced)
+        error = await failure(model, as_stream=as_stream)
+    assert "LLM_MAX_ANSWER_BYTES=10000" in error.detail
+    assert not error.retryable
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (RedirectResponse("http://127.0.0.1:1/", 307), "It redirects, which is not followed: set {base_url}"),
+        (Response(gzip.compress(b"{}"), headers={"content-encoding": "gzip"}), "packed its answer"),
+    ],
+    ids=["a redirect", "a packed answer"],
+)
+async def test_what_would_go_elsewhere_or_past_the_bound_is_refused(
+    model: ChatModel, native: Native, api: NativeApi, reply: Response, told: str
+) -> None:
+    api.will(reply)
+    error = await failure(model)
+    assert told.format(base_url=native.base_url) in error.detail
+    assert not error.retryable
+
+
+async def test_an_event_without_end_is_read_no_further_than_the_bound(model: ChatModel, api: NativeApi) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"data: "
+        while True:
+            await asyncio.sleep(0)  # or the client, in the same thread, would never come to read
+            yield b"x" * 100_000
+
+    api.will(StreamingResponse(endless(), media_type="text/event-stream"))
+    assert "LLM_MAX_ANSWER_BYTES=1000000" in (await failure(model, as_stream=True)).detail
+
+
+async def test_an_answer_is_utf_8_whatever_it_is_said_to_be(model: ChatModel, native: Native, api: NativeApi) -> None:
+    api.will(native.protocol.says("È mezzogiorno."))
+    api.charset = "punycode"
+    assert (await model.reply(ASKED, listener=SILENT)).text == "È mezzogiorno."
+
+
+TUNED = {
+    "anthropic": [(("temperature",), 0.5), (("max_tokens",), 99), (("output_config", "effort"), "low")],
+    "gemini": [
+        (("generationConfig", "temperature"), 0.5),
+        (("generationConfig", "maxOutputTokens"), 99),
+        (("generationConfig", "thinkingConfig", "thinking_level"), "low"),
+    ],
+    "responses": [(("max_output_tokens",), 99), (("reasoning", "effort"), "low")],
+}
+
+
+@pytest.mark.parametrize(
+    ("native", "expected"), [(NATIVE[name], TUNED[name]) for name in NATIVE], ids=list(NATIVE), indirect=["native"]
+)
+async def test_what_is_set_goes_under_the_providers_own_names(
+    settings_of: Settings, native: Native, api: NativeApi, expected: list[tuple[tuple[str, ...], object]]
+) -> None:
+    tuned = {
+        "llm_temperature": 0.5,
+        "llm_max_output_tokens": 99,
+        "llm_reasoning_effort": "low",
+        "llm_extra_body": {"seed": 7},
+        "llm_extra_headers": {"X-Title": SecretStr("Segue")},
+    }
+    api.will(native.protocol.says("42"))
+    async with AsyncExitStack() as stack:
+        changed = settings_of.model_copy(update=tuned)
+        model = await model_set_by(stack, changed, "llm_model", observe=unobserved, span=untraced)
+        await model.reply(ASKED, [CLOCK], tool_choice="required")
+    [body], [headers] = api.requests, api.headers
+    for path, value in [*expected, (("seed",), 7)]:
+        found: Any = body
+        for name in path:
+            assert name in found, body
+            found = found[name]
+        assert (found.lower() if isinstance(found, str) else found) == value, path
+    assert headers["x-title"] == "Segue"

@@ -1,0 +1,85 @@
+"""The tools of a request: whatever a server announces, the endpoint takes them and the model can call them."""
+
+import re
+from typing import Any
+
+import orjson
+import pytest
+
+from segue.around.replay.requests import invalid_tools
+from segue.config import Settings
+from segue.domain.tool import ToolSpec
+from segue.models.tool_schemas import BOUNDS, Bounds, ToolOffers, offered_name
+from tests.support.provider import Provider, calls, says
+from tests.support.results import TOOLBOX, use_toolbox
+from tests.support.service import running
+
+
+def tool(name: str, description: str = "Does something.") -> ToolSpec:
+    return ToolSpec(name, description, {"type": "object", "properties": {}})
+
+
+def test_a_tool_goes_out_under_a_name_that_endpoints_take_and_is_known_by_it() -> None:
+    own = ["look_up", "look.up", "look up", "", "名前", "a" * 64, "a" * 65, "b" * 70, "b" * 69 + "c"]
+    offered = ToolOffers(BOUNDS).of(map(tool, own))
+    names = [function["function"]["name"] for function in offered.functions]
+    assert invalid_tools(offered.functions) is None
+    assert [offered.names[name] for name in names] == own
+    assert (names[0], names[5]) == ("look_up", "a" * 64)
+    assert names[1:5] == [offered_name(name) for name in own[1:5]]
+
+
+def test_a_tool_with_the_name_that_another_would_go_out_under_keeps_it_apart() -> None:
+    taken = offered_name("look.up")
+    offered = ToolOffers(BOUNDS).of([tool(taken), tool("look.up")])
+    assert invalid_tools(offered.functions) is None
+    assert list(offered.names.values()) == [taken, "look.up"]
+
+
+def test_descriptions_are_bounded() -> None:
+    [function] = ToolOffers(Bounds(description_chars=40)).of([tool("look", "x" * 100)]).functions
+    assert function["function"]["description"] == "x" * 39 + "…"
+
+
+def test_a_tool_that_its_server_has_changed_is_offered_as_it_is_now() -> None:
+    offers = ToolOffers(BOUNDS)
+    [before], [again], [after] = (offers.of([tool("look", said)]).functions for said in ("Old.", "Old.", "New."))
+    assert before == again
+    assert after["function"]["description"] == "New."
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"name": "look up"}, "impossible names"),
+        ({"parameters": {"type": "object"}}, "not simply"),
+        ({"parameters": {"type": "object", "properties": {}, "anyOf": []}}, "not simply"),
+        ({"parameters": {"type": "object", "properties": {"a": {"type": "array"}}}}, "array without items"),
+        ({"parameters": {"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#"}]}}}}, "a reference"),
+    ],
+)
+def test_tools_that_an_endpoint_would_refuse_are_told(change: dict[str, Any], fault: str) -> None:
+    function = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+    assert invalid_tools([{"function": function}]) is None
+    assert fault in (invalid_tools([{"function": function | change}]) or "")
+    assert "2 tools with 1 names" in (invalid_tools([{"function": function}] * 2) or "")
+
+
+async def test_a_server_with_too_many_tools_and_odd_schemas_stops_no_turn(
+    settings: Settings, provider: Provider
+) -> None:
+    use_toolbox(settings, args=[TOOLBOX, "150"])
+    provider.will(calls(("odd_99", {"list": [1]}), ("odd_3", {"size": 11}), ("odd_3", {})), says("Odd."), says("Yes."))
+    limits = {"llm_tool_description_chars": 100, "llm_max_tools": 128, "context_token_budget": 300_000}
+    async with running(settings.model_copy(update=limits)) as client:
+        await client.connected("toolbox")
+        session = await client.new_session()
+        answer = await client.chat(session, "What is odd?")
+        assert [call["status"] for call in answer["tool_calls"]] == ["succeeded", "failed", "failed"]
+        await client.chat(session, "Really?")
+    first, _, last = ([tool["function"] for tool in request["tools"]] for request in provider.requests)
+    assert (len(first), len(last)) == (128, 128)
+    assert ["odd_99" in (function["name"] for function in each) for each in (first, last)] == [False, True]
+    assert {len(function["description"]) for function in first if function["name"].startswith("odd")} == {100}
+    errors = [orjson.loads(message["content"])["error"] for message in provider.messages(1, role="tool")[1:]]
+    assert [bool(re.search(r"\$\.size|is not valid under", error)) for error in errors] == [True, True]
