@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,9 +71,15 @@ async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
 @asynccontextmanager
 async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
     """Raises Unreachable within seconds if Postgres cannot be used."""
-    try:
+    with _unreachable():
         async with asyncio.timeout(LOOK_S), database.read_only() as connection:
             yield connection
+
+
+@contextmanager
+def _unreachable() -> Iterator[None]:
+    try:
+        yield
     except (AppError, DBAPIError, OSError, TimeoutError) as error:
         raise Unreachable(error) from error
 
@@ -81,9 +87,11 @@ async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
 async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> StoresFound:
     if stores is None:
         return StoresFound(dict.fromkeys(("postgres", "redis", "migrations")))
+    from segue.db.migrations import missing_revisions  # noqa: PLC0415 (alembic is not needed to serve)
+
     postgres, server = await _look_at_postgres(stores, report)
     redis = await _look_at_redis(stores, report)
-    missing = _missing_revisions(server.revision) if server else None
+    missing = missing_revisions(server.revision) if server else None
     migrations = {"revision": server.revision, "missing": missing} if server else None
     if server and missing is None:
         what = f"The database is at {server.revision}, which this release does not know: a newer one has migrated it."
@@ -100,6 +108,8 @@ async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> Stores
 
 
 async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict[str, Any], ServerFacts | None]:
+    from segue.db.migrations import missing_revisions  # noqa: PLC0415 (the same)
+
     where = _place(stores.urls.database_url, 5432)
     try:
         async with asking(stores.database) as connection:
@@ -108,8 +118,9 @@ async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict
             latency_ms = _ms_since(started)
             server = await look_at_server(connection)
             pooled = await is_pooled(connection)
-        if not _missing_revisions(server.revision):
-            await _write_to_turns(stores.database)
+        if not missing_revisions(server.revision):
+            with _unreachable():
+                await stores.database.ping(CHANGES_NOTHING)  # whether a turn could be written
     except Unreachable as error:
         blocker = await stores.database.blocker() if error.is_locked else None
         what = f"PostgreSQL at {where} cannot be used: {error}{f', {blocker}' if blocker else ''}."
@@ -121,25 +132,10 @@ async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict
         report.problem("postgres", what, "Run fewer processes, raise max_connections, or put a pooler in front.")
     if pooled:
         what = "A pooler is in front of it: a process can hold no lock, so only its lease tells that it has died."
-        report.note(
-            "postgres", what, "Connect to PostgreSQL itself, or expect TURN_LEASE_S until others take its turns."
-        )
+        do = "Connect to PostgreSQL itself, or expect TURN_LEASE_S until others take its turns."
+        report.note("postgres", what, do)
     facts = {name: getattr(server, name) for name in POSTGRES_FACTS}
     return {"at": where, "reachable": True, "why_not": None, "latency_ms": latency_ms, **facts}, server
-
-
-async def _write_to_turns(database: Database) -> None:
-    """Changes nothing. Raises Unreachable if no turn could be written."""
-    try:
-        await database.ping(CHANGES_NOTHING)
-    except (AppError, DBAPIError) as error:
-        raise Unreachable(error) from error
-
-
-def _missing_revisions(revision: str | None) -> tuple[str, ...] | None:
-    from segue.db.migrations import missing_revisions  # noqa: PLC0415 (alembic is not needed to serve)
-
-    return missing_revisions(revision)
 
 
 async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any]:
@@ -156,9 +152,8 @@ async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any
     server = facts or {}
     memory, max_memory = server.get("used_memory"), server.get("maxmemory") or None
     if max_memory and (memory or 0) > max_memory * NEARLY_FULL:
-        report.problem(
-            "redis", "Its memory is nearly full.", "Raise maxmemory. It may also be flushed: nothing is lost."
-        )
+        do = "Raise maxmemory. It may also be flushed: nothing is lost."
+        report.problem("redis", "Its memory is nearly full.", do)
     return {
         "at": where,
         "reachable": facts is not None,
