@@ -16,9 +16,8 @@ import httpx2
 import typer
 
 from segue.around.embedded.service_process import HOST
-from segue.around.mcp_questions import Service
 from segue.around.mcp_server import McpContext, server_for
-from segue.around.service_client import Api, Refused, client_options, key_header
+from segue.around.service_client import Api, AsyncApi, Refused, client_options, key_header
 from segue.around.terminal import ServiceKey, ServiceUrl, printable, refusal, service_url
 
 LOOK_EVERY_S: Final = 1.0
@@ -94,11 +93,11 @@ def serve(
 
     async def run() -> None:
         async with httpx2.AsyncClient(**client_options(base_url)) as http:
-            own = Service(http, key_header(api_key))
+            own = AsyncApi(http, key_header(api_key))
             if port is None:
                 await server_for(lambda _: own, may_decide=decide).run_stdio_async()
             else:
-                by_caller = server_for(lambda ctx: Service(http, key_of_caller(ctx)), may_decide=decide)
+                by_caller = server_for(lambda ctx: AsyncApi(http, key_of_caller(ctx)), may_decide=decide)
                 await by_caller.run_streamable_http_async(host=HOST, port=port)
 
     anyio.run(run)
