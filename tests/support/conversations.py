@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from segue.around.replay.play import RealModel, replay_config
+from segue.around.replay.fake_servers import RealModel, replay_config
 from segue.around.replay.run_replay import GivenService, ReplayReport, replay
 from segue.config import Settings
 from segue.domain.recording import read_recording

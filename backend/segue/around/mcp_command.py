@@ -1,7 +1,4 @@
-"""`segue mcp`: Segue and the Model Context Protocol.
-
-`segue mcp login` and `logout`: a user's login at an MCP server, asked of a running service.
-"""
+"""`segue mcp`: `serve` offers a service's agents over MCP; `login` and `logout` are a user's at MCP servers of it."""
 
 import signal
 import time

@@ -11,7 +11,7 @@ import typer
 from pydantic import SecretStr
 
 from segue.around.replay import run_replay
-from segue.around.replay.play import CannotPlay, RealModel
+from segue.around.replay.fake_servers import CannotPlay, RealModel
 from segue.around.terminal import refusal, settings_with
 from segue.config import MODEL_SETTINGS, Settings
 

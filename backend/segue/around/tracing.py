@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
     from opentelemetry.trace import Tracer
 
-
 SEND_WITHIN_S: Final = 3.0
 
 # By the semantic conventions of OpenTelemetry: the kind of a span that is not INTERNAL, what it and its operation are
@@ -134,7 +133,7 @@ async def tracing(endpoint: str | None, *, content: bool = False) -> AsyncIterat
 
 def _provider(endpoint: str) -> "TracerProvider":
     """The library reads its own environment variables for everything but the endpoint. The provider is not made the
-    process-wide one, because it ends with the lifespan.
+    process-wide one: it ends with the lifespan, and two apps in one process must not share it.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 (see above)
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 (the same)
@@ -142,7 +141,6 @@ def _provider(endpoint: str) -> "TracerProvider":
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 (the same)
 
     name = os.environ.get("OTEL_SERVICE_NAME", "segue")
-    # not made the process-wide provider: two apps in one process must not share it
     resource = Resource.create({"service.name": name, "service.version": VERSION})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=SEND_WITHIN_S)

@@ -15,20 +15,15 @@ import httpx2
 import uvicorn
 
 from segue.around.embedded.service_process import OwnService, server_urls
-from segue.around.replay.fakes import FakeServers
-from segue.around.replay.play import (
+from segue.around.replay.fake_servers import (
     RESULTS_IN_VIEW,
-    TURN_TIMEOUT_S,
     CannotPlay,
-    Playback,
+    FakeServers,
     RealModel,
     ReplayConfig,
-    delete_sessions,
-    play,
     replay_config,
-    wait_until_ready,
 )
-from segue.around.replay.requests import usage_line
+from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
 
@@ -56,8 +51,7 @@ class ReplayReport:
         return any(playback.differences for playback in self.playbacks)
 
     def as_json(self) -> dict[str, Any]:
-        recordings = [_summary(playback) for playback in self.playbacks]
-        return {"differs": self.differs, "restarts": self.restarts, "recordings": recordings}
+        return {"differs": self.differs, "restarts": self.restarts, "recordings": list(map(_summary, self.playbacks))}
 
     def lines(self) -> Iterable[str]:
         for playback in self.playbacks:
@@ -67,14 +61,11 @@ class ReplayReport:
             for number, (recorded, played) in enumerate(playback.usage, start=1):
                 yield f"{playback.name} turn {number}: {usage_line(played)}; recorded: {usage_line(recorded)}"
         same = sum(not playback.differences for playback in self.playbacks)
-        turns, calls, requests = (
-            sum(_summary(playback)[counted] for playback in self.playbacks)
-            for counted in ("turns", "calls", "requests")
-        )
-        yield (
-            f"{same} of {len(self.playbacks)} as recorded: {turns} turns, {calls} tool calls, "
-            f"{requests} requests to the model, {self.restarts} restarts"
-        )
+        turns = sum(len(playback.recording.turns) for playback in self.playbacks)
+        calls = sum(playback.calls for playback in self.playbacks)
+        requests = sum(playback.requests for playback in self.playbacks)
+        totals = f"{turns} turns, {calls} tool calls, {requests} requests to the model, {self.restarts} restarts"
+        yield f"{same} of {len(self.playbacks)} as recorded: {totals}"
 
 
 async def replay(
@@ -104,7 +95,7 @@ async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, re
         try:
             running = _own_service(config, base_url)
             async with running as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
-                restarts = 0
+                player, restarts = Player(client, servers, config), 0
 
                 def check() -> None:
                     if service.has_ended:
@@ -115,11 +106,10 @@ async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, re
                     await asyncio.to_thread(service.kill)
                     restarts += 1
                     service.start()
-                    await wait_until_ready(client, config, check)
+                    await player.wait_until_ready(check)
 
-                await wait_until_ready(client, config, check)
-                again = restart if restarting else None
-                await play(client, servers, playbacks, config, restart=again)
+                await player.wait_until_ready(check)
+                await player.play(playbacks, restart=restart if restarting else None)
                 return ReplayReport(playbacks, restarts)
         except AppError as error:
             raise CannotPlay(error.detail) from error
@@ -155,10 +145,11 @@ async def _on_given_service(config: ReplayConfig, playbacks: list[Playback], giv
         settings = [f"{name}={value}" for name, value in config.environment(base_url).items()]
         given.note("\n".join([f"For {given.url}, in its environment:", *settings, "and as its mcp.json:"]))
         given.note(config.mcp_config(base_url))
+        player = Player(client, servers, config)
         try:
-            await wait_until_ready(client, config, lambda: None)
-            await play(client, servers, playbacks, config)
-            await delete_sessions(client, playbacks)
+            await player.wait_until_ready(lambda: None)
+            await player.play(playbacks)
+            await player.delete_sessions(playbacks)
         except httpx2.TransportError as error:
             raise CannotPlay(f"{given.url} was lost on the way ({type(error).__name__}).") from error
         return ReplayReport(playbacks, 0)
@@ -205,10 +196,10 @@ async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncItera
         raise CannotPlay(f"The replay cannot listen at {address[0]}:{address[1]}: {error.strerror}.") from error
     host, port = listener.getsockname()[:2]
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    config = uvicorn.Config(
-        servers.app(host), log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
+    app = servers.app(host)
+    server = _SignallessServer(
+        uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1)
     )
-    server = _SignallessServer(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="fake servers")
     try:
         yield f"http://{host}:{port}"
