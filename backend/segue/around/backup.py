@@ -27,7 +27,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.open_stores import CommandStores, on_the_servers, open_clients
 from segue.around.terminal import new_file, refusal
 from segue.config import Settings
@@ -145,7 +145,7 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """`sequences` are the last numbers that were given out, by column. `size_bytes` and `sha256` are of the member."""
+    """`sequences` are the last numbers used, by column. `size_bytes` and `sha256` are of the archive's member."""
 
     columns: tuple[str, ...]
     rows: int
@@ -173,12 +173,12 @@ _manifests: Final = TypeAdapter(Manifest)
 
 
 class Member:
-    """Counts a table on its way into the archive or out of it, and tells the progress."""
+    """Counts the bytes of a table on its way into the archive or out of it, and reports the progress."""
 
     def __init__(self, table: str, progress: OnProgress) -> None:
         self.size_bytes = 0
         self._digest = hashlib.sha256()
-        self._told = partial(progress, table)
+        self._report = partial(progress, table)
 
     @property
     def sha256(self) -> str:
@@ -187,7 +187,7 @@ class Member:
     def count(self, chunk: bytes) -> None:
         self.size_bytes += len(chunk)
         self._digest.update(chunk)
-        self._told(self.size_bytes)
+        self._report(self.size_bytes)
 
 
 @contextmanager
@@ -325,7 +325,7 @@ async def fill_from(stores: CommandStores, path: Path, *, force: bool, progress:
             raise _backup_too_new(path, manifest)
         async with stores.database.autocommit() as connection, driver_of(connection) as driver:
             await _refuse_target(connection, driver, force=force)
-            async with _beside(driver):
+            async with _restore_schema(driver):
                 await asyncio.to_thread(upgrade, stores.database_url, revision=manifest.revision, schema=SCHEMA)
                 await _fill(driver, archive, manifest, progress)
                 await asyncio.to_thread(upgrade, stores.database_url, schema=SCHEMA)
@@ -335,8 +335,8 @@ async def fill_from(stores: CommandStores, path: Path, *, force: bool, progress:
 
 
 @asynccontextmanager
-async def _beside(driver: Any) -> AsyncIterator[None]:
-    """Within the block there is an empty schema beside the store's. One process restores at a time."""
+async def _restore_schema(driver: Any) -> AsyncIterator[None]:
+    """Keeps an empty schema for the block. One process restores at a time; raises AppError `restoring` for another."""
     if not await driver.fetchval(f"SELECT pg_try_advisory_lock({RESTORE_LOCK})"):
         detail = "Another process restores into this database. Wait for it, or end it."
         raise AppError("restoring", status=409, title="A restore is under way", detail=detail)

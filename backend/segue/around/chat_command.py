@@ -24,7 +24,7 @@ import httpx2
 import typer
 
 from segue.around.chat_screen import Screen, TurnView
-from segue.around.embedded.service_process import OwnService
+from segue.around.own_service import OwnService
 from segue.around.service_client import Api, Refused, TurnStream, waiting_step, waiting_steps
 from segue.around.terminal import ServiceKey, check_url, local_url, one_line, refusal, settings_with
 from segue.language.shown_call import CallView

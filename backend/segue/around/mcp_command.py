@@ -12,8 +12,8 @@ import anyio
 import httpx2
 import typer
 
-from segue.around.embedded.service_process import HOST
 from segue.around.mcp_server import McpContext, server_for
+from segue.around.own_service import HOST
 from segue.around.service_client import Api, AsyncApi, Refused, client_options, key_header
 from segue.around.terminal import ServiceKey, ServiceUrl, printable, refusal, service_url
 

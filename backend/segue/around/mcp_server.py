@@ -58,7 +58,7 @@ INSTRUCTIONS: Final = (
 READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 ADDS: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 ACTS: Final = ToolAnnotations(destructive_hint=True, open_world_hint=True)
-ASKED: Final = "decision"  # the form, among what a client of the newer protocol answers
+FORM_ID: Final = "decision"  # the form, among what a client of the newer protocol answers
 
 SessionArgument = Annotated[str, Field(max_length=200, description="As start_session and list_sessions give it.")]
 
@@ -84,7 +84,7 @@ ToolAnswer = Annotated[CallToolResult, CalledAnswer] | InputRequiredResult
 
 
 def server_for(api_of: Callable[[McpContext], AsyncApi], *, may_decide: bool, beat_s: float = BEAT_S) -> MCPServer:
-    """`api_of` gives the service as the caller of a tool may use it."""
+    """Returns the server. `api_of` returns the API as the caller of a tool may use it."""
     calls = Calls(beat_s)
     tools = Tools(api_of, calls, may_decide=may_decide)
     server = MCPServer(
@@ -97,19 +97,19 @@ def server_for(api_of: Callable[[McpContext], AsyncApi], *, may_decide: bool, be
         middleware=[calls.cancel_turn],
     )
     for tool in (tools.list_agents, tools.list_sessions, tools.get_messages, tools.get_plan):
-        server.add_tool(_told(tool), annotations=READS)
-    server.add_tool(_told(tools.start_session), annotations=ADDS)
-    server.add_tool(_told(tools.send_message), annotations=ACTS)
+        server.add_tool(_with_tool_errors(tool), annotations=READS)
+    server.add_tool(_with_tool_errors(tools.start_session), annotations=ADDS)
+    server.add_tool(_with_tool_errors(tools.send_message), annotations=ACTS)
     decide = tools.decide_plan_itself if may_decide else tools.decide_plan
-    server.add_tool(_told(decide), name="decide_plan", annotations=ACTS)
+    server.add_tool(_with_tool_errors(decide), name="decide_plan", annotations=ACTS)
     return server
 
 
-def _told(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _with_tool_errors(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @wraps(tool)
-    async def call(*args: Any, **given: Any) -> Any:
+    async def call(*args: Any, **named: Any) -> Any:
         try:
-            return await tool(*args, **given)
+            return await tool(*args, **named)
         except Refused as refusal:
             raise ToolError(str(refusal)) from refusal
 
@@ -224,13 +224,14 @@ class Tools:
 
     async def _settled(self, ctx: McpContext, answer: dict[str, Any]) -> ToolAnswer:
         """Asks the person at the client about what waits, as long as something does."""
-        session_id, whole = answer["session_id"], self._whole(ctx, answer["session_id"])
+        session_id = answer["session_id"]
+        whole = self._whole(ctx, session_id)
         while waiting_step(plan := answer["plan"]) is not None and can_ask(ctx):
-            asked = form(plan, whole)
+            shown = form(plan, whole)
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 state = json.dumps([answer["turn_id"], plan["id"], plan["version"], fills_in(plan)])
-                return InputRequiredResult(input_requests={ASKED: ElicitRequest(params=asked)}, request_state=state)
-            said = await ctx.session.elicit_form(asked.message, asked.requested_schema, ctx.request_id)
+                return InputRequiredResult(input_requests={FORM_ID: ElicitRequest(params=shown)}, request_state=state)
+            said = await ctx.session.elicit_form(shown.message, shown.requested_schema, ctx.request_id)
             if (body := decision(said, plan["version"], filled_in=fills_in(plan))) is None:
                 break
             answer = await self._sent(ctx, session_id, "plan/decision", body, f"{plan['id']}:{plan['version']}")
@@ -239,7 +240,7 @@ class Tools:
     async def _resumed(self, ctx: McpContext, session_id: str, state: str) -> ToolAnswer:
         """Goes on with what the person has said to the question of the round before."""
         turn_id, plan_id, version, filled_in = json.loads(state)
-        said = (ctx.input_responses or {}).get(ASKED)
+        said = (ctx.input_responses or {}).get(FORM_ID)
         body = decision(said, version, filled_in=filled_in) if isinstance(said, ElicitResult) else None
         if body is not None:
             key = f"{plan_id}:{version}"
@@ -270,7 +271,7 @@ class Tools:
 
 
 def can_ask(ctx: McpContext) -> bool:
-    """Whether the client shows forms to a person. A bare `elicitation` is of clients from before there were kinds."""
+    """Whether the client shows forms to a person. Clients from before there were kinds declare a bare `elicitation`."""
     declared = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
     if declared is None or (declared.form is None and declared.url is not None):
         return False
@@ -325,12 +326,12 @@ def fills_in(plan: Mapping[str, Any]) -> bool:
 
 
 def form(plan: Mapping[str, Any], whole: str) -> ElicitRequestFormParams:
-    """Of values that a tool asks for, those that were given in words stand in the form for the person to see."""
+    """Returns the form. A value that a tool asks for and that the user has said in words is filled in already."""
     step, schema = waiting_step(plan), _FORM
     if step is not None and fills_in(plan):
-        given, asked = step["asks"]["given"] or {}, step["asks"]["schema"]
+        known, asked = step["asks"]["given"] or {}, step["asks"]["schema"]
         fields = {
-            name: {**of, "default": given[name]} if name in given else of for name, of in asked["properties"].items()
+            name: {**of, "default": known[name]} if name in known else of for name, of in asked["properties"].items()
         }
         schema = {**asked, "properties": fields}
     return ElicitRequestFormParams(message=question(plan, whole), requested_schema=schema)
@@ -393,33 +394,33 @@ class Calls:
     async def _beat(self, progress: "CallProgress") -> None:
         while True:
             await asyncio.sleep(self._beat_s)
-            await progress.tell("still working")
+            await progress.report("still working")
 
 
 class CallProgress:
-    """What the client is told of a turn, if it asked for that: calls of tools, and the end of the text so far."""
+    """Reports a turn to a client that asked for progress: calls of tools, and the end of the text so far."""
 
     def __init__(self, ctx: McpContext) -> None:
         self._ctx = ctx
         self._count = 0
         self._text = ""
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
-    async def tell(self, message: str) -> None:
+    async def report(self, message: str) -> None:
         self._count += 1
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         await self._ctx.report_progress(self._count, None, message)
 
     async def follow(self, event: StreamEvent) -> None:
         match event:
             case {"type": "TOOL_CALL_START", "toolCallName": name}:
-                await self.tell(f"calls {name}")
+                await self.report(f"calls {name}")
             case {"type": "TEXT_MESSAGE_START"}:
                 self._text = ""
             case {"type": "TEXT_MESSAGE_CONTENT", "delta": words}:
                 self._text = (self._text + words)[-SHOWN_CHARS:]
-                if time.monotonic() - self._told_at > PAUSE_S:
-                    await self.tell(self._text)
+                if time.monotonic() - self._reported_at > PAUSE_S:
+                    await self.report(self._text)
 
 
 async def _read(turn: CalledTurn, progress: CallProgress) -> dict[str, Any]:

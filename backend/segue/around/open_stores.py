@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from segue.around.embedded.service_process import ServerUrls, server_urls
+from segue.around.embedded.server_urls import ServerUrls, server_urls
 from segue.around.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.db.engine import Database, Pooler
@@ -45,8 +45,8 @@ def migrate() -> None:
         return await asyncio.to_thread(upgrade, urls.database_url)
 
     newer = on_the_servers(run)
-    told = f"at {newer}, which a newer release made; this one can use it" if newer else "at the newest revision"
-    typer.echo(f"The database is {told}.")
+    revision = f"at {newer}, which a newer release made; this one can use it" if newer else "at the newest revision"
+    typer.echo(f"The database is {revision}.")
 
 
 def with_stores(command: Callable[Concatenate[CommandStores, P], Awaitable[Done]]) -> Callable[P, Done]:

@@ -6,7 +6,7 @@ Know the contract of the API, and nothing of the service, the terminal or MCP. A
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -59,24 +59,23 @@ def key_header(api_key: str | None) -> dict[str, str]:
 
 
 class Api:
+    """The API as one user of a terminal may use it. Every method raises Refused; those with a body return it."""
+
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self.url = url
         self._http = httpx2.Client(headers=key_header(api_key), **client_options(url))
 
     def get(self, path: str, **params: Any) -> Any:
-        """Returns the body. Raises Refused."""
         return self._request("GET", path, params=params)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Returns the body. Raises Refused."""
         return self._request("POST", path, json=body)
 
     def delete(self, path: str) -> None:
-        """Raises Refused."""
         self._request("DELETE", path)
 
     def all_items(self, path: str) -> list[Any]:
-        """Returns a whole list, read page by page. Raises Refused."""
+        """Returns a whole list, read page by page."""
         items: list[Any] = []
         after: dict[str, str] | None = {}
         while after is not None:
@@ -86,7 +85,7 @@ class Api:
         return items
 
     def events(self, method: str, path: str, **request: Any) -> Iterator[tuple[int, StreamEvent]]:
-        """Yields the events of a stream with their ids. Raises Refused, and httpx2.TransportError if it is cut."""
+        """Yields the events of a stream with their ids. Raises httpx2.TransportError if it is cut."""
         with self._http.sse(path, method=method, max_event_size=None, **request) as source:
             if source.response.is_error:
                 source.response.read()
@@ -98,19 +97,29 @@ class Api:
         self._http.close()
 
     def _request(self, method: str, path: str, **request: Any) -> Any:
-        try:
-            response = self._http.request(method, path, **request)
-            if response.is_error:
-                raise refused(response)
-            return response.json() if response.content else None
-        except httpx2.TransportError as error:
-            raise unreachable(self.url, error) from error
-        except ValueError as error:
-            raise not_segue(self.url) from error
+        with _faults_refused(self.url):
+            return _body_of(self._http.request(method, path, **request), WHAT_TO_DO)
+
+
+@contextmanager
+def _faults_refused(url: str) -> Iterator[None]:
+    """Raises Refused if nothing answers, or nothing of Segue's."""
+    try:
+        yield
+    except httpx2.TransportError as error:
+        raise unreachable(url, error) from error
+    except ValueError as error:
+        raise Refused(f"What answers at {url} is not Segue. Is the URL right?") from error
+
+
+def _body_of(response: httpx2.Response, advice: Mapping[int, str]) -> Any:
+    if response.is_error:
+        raise refused(response, advice)
+    return response.json() if response.content else None
 
 
 def refused(response: httpx2.Response, advice: Mapping[int, str] = WHAT_TO_DO) -> Refused:
-    """The error that a response is; `advice` is what to do, by its status."""
+    """Returns the error that a response is. `advice` says what to do, by status."""
     status = response.status_code
     try:
         problem = response.json()
@@ -121,7 +130,7 @@ def refused(response: httpx2.Response, advice: Mapping[int, str] = WHAT_TO_DO) -
 
 
 def problem_line(title: str, detail: str, *, status: int, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
-    """Returns what is wrong, and what to do about it if that is known."""
+    """Returns one line: what is wrong, and what to do about it if that is known."""
     problem = detail if detail.startswith(title) else f"{title}: {detail}"
     return " ".join(filter(None, (problem, advice.get(status))))
 
@@ -140,10 +149,6 @@ def waiting_steps(plan: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 def waiting_step(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return next(iter(waiting_steps(plan)), None)
-
-
-def not_segue(url: str) -> Refused:
-    return Refused(f"What answers at {url} is not Segue. Is the URL right?")
 
 
 def unreachable(url: str, error: httpx2.TransportError) -> Refused:
@@ -209,7 +214,9 @@ class TurnStream:
 
 @dataclass(frozen=True, slots=True)
 class AsyncApi:
-    """The API as one caller of `segue mcp serve` may use it. `http` has the URL, `headers` say who calls."""
+    """The API as one caller of `segue mcp serve` may use it: `http` has the URL, `headers` the key of the caller. Its
+    methods return the body and raise Refused.
+    """
 
     http: httpx2.AsyncClient
     headers: Mapping[str, str]
@@ -219,23 +226,14 @@ class AsyncApi:
         return str(self.http.base_url).rstrip("/")
 
     async def get(self, path: str, **params: Any) -> Any:
-        """Returns the body. Raises Refused."""
         return await self._request("GET", path, params=params)
 
     async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Returns the body. Raises Refused."""
         return await self._request("POST", path, json=body)
 
     async def _request(self, method: str, path: str, **request: Any) -> Any:
-        try:
-            response = await self.http.request(method, path, headers=self.headers, **request)
-            if response.is_error:
-                raise refused(response, MCP_ADVICE)
-            return response.json()
-        except httpx2.TransportError as error:
-            raise unreachable(self.url, error) from error
-        except ValueError as error:
-            raise not_segue(self.url) from error
+        with _faults_refused(self.url):
+            return _body_of(await self.http.request(method, path, headers=self.headers, **request), MCP_ADVICE)
 
 
 @dataclass(slots=True)
@@ -248,7 +246,7 @@ class CalledTurn:
     body: Mapping[str, Any]
     key: str
     id: str | None = None
-    _asked: anyio.Event = field(default_factory=anyio.Event)
+    _was_sent: anyio.Event = field(default_factory=anyio.Event)
 
     async def events(self) -> AsyncGenerator[StreamEvent]:
         """Ends with the terminal event. A stream that is cut is asked for again, and goes on after the last event.
@@ -277,7 +275,7 @@ class CalledTurn:
 
     async def cancel(self) -> None:
         """Cancels it, if the service has accepted it. Raises Refused."""
-        await self._asked.wait()
+        await self._was_sent.wait()
         if self.id is not None:
             await self.api.post(f"/sessions/{self.session_id}/turns/{self.id}/cancel")
 
@@ -295,5 +293,5 @@ class CalledTurn:
                     raise refused(source.response, MCP_ADVICE)
                 self.id = source.response.headers.get("X-Turn-Id", self.id)
             finally:
-                self._asked.set()
+                self._was_sent.set()
         return source

@@ -18,7 +18,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 
-from segue.around.embedded.service_process import HOST
+from segue.around.own_service import HOST
 from segue.config import Settings
 from segue.domain.identity import is_loopback
 from segue.log import configure_logging, never_log

@@ -88,15 +88,15 @@ def _opens_spans(tracer: "Tracer", *, content: bool) -> OpenSpan:
         """A failed span has the error's code or type, not its text, which may be the user's."""
         above = propagator.extract({"traceparent": parent}) if parent else None
         known = getattr(get_current_span(), "attributes", None) or {}
-        told = {key: known[key] for key in HANDED_DOWN if key in known} | _by_convention(attributes)
+        named = {key: known[key] for key in HANDED_DOWN if key in known} | _by_convention(attributes)
         if name in OPERATIONS:
-            told["gen_ai.operation.name"] = OPERATIONS[name]
+            named["gen_ai.operation.name"] = OPERATIONS[name]
         shown = NAMES.get(name, name).format(**attributes)
         with tracer.start_as_current_span(
             shown,
             context=above,
             kind=SpanKind[KINDS.get(name, "INTERNAL")],
-            attributes=told,
+            attributes=named,
             record_exception=False,
             set_status_on_exception=False,
         ) as opened:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from segue.around.doctor.examine_stores import OpenStores, StoresFound, Unreachable, asking
+from segue.around.doctor.examine_stores import OpenStores, StoresFound, Unreachable, reading
 from segue.around.doctor.report import Diagnosis
 from segue.config import MODEL_SETTINGS, Settings
 from segue.domain.agent import OFFLINE
@@ -75,7 +75,7 @@ async def look_at_service(
 
 async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: Diagnosis) -> dict[str, Any]:
     try:
-        async with asking(stores.database) as connection:
+        async with reading(stores.database) as connection:
             turns = await overview(connection)
             running = await list_any(connection, status="running", limit=RUNNING_SHOWN)
             running = await with_activity(stores.cache, running)
@@ -241,6 +241,6 @@ async def _look_at_settings(settings: Settings, stores: OpenStores | None, repor
 async def _has_valid_key(stores: OpenStores) -> bool:
     """Returns True if Postgres cannot be asked, which is a problem of its own."""
     with suppress(Unreachable):
-        async with asking(stores.database) as connection:
+        async with reading(stores.database) as connection:
             return any(key.works(utc_now()) for key in await list_keys(connection, None))
     return True

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.around.doctor.report import Diagnosis
-from segue.around.embedded.service_process import ServerUrls, server_urls
+from segue.around.embedded.server_urls import ServerUrls, server_urls
 from segue.config import Settings
 from segue.db.causes import LOCKED, StorageUnavailable, cause_of
 from segue.db.engine import Database, is_pooled
@@ -69,8 +69,8 @@ async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
 
 
 @asynccontextmanager
-async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
-    """Raises Unreachable within seconds if Postgres cannot be used."""
+async def reading(database: Database) -> AsyncIterator[AsyncConnection]:
+    """Yields a connection that only reads. Raises Unreachable within seconds if Postgres cannot be used."""
     with _unreachable():
         async with asyncio.timeout(LOOK_S), database.read_only() as connection:
             yield connection
@@ -112,7 +112,7 @@ async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict
 
     where = _place(stores.urls.database_url, 5432)
     try:
-        async with asking(stores.database) as connection:
+        async with reading(stores.database) as connection:
             started = time.monotonic()
             await connection.exec_driver_sql("SELECT 1")
             latency_ms = _ms_since(started)

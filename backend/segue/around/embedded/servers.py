@@ -19,9 +19,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from segue.around.embedded import process, watcher
-from segue.around.embedded.process import Server
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded import server_process as process
+from segue.around.embedded import watcher
+from segue.around.embedded.server_process import Server
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.watcher import is_in_place, try_lock, unlock, wait_until
 from segue.domain.errors import AppError
 

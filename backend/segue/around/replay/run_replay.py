@@ -1,4 +1,4 @@
-"""Runs a replay: reads the files, starts the fake servers, plays on its own service or a given one, and reports."""
+"""Runs a replay: reads the files, starts the fake servers, plays on its own service or a running one, and reports."""
 
 import asyncio
 import os
@@ -14,7 +14,8 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from segue.around.embedded.service_process import OwnService, server_urls
+from segue.around.embedded.server_urls import server_urls
+from segue.around.own_service import OwnService
 from segue.around.replay.fake_servers import (
     RESULTS_IN_VIEW,
     CannotPlay,
@@ -32,8 +33,8 @@ INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
 
 
 @dataclass(frozen=True, slots=True)
-class GivenService:
-    """A running service, and the address for the fake servers. `note` is given the settings that the service needs."""
+class RunningService:
+    """A running service, and the address for the fake servers. `note` prints the settings that the service needs."""
 
     url: str
     api_key: str | None
@@ -71,30 +72,30 @@ class ReplayReport:
 async def replay(
     files: Iterable[Path],
     *,
-    given: GivenService | None = None,
+    running: RunningService | None = None,
     restarting: bool = False,
     results_in_view: int = RESULTS_IN_VIEW,
     model: RealModel | None = None,
 ) -> ReplayReport:
-    """Plays on the given service, or on its own one, killed after each turn if `restarting`. Raises CannotPlay.
+    """Plays on a running service, or on one of its own, which it kills after each turn if `restarting`.
 
-    `model` is asked in place of the recording.
+    `model` answers in place of the recording. Raises CannotPlay.
     """
     recordings = {str(file): _read(file) for file in files}
     config = replace(replay_config(recordings, model), results_in_view=results_in_view)
     playbacks = [Playback(name, recording) for name, recording in recordings.items()]
     with _ending_on_sigterm():
-        if given is None:
+        if running is None:
             return await _on_own_service(config, playbacks, restarting=restarting)
-        return await _on_given_service(config, playbacks, given)
+        return await _on_running_service(config, playbacks, running)
 
 
 async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, restarting: bool) -> ReplayReport:
     servers = FakeServers(config.tools)
     async with _serving(servers, (LOOPBACK, 0)) as base_url:
         try:
-            running = _own_service(config, base_url)
-            async with running as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
+            own = _own_service(config, base_url)
+            async with own as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
                 player, restarts = Player(client, servers, config), 0
 
                 def check() -> None:
@@ -135,23 +136,23 @@ async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[Own
                 await asyncio.to_thread(service.stop)
 
 
-async def _on_given_service(config: ReplayConfig, playbacks: list[Playback], given: GivenService) -> ReplayReport:
+async def _on_running_service(config: ReplayConfig, playbacks: list[Playback], target: RunningService) -> ReplayReport:
     servers = FakeServers(config.tools)
-    headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
+    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     async with (
-        _serving(servers, given.address) as base_url,
-        httpx2.AsyncClient(base_url=given.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
+        _serving(servers, target.address) as base_url,
+        httpx2.AsyncClient(base_url=target.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
     ):
         settings = [f"{name}={value}" for name, value in config.environment(base_url).items()]
-        given.note("\n".join([f"For {given.url}, in its environment:", *settings, "and as its mcp.json:"]))
-        given.note(config.mcp_config(base_url))
+        target.note("\n".join([f"For {target.url}, in its environment:", *settings, "and as its mcp.json:"]))
+        target.note(config.mcp_config(base_url))
         player = Player(client, servers, config)
         try:
             await player.wait_until_ready(lambda: None)
             await player.play(playbacks)
             await player.delete_sessions(playbacks)
         except httpx2.TransportError as error:
-            raise CannotPlay(f"{given.url} was lost on the way ({type(error).__name__}).") from error
+            raise CannotPlay(f"{target.url} was lost on the way ({type(error).__name__}).") from error
         return ReplayReport(playbacks, 0)
 
 

@@ -1,62 +1,15 @@
-"""The URLs of PostgreSQL and Redis, given or of embedded servers; and a `segue serve` of the caller's own.
+"""A `segue serve` of the caller's own. Runs with the standard library alone, and knows nothing of who talks to it."""
 
-Knows no settings. Runs with the standard library alone: the embedded servers are imported only if a URL is missing.
-"""
-
-import asyncio
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pydantic import SecretStr
 
 HOST = "127.0.0.1"
 STOP_S = 30.0
 SHOWN_LOG_LINES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class ServerUrls:
-    database_url: str
-    redis_url: str
-
-
-@asynccontextmanager
-async def server_urls(
-    database_url: "SecretStr | None",
-    redis_url: "SecretStr | None",
-    data_dir: Path,
-    *,
-    join_only: bool = False,
-    fast: bool = False,
-) -> AsyncIterator[ServerUrls]:
-    """Yields the given URLs. For one that is missing, embedded servers in `data_dir` run until the block ends.
-
-    With `join_only`, servers that another process runs are used as they are, and none is made in an empty folder.
-    `fast` is that of `embedded_servers`. Raises what that raises.
-    """
-    if database_url is not None and redis_url is not None:
-        yield ServerUrls(database_url.get_secret_value(), redis_url.get_secret_value())
-        return
-    from segue.around.embedded import servers  # noqa: PLC0415 (needs fcntl and the wheels, which URLs do not)
-
-    async with AsyncExitStack() as stack:
-        embedded = await asyncio.to_thread(servers.running_servers, data_dir) if join_only else None
-        if embedded is None:
-            started = servers.embedded_servers(data_dir, fast=fast)
-            embedded = await asyncio.to_thread(started.__enter__)
-            stack.push_async_callback(asyncio.to_thread, started.__exit__, None, None, None)
-        yield ServerUrls(
-            database_url.get_secret_value() if database_url else embedded.database_url,
-            redis_url.get_secret_value() if redis_url else embedded.redis_url,
-        )
 
 
 class OwnService:
@@ -71,7 +24,7 @@ class OwnService:
         self.url = f"http://{HOST}:{self._listener.getsockname()[1]}"
         self._log = log
         self._folder = folder
-        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), environment.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), environment.get("PYTHONPATH"))))
         self._environment = {**environment, "PYTHONPATH": path}
         self._process: subprocess.Popen[bytes] | None = None
 
