@@ -27,8 +27,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.around.embedded.server_urls import ServerUrls
-from segue.around.open_stores import CommandStores, on_the_servers, open_clients
+from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients
+from segue.around.open_stores import note, on_the_servers
 from segue.around.terminal import new_file, refusal
 from segue.config import Settings
 from segue.db.engine import Database
@@ -110,7 +110,7 @@ def backup(file: Annotated[Path, typer.Argument(help="A new file, for this accou
         with new_file(file) as out:
             manifest = await back_up(stores.database, out, progress=progress)
         with suppress(AppError, DBAPIError):  # a server that only reads, a schema from before there was an audit
-            await stores.note("back_up", rows=manifest.rows)
+            await note(stores, "back_up", rows=manifest.rows)
         return manifest
 
     manifest = on_the_servers(run, needs_data=True)
@@ -130,7 +130,7 @@ def restore(
     async def run(_settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> tuple[Manifest, int | None]:
         stores = open_clients(stack, urls)
         manifest = await fill_from(stores, file, force=force, progress=progress)
-        await stores.note("restore", made_at=manifest.made_at.isoformat(), rows=manifest.rows)
+        await note(stores, "restore", made_at=manifest.made_at.isoformat(), rows=manifest.rows)
         return manifest, await stores.cache.delete_where(lambda key: key.startswith(OURS_IN_REDIS))
 
     manifest, deleted = on_the_servers(run)
@@ -314,7 +314,7 @@ async def _becomes_true(question: Callable[[], Awaitable[Any]], within_s: float)
     return False
 
 
-async def fill_from(stores: CommandStores, path: Path, *, force: bool, progress: OnProgress) -> Manifest:
+async def fill_from(stores: OpenStores, path: Path, *, force: bool, progress: OnProgress) -> Manifest:
     """Puts what the archive holds in the place of what is stored, at the newest schema.
 
     Raises AppError `backup_unreadable`, `backup_too_new`, `store_too_new`, `store_in_use`, `store_not_empty` without
@@ -322,13 +322,15 @@ async def fill_from(stores: CommandStores, path: Path, *, force: bool, progress:
     """
     with opened_archive(path) as (archive, manifest):
         if missing_revisions(manifest.revision) is None:
-            raise _backup_too_new(path, manifest)
+            made_by = f"{path} was made by Segue {manifest.version} at schema {manifest.revision}"
+            detail = f"{made_by}, which this release does not know. Restore it with that release or a newer one."
+            raise AppError("backup_too_new", status=409, title="The backup is too new", detail=detail)
         async with stores.database.autocommit() as connection, driver_of(connection) as driver:
             await _refuse_target(connection, driver, force=force)
             async with _restore_schema(driver):
-                await asyncio.to_thread(upgrade, stores.database_url, revision=manifest.revision, schema=SCHEMA)
+                await asyncio.to_thread(upgrade, stores.urls.database_url, revision=manifest.revision, schema=SCHEMA)
                 await _fill(driver, archive, manifest, progress)
-                await asyncio.to_thread(upgrade, stores.database_url, schema=SCHEMA)
+                await asyncio.to_thread(upgrade, stores.urls.database_url, schema=SCHEMA)
                 async with driver.transaction():
                     await _swap(connection, driver, force=force)
     return manifest
@@ -356,11 +358,8 @@ async def _refuse_target(connection: AsyncConnection, driver: Any, *, force: boo
     if not await _becomes_true(lambda: driver.fetchval(_ALONE), OTHERS_S):
         detail = "Another process of Segue uses this database. Stop it first: what it holds would not fit any more."
         raise AppError("store_in_use", status=409, title="The database is in use", detail=detail)
-    stored = [
-        table
-        for table in await _ours(driver)
-        if await driver.fetchval(f"SELECT EXISTS (SELECT FROM {table})")  # noqa: S608 (a table of ours)
-    ]
+    exists = "SELECT EXISTS (SELECT FROM {})"
+    stored = [table for table in await _ours(driver) if await driver.fetchval(exists.format(table))]
     if stored and not force:
         detail = f"The database is not empty: {', '.join(stored)}. --force deletes all of it for the backup."
         raise AppError("store_not_empty", status=409, title="The database is not empty", detail=detail)
@@ -417,11 +416,3 @@ async def _swap(connection: AsyncConnection, driver: Any, *, force: bool) -> Non
     await driver.execute(f"DROP TABLE IF EXISTS {before}", timeout=SWAP_TIMEOUT_S)
     for row in await driver.fetch(_TABLES, SCHEMA):
         await driver.execute(f"ALTER TABLE {SCHEMA}.{row['table_name']} SET SCHEMA {own}")
-
-
-def _backup_too_new(path: Path, manifest: Manifest) -> AppError:
-    detail = (
-        f"{path} was made by Segue {manifest.version} at schema {manifest.revision}, which this release does not know."
-        " Restore it with that release or a newer one."
-    )
-    return AppError("backup_too_new", status=409, title="The backup is too new", detail=detail)

@@ -3,39 +3,21 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
 from typing import Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from segue.around.embedded.server_urls import ServerUrls, server_urls
+from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients, server_urls
 from segue.around.terminal import refusal, settings_with
 from segue.config import Settings
-from segue.db.engine import Database, Pooler
 from segue.db.migrations import upgrade
-from segue.db.redis import Cache
-from segue.db.redis_server import RedisServer
 from segue.domain.errors import AppError
 from segue.users.audit import CLI, AuditedAction, record_act
 
 P = ParamSpec("P")
 Done = TypeVar("Done")
-
-
-@dataclass(frozen=True, slots=True)
-class CommandStores:
-    """The clients of PostgreSQL and Redis while a command runs."""
-
-    database_url: str
-    database: Database
-    cache: Cache
-
-    async def note(self, action: AuditedAction, **details: object) -> None:
-        """Records in the audit what is done at the command line."""
-        async with self.database.transaction() as connection:
-            await record_act(connection, CLI, action, details=details)
 
 
 def migrate() -> None:
@@ -49,7 +31,7 @@ def migrate() -> None:
     typer.echo(f"The database is {revision}.")
 
 
-def with_stores(command: Callable[Concatenate[CommandStores, P], Awaitable[Done]]) -> Callable[P, Done]:
+def with_stores(command: Callable[Concatenate[OpenStores, P], Awaitable[Done]]) -> Callable[P, Done]:
     """Gives a command the stores that `segue serve` uses, at the newest schema. The service may run at the same time.
 
     The command raises typer.Exit if the stores cannot be opened or if it raises AppError itself.
@@ -60,7 +42,7 @@ def with_stores(command: Callable[Concatenate[CommandStores, P], Awaitable[Done]
         async def opened(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Done:
             if settings.migrate_on_start:
                 await asyncio.to_thread(upgrade, urls.database_url)
-            return await command(open_clients(stack, urls, settings.database_pooler), *args, **options)
+            return await command(open_clients(stack, urls, pooler=settings.database_pooler), *args, **options)
 
         return on_the_servers(opened)
 
@@ -69,13 +51,10 @@ def with_stores(command: Callable[Concatenate[CommandStores, P], Awaitable[Done]
     return run
 
 
-def open_clients(stack: AsyncExitStack, urls: ServerUrls, pooler: Pooler = "none") -> CommandStores:
-    redis = RedisServer(urls.redis_url)
-    database = Database(urls.database_url, pooler=pooler, writing=1, reading=1)
-    stores = CommandStores(urls.database_url, database, Cache(redis))
-    for client in (redis, stores.database, stores.cache):
-        stack.push_async_callback(client.close)
-    return stores
+async def note(stores: OpenStores, action: AuditedAction, **details: object) -> None:
+    """Records in the audit what is done at the command line."""
+    async with stores.database.transaction() as connection:
+        await record_act(connection, CLI, action, details=details)
 
 
 def on_the_servers(

@@ -13,7 +13,8 @@ from typing import IO, Annotated
 
 import typer
 
-from segue.around.open_stores import CommandStores, with_stores
+from segue.around.embedded.server_urls import OpenStores
+from segue.around.open_stores import note, with_stores
 from segue.around.terminal import new_file, refusal
 from segue.db.owners import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
 from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user
@@ -42,7 +43,7 @@ users = typer.Typer(no_args_is_help=True)
 @users.command("adopt")
 @with_stores
 async def adopt(
-    stores: CommandStores,
+    stores: OpenStores,
     user: UserOption,
     from_: Annotated[str, typer.Option("--from", help="Whose it was.", callback=_one_of(is_owner))] = LOCAL_USER,
     *,
@@ -74,7 +75,7 @@ async def adopt(
 @users.command("limits")
 @with_stores
 async def limits(
-    stores: CommandStores,
+    stores: OpenStores,
     user: UserOption,
     requests_per_minute: AtMost = None,
     turns_per_minute: AtMost = None,
@@ -104,13 +105,13 @@ async def limits(
 
 @with_stores
 async def export(
-    stores: CommandStores,
+    stores: OpenStores,
     user: UserOption,
     output: Annotated[Path | None, typer.Option(help="A new file, for this account only; without it stdout.")] = None,
 ) -> None:
     """Writes all rows of a user: `{"table": …, "row": …}` a line, and how many of each on stderr."""
     rows = Counter[str]()
-    await stores.note("export_user", user=user)
+    await note(stores, "export_user", user=user)
     with nullcontext(sys.stdout) if output is None else _lines_of(output) as file:
         async for table, row in rows_of_user(stores.database, user):
             file.write(line_of(table, row))
@@ -143,14 +144,14 @@ def erase(
         raise refusal(f"Nothing was removed. Look with --dry-run what {user} has, and remove it with --yes.")
 
     @with_stores
-    async def count(stores: CommandStores) -> dict[str, int]:
+    async def count(stores: OpenStores) -> dict[str, int]:
         if await has_rows(stores.database, user):
             return {} if yes and not dry_run else await count_user(stores.database, user)
         raise refusal(f"There is no user {user}: no row is theirs.", code=1)
 
     @with_stores
-    async def remove(stores: CommandStores) -> ErasedRows:
-        await stores.note("erase_user", user=user)
+    async def remove(stores: OpenStores) -> ErasedRows:
+        await note(stores, "erase_user", user=user)
         return await erase_user(stores.database, stores.cache, user)
 
     _print_counts(count())
@@ -187,7 +188,7 @@ def _known_scopes(given: list[str] | None) -> list[str] | None:
 @keys.command("create")
 @with_stores
 async def create(
-    stores: CommandStores,
+    stores: OpenStores,
     user: KeyUser,
     scope: Annotated[
         list[str] | None,
@@ -212,9 +213,7 @@ async def create(
 
 @keys.command("list")
 @with_stores
-async def show(
-    stores: CommandStores, user: Annotated[str | None, typer.Option(help="Only this user's.")] = None
-) -> None:
+async def show(stores: OpenStores, user: Annotated[str | None, typer.Option(help="Only this user's.")] = None) -> None:
     """List keys, revoked ones too."""
     async with stores.database.read_only() as connection:
         found = await list_keys(connection, user)
@@ -226,7 +225,7 @@ async def show(
 
 @keys.command("rotate")
 @with_stores
-async def rotate(stores: CommandStores, key_id: KeyArgument, hours: Hours = 24) -> None:
+async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> None:
     """Make a key of the same user, scopes, groups and term, and end the old one later."""
     async with stores.database.transaction() as connection:
         old = await lock_key(connection, key_id)
@@ -239,7 +238,7 @@ async def rotate(stores: CommandStores, key_id: KeyArgument, hours: Hours = 24) 
 
 @keys.command("revoke")
 @with_stores
-async def revoke(stores: CommandStores, key_id: KeyArgument) -> None:
+async def revoke(stores: OpenStores, key_id: KeyArgument) -> None:
     """Revoke a key, for every process within a few seconds."""
     async with stores.database.transaction() as connection:
         revoked = await revoke_key(connection, key_id)

@@ -12,12 +12,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.around.doctor.report import Diagnosis
-from segue.around.embedded.server_urls import ServerUrls, server_urls
+from segue.around.embedded.server_urls import OpenStores, open_clients, server_urls
 from segue.config import Settings
 from segue.db.causes import LOCKED, StorageUnavailable, cause_of
 from segue.db.engine import Database, is_pooled
-from segue.db.redis import Cache, Streams
-from segue.db.redis_server import RedisServer, redis_cause_of, watched_by_sentinels
+from segue.db.redis_server import redis_cause_of, watched_by_sentinels
 from segue.db.server import ServerFacts, look_at_server
 from segue.domain.errors import AppError
 from segue.turns.queries import CHANGES_NOTHING
@@ -25,14 +24,6 @@ from segue.turns.queries import CHANGES_NOTHING
 LOOK_S = 6.0
 NEARLY_FULL = 0.9
 POSTGRES_FACTS = ("version", "connections", "max_connections", "database_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class OpenStores:
-    urls: ServerUrls
-    database: Database
-    cache: Cache
-    streams: Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +51,7 @@ async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
     given = settings.database_url, settings.redis_url, settings.data_dir
     # Joining the servers otherwise would restart one that has died, and hide that it had.
     urls = await stack.enter_async_context(server_urls(*given, join_only=True))
-    database = Database(urls.database_url, pooler=settings.database_pooler, writing=1, reading=2)
-    redis = RedisServer(urls.redis_url)
-    stores = OpenStores(urls, database, Cache(redis), Streams(redis))
-    for client in (redis, stores.database, stores.cache, stores.streams):
-        stack.push_async_callback(client.close)
-    return stores
+    return open_clients(stack, urls, pooler=settings.database_pooler, reading=2)
 
 
 @asynccontextmanager

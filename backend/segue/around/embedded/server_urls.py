@@ -1,4 +1,4 @@
-"""The URLs of PostgreSQL and Redis: those that are set, or those of embedded servers, which start and stop here.
+"""The URLs of PostgreSQL and Redis, those that are set or those of embedded servers, and the clients of both.
 
 Knows no settings. Does not import the embedded servers if both URLs are set.
 """
@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from segue.db.engine import Database, Pooler
+from segue.db.redis import Cache, Streams
+from segue.db.redis_server import RedisServer
+
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
@@ -18,6 +22,26 @@ if TYPE_CHECKING:
 class ServerUrls:
     database_url: str
     redis_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStores:
+    """The clients of PostgreSQL and Redis."""
+
+    urls: ServerUrls
+    database: Database
+    cache: Cache
+    streams: Streams
+
+
+def open_clients(stack: AsyncExitStack, urls: ServerUrls, *, pooler: Pooler = "none", reading: int = 1) -> OpenStores:
+    """Returns clients of a few connections, for a command. They connect when they are used; the stack closes them."""
+    redis = RedisServer(urls.redis_url)
+    database = Database(urls.database_url, pooler=pooler, writing=1, reading=reading)
+    stores = OpenStores(urls, database, Cache(redis), Streams(redis))
+    for client in (redis, stores.database, stores.cache, stores.streams):
+        stack.push_async_callback(client.close)
+    return stores
 
 
 @asynccontextmanager

@@ -102,18 +102,13 @@ def _value(tool: OfferedTool, name: str, request: Request) -> Any:
             return list(request.quoted)
         case "boolean" | "object":
             return None
-        case _:
-            return _text(tool, name, request)
-
-
-def _text(tool: OfferedTool, name: str, request: Request) -> str | None:
-    if name == tool.opens:
-        return named(tool, request)
-    if name in ADDRESS_ARGUMENTS:
-        return _address(request)
-    if name in QUERY_ARGUMENTS:
-        return query_of(request.text, tool)
-    return next(request.quoted, None) or (query_of(request.text, tool) if len(tool.required) == 1 else None)
+        case _ if name == tool.opens:
+            return named(tool, request)
+        case _ if name in ADDRESS_ARGUMENTS:
+            return _address(request)
+    quoted = None if name in QUERY_ARGUMENTS else next(request.quoted, None)
+    single = name in QUERY_ARGUMENTS or len(tool.required) == 1
+    return quoted or (query_of(request.text, tool) if single else None)
 
 
 def _typed(tool: OfferedTool, name: str, text: str) -> Any:
@@ -207,14 +202,14 @@ def extract_facts(request: str) -> str:
 
     What the user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
     """
-    given = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
+    asked = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
     facts = [
         {
             "content": stated[:MAX_CONTENT_CHARS],
             "kind": _KINDS.get(cued.kind, cued.kind),
-            "supersedes": _most_like(cued.sentence, given["known"]) if cued.kind == "correction" else None,
+            "supersedes": _most_like(cued.sentence, asked["known"]) if cued.kind == "correction" else None,
         }
-        for cued in cued_sentences(given["user_said"])
+        for cued in cued_sentences(asked["user_said"])
         if (stated := _statement(cued.sentence))
     ]
     return orjson.dumps({"facts": facts}).decode()

@@ -158,8 +158,8 @@ def _account(talk: Talk) -> str:
     parts += [present(results[-1], [], talk.language)] if results else []
     parts += [text for text in said if text]
     steps = (orjson.loads(line) for line in _FAILED_STEP.findall(talk.notes))
-    told = "\n".join(parts)
-    parts += [_failure(talk, step["error"]) for step in steps if step.get("error") and step["error"] not in told]
+    shown = "\n".join(parts)
+    parts += [_failure(talk, step["error"]) for step in steps if step.get("error") and step["error"] not in shown]
     return "\n\n".join(parts) or talk.say("idle", tools=talk.listed(sorted(tool.name for tool in talk.tools)))
 
 
@@ -182,16 +182,13 @@ def _without_yes(message: str) -> tuple[str, bool]:
 def _accepted(talk: Talk, text: str) -> AIMessage | None:
     """Returns the call that the last answer offered; None if the yes names something else to do."""
     request = talk.request(text)
+    question = asked_in(talk.last_answer) or ""
     for result in talk.newest_first:
         tool = follow_up(result, talk.tools)
         names = result.names_for(tool) if tool else []
-        if (
-            tool
-            and tool.opens
-            and names
-            and names[0] in (asked_in(talk.last_answer) or "")
-            and tool.does(concepts(text) & VERBS or frozenset({"read"}))
-        ):
+        if not (tool and tool.opens and names and names[0] in question):
+            continue
+        if tool.does(concepts(text) & VERBS or frozenset({"read"})):
             named = arguments_for(tool, request).get(tool.opens) if text else None
             return call_to(tool, {tool.opens: named or names[0]})
     return None

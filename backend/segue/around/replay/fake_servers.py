@@ -76,11 +76,11 @@ class ReplayConfig:
     def environment(self, base_url: str) -> dict[str, str]:
         """Returns settings with which a service uses only this model and these tools."""
         disabled = [tool.name for tool in self.tools if tool.source == "builtin"]
-        asked: Mapping[str, str] = {"OPENAI_BASE_URL": f"{base_url}/v1", "LLM_MAX_RETRIES": "0"}
+        provider: Mapping[str, str] = {"OPENAI_BASE_URL": f"{base_url}/v1", "LLM_MAX_RETRIES": "0"}
         if self.model is not None:
-            asked, disabled = self.model.settings, [*disabled, *OUTSIDE]
+            provider, disabled = self.model.settings, [*disabled, *OUTSIDE]
         return {
-            **asked,
+            **provider,
             "LLM_MODEL": self.model_name,
             "PLANNING": self.settings.planning,
             "CONFIRM": self.settings.confirm,
@@ -148,25 +148,23 @@ class FakeModel:
         self.rounds = [each for each in self.turn.rounds if each.by == "model"]
         self.texts = [each.text for each in self.turn.rounds if each.by == "plan" and not each.calls]
 
-    def answer(self, request: Mapping[str, Any]) -> ModelReply | None:
+    def answer(self, request: Mapping[str, Any]) -> ModelReply | None:  # noqa: PLR0911 (one for each kind)
         """Returns None if the recording holds no answer."""
-        reply: ModelReply | None
         match kind_of_request(request):
             case "plan":
-                reply = self._plan()
+                return self._plan()
             case "amendment":
-                reply = ModelReply(_steps_text(self._amended()))
+                return ModelReply(_steps_text(self._amended()))
             case "reading":
-                reply = ModelReply(orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
+                return ModelReply(orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
             case "arguments":
-                reply = self._arguments(request["tools"][0]["function"]["name"])
+                return self._arguments(request["tools"][0]["function"]["name"])
             case "step":
-                reply = ModelReply(self.texts.pop(0)) if self.texts else None
+                return ModelReply(self.texts.pop(0)) if self.texts else None
             case "loop":
-                reply = self._next_round()
+                return self._next_round()
             case "other":
-                reply = ModelReply("{}")
-        return reply
+                return ModelReply("{}")
 
     @property
     def _made(self) -> tuple[RecordedStep, ...]:
@@ -205,17 +203,13 @@ class FakeModel:
         if self._made and not self.plan_given:
             self.plan_given = True
             return ModelReply(self.turn.said or "", tuple((step.tool or "", step.args or {}) for step in self._made))
-        return self._answer()
-
-    def _answer(self) -> ModelReply | None:
         text = self.turn.answer if self.turn.said is None else self.turn.said
         return ModelReply(text) if text else None
 
 
 def _steps_text(steps: tuple[RecordedStep, ...]) -> str:
-    drafted = [
-        step.model_dump(include={"id", "description", "tool", "args", "requires_confirmation"}) for step in steps
-    ]
+    shown = {"id", "description", "tool", "args", "requires_confirmation"}
+    drafted = [step.model_dump(include=shown) for step in steps]
     return orjson.dumps({"steps": drafted}).decode()
 
 

@@ -240,10 +240,8 @@ def _unlike_calls(number: int, recorded: Sequence[str], happened: Sequence[str])
     common = min(len(recorded), len(happened))
     for before, after in zip(recorded[:common], happened[:common], strict=True):
         yield Difference(number, "another call", before, after)
-    for missing in recorded[common:]:
-        yield Difference(number, "a call is missing", missing, None)
-    for extra in happened[common:]:
-        yield Difference(number, "a call that was not recorded", None, extra)
+    yield from (Difference(number, "a call is missing", missing, None) for missing in recorded[common:])
+    yield from (Difference(number, "a call that was not recorded", None, extra) for extra in happened[common:])
 
 
 def _call_line(tool: str, args: Mapping[str, Any], status: str) -> str:
