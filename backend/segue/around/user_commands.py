@@ -2,14 +2,13 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import typer
 
@@ -112,23 +111,13 @@ async def export(
     """Writes all rows of a user: `{"table": …, "row": …}` a line, and how many of each on stderr."""
     rows = Counter[str]()
     await note(stores, "export_user", user=user)
-    with nullcontext(sys.stdout) if output is None else _lines_of(output) as file:
+    with nullcontext(sys.stdout.buffer) if output is None else new_file(output) as file:
         async for table, row in rows_of_user(stores.database, user):
-            file.write(line_of(table, row))
+            file.write(line_of(table, row).encode())
             rows[table] += 1
     if not rows:
         typer.echo(f"There is nothing of {user}.", err=True)
     _print_counts(rows, err=True)
-
-
-@contextmanager
-def _lines_of(path: Path) -> Iterator[IO[str]]:
-    with new_file(path) as file:
-        text = TextIOWrapper(file, encoding="utf-8")
-        try:
-            yield text
-        finally:
-            text.detach()
 
 
 def erase(

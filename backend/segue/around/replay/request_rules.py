@@ -130,7 +130,9 @@ def invalid_tools(tools: Sequence[Mapping[str, Any]]) -> str | None:
         schema = function["parameters"]
         if schema.get("type") != "object" or "properties" not in schema or not _BARRED_AT_THE_TOP.isdisjoint(schema):
             return f"{function['name']}: its schema is not simply that of an object"
-        if not all(map(_is_taken, _schemas_in(schema))):
+        if any(
+            "$ref" in each or ("array" in each.get("type", "") and "items" not in each) for each in _schemas_in(schema)
+        ):
             return f"{function['name']}: a reference, or an array without items"
     return None
 
@@ -141,10 +143,6 @@ def _schemas_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for each in (*below, schema.get("additionalProperties")):
         if isinstance(each, Mapping):
             yield from _schemas_in(each)
-
-
-def _is_taken(schema: Mapping[str, Any]) -> bool:
-    return "$ref" not in schema and ("items" in schema or "array" not in schema.get("type", ""))
 
 
 def _is_object(text: str) -> bool:
