@@ -22,7 +22,8 @@ from segue.agent.tool_choice import ToolSearch
 from segue.agents_config import declared_agents
 from segue.api.prometheus import Metrics, ProcessState
 from segue.around.doctor.examine import Doctor
-from segue.around.embedded.server_urls import OpenStores, server_urls
+from segue.around.embedded.server_urls import server_urls
+from segue.around.store_clients import OpenStores
 from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import Database

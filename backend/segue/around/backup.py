@@ -27,8 +27,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.open_stores import note, on_the_servers
+from segue.around.store_clients import OpenStores, open_clients
 from segue.around.terminal import new_file, refusal
 from segue.config import Settings
 from segue.db.engine import Database

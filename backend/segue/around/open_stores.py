@@ -9,7 +9,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients, server_urls
+from segue.around.embedded.server_urls import ServerUrls, server_urls
+from segue.around.store_clients import OpenStores, open_clients
 from segue.around.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.db.migrations import upgrade

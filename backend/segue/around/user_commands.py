@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from segue.around.embedded.server_urls import OpenStores
 from segue.around.open_stores import note, with_stores
+from segue.around.store_clients import OpenStores
 from segue.around.terminal import new_file, refusal
 from segue.db.owners import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
 from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from segue.around.doctor.examine_service import look_at_mcp, look_at_service, mcp_servers
 from segue.around.doctor.examine_stores import look_at_stores, opened
 from segue.around.doctor.report import Diagnosis
-from segue.around.embedded.server_urls import OpenStores
+from segue.around.store_clients import OpenStores
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from segue.around.doctor.examine_stores import StoresFound, Unreachable, reading
 from segue.around.doctor.report import Diagnosis
-from segue.around.embedded.server_urls import OpenStores
+from segue.around.store_clients import OpenStores
 from segue.config import MODEL_SETTINGS, Settings
 from segue.domain.agent import OFFLINE
 from segue.domain.errors import AppError

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from segue.around.doctor.report import Diagnosis
-from segue.around.embedded.server_urls import OpenStores
+from segue.around.store_clients import OpenStores
 from segue.config import Settings
 from segue.db.server import Share, StoreClock, share_of_session
 from segue.domain.errors import AppError, NotFound

@@ -1,6 +1,6 @@
-"""The URLs of PostgreSQL and Redis, those that are set or those of embedded servers, and the clients of both.
+"""The URLs of PostgreSQL and Redis: those that are set, or those of embedded servers, which start and stop here.
 
-Knows no settings. Does not import the embedded servers if both URLs are set.
+Knows no settings. Runs with the standard library alone: the embedded servers are imported only if a URL is missing.
 """
 
 import asyncio
@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segue.db.engine import Database, Pooler
-from segue.db.redis import Cache, Streams
-from segue.db.redis_server import RedisServer
-
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
@@ -22,26 +18,6 @@ if TYPE_CHECKING:
 class ServerUrls:
     database_url: str
     redis_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpenStores:
-    """The clients of PostgreSQL and Redis."""
-
-    urls: ServerUrls
-    database: Database
-    cache: Cache
-    streams: Streams
-
-
-def open_clients(stack: AsyncExitStack, urls: ServerUrls, *, pooler: Pooler = "none", reading: int = 1) -> OpenStores:
-    """Returns clients of a few connections, for a command. They connect when they are used; the stack closes them."""
-    redis = RedisServer(urls.redis_url)
-    database = Database(urls.database_url, pooler=pooler, writing=1, reading=reading)
-    stores = OpenStores(urls, database, Cache(redis), Streams(redis))
-    for client in (redis, stores.database, stores.cache, stores.streams):
-        stack.push_async_callback(client.close)
-    return stores
 
 
 @asynccontextmanager
