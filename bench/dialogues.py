@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from segue.around.embedded.service_process import server_urls
+from segue.around.embedded.server_urls import server_urls
 from tests.support import fork_server
 from tests.support.commands import forks
 from tests.support.dialogues import (

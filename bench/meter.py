@@ -13,7 +13,7 @@ import asyncpg
 import psutil
 from redis.asyncio import Redis
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 
 COMMANDS = "Redis commands"
 FLUSHES = 200

@@ -22,7 +22,7 @@ import orjson
 from bench.client import connected
 from bench.meter import database_of
 from bench.report import ROOT
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
 OUR_MODULES = {"PYTHONPATH": str(ROOT)}

@@ -15,8 +15,8 @@ import structlog
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
-from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from segue.db.migrations import upgrade
 from tests.support import fork_server, memory, statements

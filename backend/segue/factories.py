@@ -21,9 +21,9 @@ from segue.agent.graph import build_graph
 from segue.agent.tool_choice import ToolSearch
 from segue.agents_config import declared_agents
 from segue.api.prometheus import Metrics, ProcessState
-from segue.around.doctor.examination import Doctor
-from segue.around.doctor.of_stores import OpenStores
-from segue.around.embedded.service_process import server_urls
+from segue.around.doctor.examine import Doctor
+from segue.around.embedded.server_urls import server_urls
+from segue.around.store_clients import OpenStores
 from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import Database

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import JSON
 
-from segue.around.doctor.examination import examine
+from segue.around.doctor.examine import examine
 from segue.config import Settings
 from segue.db.models import metadata
 from segue.domain.ids import utc_now

@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
-from segue.around.doctor.examination import examine
+from segue.around.doctor.examine import examine
 from segue.around.doctor.report import Diagnosis
 from segue.around.embedded.servers import embedded_servers
 from segue.config import Settings

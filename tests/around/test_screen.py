@@ -3,7 +3,7 @@
 from io import StringIO
 from typing import Any
 
-from segue.around.chat_conversation import Screen, TurnView
+from segue.around.chat_screen import Screen, TurnView
 
 
 def shown(*events: dict[str, Any]) -> str:

@@ -18,8 +18,8 @@ import httpx2
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
-from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from segue.db.migrations import upgrade
 from tests.chaos.ledger import Ledger

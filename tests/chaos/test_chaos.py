@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from tests.chaos.ledger import ONCE
 from tests.chaos.run import CHAOS, Run
 from tests.chaos.site import site_on

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from segue.api.pages import FOLDER
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from tests.api.test_ops import guarded, service, shelf  # noqa: F401 (fixtures of test_operations.py)
 from tests.console.browsing import ASK, Browsing, Window
 from tests.support.mailbox import write_mailbox_config

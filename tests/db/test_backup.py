@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from segue.around.backup import driver_of
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.migrations import MIGRATION_LOCK

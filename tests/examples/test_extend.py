@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.language.lexicon import use_folder
 from segue.tools.native import native_tools

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from tests.support.commands import ROOT
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Process

@@ -18,7 +18,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import without_time
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from tests.support.commands import ROOT, python
 from tests.support.mailbox import write_mailbox_config
 from tests.support.provider import Provider, says

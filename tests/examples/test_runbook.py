@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import make_url
 from starlette.responses import Response
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from tests.support.commands import ROOT, python
 from tests.support.health import fails_for_all, states
 from tests.support.logs import until

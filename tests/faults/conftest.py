@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
-from segue.around.embedded.service_process import ServerUrls
 from segue.db.migrations import upgrade
 from tests.support.service import Client, Process
 from tests.support.site import Site, site_on

@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 from structlog.testing import capture_logs
 
-from segue.around.doctor.examination import examine
+from segue.around.doctor.examine import examine
 from segue.config import Settings
 from segue.domain.tool import ToolSpec, definition_of
 from segue.mcp.mcp_config import Unannotated

@@ -15,7 +15,7 @@ from langchain_core.messages import SystemMessage, convert_to_openai_messages
 from starlette.responses import Response
 
 from segue.agent.render_messages import to_model
-from segue.around.replay.requests import invalid_history
+from segue.around.replay.request_rules import invalid_history
 from segue.config import Settings
 from segue.domain.session import Message, RequestedCall
 from segue.memory.history import INTERRUPTED, provider_valid

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from starlette.responses import Response
 
 from segue.agent.prompts import FACTS
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.identity import LOCAL_USER

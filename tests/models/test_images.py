@@ -8,7 +8,7 @@ from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 
 from segue.agent.render_messages import assistant_message, image_message
 from segue.agent.turn_calls import MAX_IMAGES_BYTES
-from segue.around.replay.requests import invalid_history
+from segue.around.replay.request_rules import invalid_history
 from segue.config import Settings
 from segue.domain.session import RequestedCall
 from segue.models.normal_form import NO_IMAGES, WireForm, normal_form, takes_images

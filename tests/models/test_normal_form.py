@@ -21,7 +21,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from segue.agent import prompts
 from segue.agent.render_messages import SessionContent, add_result, assistant_message, build_prompt
-from segue.around.replay.requests import invalid_history
+from segue.around.replay.request_rules import invalid_history
 from segue.domain.session import Message, RequestedCall, Role
 from segue.memory.history import provider_valid
 from segue.memory.history_window import WindowLimits, estimate

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from segue.around.replay.requests import invalid_tools
+from segue.around.replay.request_rules import invalid_tools
 from segue.config import Settings
 from segue.domain.tool import ToolSpec
 from segue.models.tool_schemas import BOUNDS, Bounds, ToolOffers, offered_name

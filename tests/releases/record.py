@@ -15,8 +15,8 @@ import asyncpg
 import httpx2
 from redis.asyncio import Redis
 
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
-from segue.around.embedded.service_process import ServerUrls
 from segue.db.migrations import upgrade
 from tests.releases.keys import read_key
 from tests.support.health import MOODY, put, uses

@@ -20,7 +20,7 @@ from alembic.script import ScriptDirectory
 from structlog.testing import capture_logs
 
 from alembic import command
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.db.migrations import config, upgrade
 from segue.db.server import newest
 from tests.support.commands import Started

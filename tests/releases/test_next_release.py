@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from segue.around.doctor.examination import examine
+from segue.around.doctor.examine import examine
 from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.domain.errors import AppError

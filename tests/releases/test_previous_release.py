@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from alembic import command
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.migrations import config, upgrade
 from segue.db.models import metadata

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from segue.around.replay.play import RealModel, replay_config
-from segue.around.replay.run_replay import GivenService, ReplayReport, replay
+from segue.around.replay.fake_servers import RealModel, replay_config
+from segue.around.replay.run_replay import ReplayReport, RunningService, replay
 from segue.config import Settings
 from segue.domain.recording import read_recording
 from tests.support.plans import ASK, THREE_STEPS, deletion, planned, reads
@@ -184,8 +184,8 @@ async def played(settings: Settings, *texts: str, model: str | None = None, **ch
     configured = {name.lower(): value for name, value in config.environment(base_url).items()}
     service = Settings.model_validate({**settings.model_dump(), **configured, **changed})
     async with running(service) as client:
-        given = GivenService(str(client.http.base_url), None, ("127.0.0.1", port), lambda _: None)
-        return await replay(files, given=given, model=asked)
+        given = RunningService(str(client.http.base_url), None, ("127.0.0.1", port), lambda _: None)
+        return await replay(files, running=given, model=asked)
 
 
 def _free_port() -> int:

@@ -16,8 +16,8 @@ import httpx2
 from pydantic import SecretStr
 from sqlalchemy import make_url
 
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
-from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from tests.support.logs import until
 from tests.support.provider import Provider, says, scripted_provider

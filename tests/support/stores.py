@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 from redis.asyncio import Redis
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from tests.support.patience import PATIENCE_S
 

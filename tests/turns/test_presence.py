@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
-from segue.around.doctor.examination import examine
+from segue.around.doctor.examine import examine
 from segue.config import Settings
 from segue.domain.ids import utc_now
 from tests.support.left_turns import left_running

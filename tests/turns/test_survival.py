@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from sqlalchemy import select
 from starlette.responses import Response
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns

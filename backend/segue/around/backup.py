@@ -1,16 +1,8 @@
-"""`segue backup` writes all that is stored into one file, `segue restore` puts it back.
+"""`segue backup` and `segue restore`: every table as of one moment, in one file that is never read or written whole.
 
-What a backup is as a file: a zip archive with a member for each table, as COPY writes it, and a manifest.
-
-Nothing is read or written whole. Knows no database.
-
-Copies every table into an archive, as of one moment, while the service runs.
-
-What is in Redis is not copied: it is made again from rows (docs/decisions.md, 65).
-
-Fills the store from an archive: beside the tables that are there, and in their place once all of it is checked.
-
-Until then no reader sees anything of it; a process that is killed leaves a schema that the next restore drops.
+A backup is a zip archive with a member for each table, as COPY writes it, and a manifest. Redis is not copied: it is
+made again from rows (docs/decisions.md, 65). A restore fills tables in a schema of its own, which take the place of the
+store's once all of it is checked; a process that is killed leaves that schema, which the next restore drops.
 """
 
 import asyncio
@@ -18,7 +10,7 @@ import hashlib
 import sys
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,15 +27,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.open_stores import note, on_the_servers
+from segue.around.store_clients import OpenStores, open_clients
 from segue.around.terminal import new_file, refusal
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.migrations import MIGRATION_LOCK, missing_revisions, upgrade
 from segue.db.models import metadata
-from segue.db.redis import Cache
-from segue.db.redis_server import RedisServer
 from segue.domain.errors import AppError
 from segue.version import VERSION
 
@@ -55,10 +46,107 @@ _CHUNK_BYTES: Final = 262_144
 # zipfile's NotImplementedError is of a compression or a version that it does not know.
 _DAMAGED: Final = (BadZipFile, EOFError, KeyError, NotImplementedError, RuntimeError, ValidationError, zlib.error)
 
+RESTORE_LOCK: Final = 0x5E60F
+SCHEMA: Final = "segue_restore"
+OURS_IN_REDIS: Final = "segue:"
+
+PROGRESS_S: Final = 0.2
+ASK_AGAIN_S: Final = 0.2
+MIGRATION_S: Final = 10.0  # for a process that is starting to look at the schema
+OTHERS_S: Final = 3.0  # for a process that was just stopped to be gone, and a command to end
+LOCK_TIMEOUT_S: Final = 60.0
+COPY_TIMEOUT_S: Final = 21_600.0  # of one table; a copy that is cut off is never taken for a whole one
+SWAP_LOCK_TIMEOUT: Final = "10s"
+SWAP_TIMEOUT_S: Final = 600.0  # files of gigabytes are unlinked
+
+_COLUMNS: Final = text("""
+SELECT table_name, column_name,
+       CASE WHEN is_identity = 'YES' THEN pg_get_serial_sequence(quote_ident(table_name), column_name) END AS sequence
+FROM information_schema.columns
+WHERE table_schema = current_schema() AND is_generated = 'NEVER' ORDER BY table_name, ordinal_position
+""")
+_IS_AT_REST: Final = text(f"""
+SELECT CASE WHEN pg_try_advisory_lock_shared({MIGRATION_LOCK}) THEN pg_advisory_unlock_shared({MIGRATION_LOCK}) END
+""")
+_LAST: Final = "SELECT coalesce(pg_sequence_last_value($1::text::regclass), 0)"
+_DROP_SCHEMA: Final = f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"
+_TABLES: Final = "SELECT table_name FROM information_schema.tables WHERE table_schema = $1"
+_ALONE: Final = """
+SELECT count(*) = 0 FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'segue' AND pid <> pg_backend_pid()
+"""
+
+# Called with a table and the bytes of it that have been copied so far.
+OnProgress = Callable[[str, int], None]
+
+
+# --- commands ---
+
+
+class _ProgressLine:
+    """Says on a terminal which table is being copied, in one line."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, table: str, size_bytes: int) -> None:
+        if sys.stderr.isatty() and time.monotonic() >= self._next:
+            self._next = time.monotonic() + PROGRESS_S
+            typer.echo(f"\r\x1b[K{table}  {filesize.decimal(size_bytes)}", nl=False, err=True)
+
+    def end(self, manifest: "Manifest") -> None:
+        if sys.stderr.isatty():
+            typer.echo("\r\x1b[K", nl=False, err=True)
+        for name, table in manifest.tables.items():
+            if table.rows:
+                typer.echo(f"{name}  {table.rows}", err=True)
+
+
+def backup(file: Annotated[Path, typer.Argument(help="A new file, for this account only.")]) -> None:
+    """Copies every table as of one moment. Prints how many rows of each there are."""
+    progress = _ProgressLine()
+
+    async def run(_settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Manifest:
+        stores = open_clients(stack, urls)
+        with new_file(file) as out:
+            manifest = await back_up(stores.database, out, progress=progress)
+        with suppress(AppError, DBAPIError):  # a server that only reads, a schema from before there was an audit
+            await note(stores, "back_up", rows=manifest.rows)
+        return manifest
+
+    manifest = on_the_servers(run, needs_data=True)
+    progress.end(manifest)
+    size = filesize.decimal(file.stat().st_size)
+    typer.echo(f"{file} holds {manifest.rows} rows of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC in {size}.")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `segue backup` has written.", exists=True, dir_okay=False)],
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Delete what is stored. It is kept if this fails.")] = False,
+) -> None:
+    """Restores all of it or nothing, at the newest schema. Turns that ran then go on once a service starts."""
+    progress = _ProgressLine()
+
+    async def run(_settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> tuple[Manifest, int | None]:
+        stores = open_clients(stack, urls)
+        manifest = await fill_from(stores, file, force=force, progress=progress)
+        await note(stores, "restore", made_at=manifest.made_at.isoformat(), rows=manifest.rows)
+        return manifest, await stores.cache.delete_where(lambda key: key.startswith(OURS_IN_REDIS))
+
+    manifest, deleted = on_the_servers(run)
+    progress.end(manifest)
+    typer.echo(f"Restored {manifest.rows} rows of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC from {file}.")
+    if deleted is None:
+        raise refusal("Redis could not be asked. Flush it before a service starts: it may know what is not stored.")
+
+
+# --- the file ---
+
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """`sequences` are the last numbers that were given out, by column. `size_bytes` and `sha256` are of the member."""
+    """`sequences` are the last numbers used, by column. `size_bytes` and `sha256` are of the archive's member."""
 
     columns: tuple[str, ...]
     rows: int
@@ -86,11 +174,12 @@ _manifests: Final = TypeAdapter(Manifest)
 
 
 class Member:
-    """A table on its way into the archive or out of it."""
+    """Counts the bytes of a table on its way into the archive or out of it, and reports the progress."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: str, progress: OnProgress) -> None:
         self.size_bytes = 0
         self._digest = hashlib.sha256()
+        self._report = partial(progress, table)
 
     @property
     def sha256(self) -> str:
@@ -99,16 +188,7 @@ class Member:
     def count(self, chunk: bytes) -> None:
         self.size_bytes += len(chunk)
         self._digest.update(chunk)
-
-
-@contextmanager
-def new_archive(file: IO[bytes]) -> Iterator[ZipFile]:
-    with ZipFile(file, "w", ZIP_DEFLATED, compresslevel=COMPRESSION) as archive:
-        yield archive
-
-
-def add_manifest(archive: ZipFile, manifest: Manifest) -> None:
-    archive.writestr(_MANIFEST, _manifests.dump_json(manifest, indent=2))
+        self._report(self.size_bytes)
 
 
 @contextmanager
@@ -127,40 +207,12 @@ def opened_archive(path: Path) -> Iterator[tuple[ZipFile, Manifest]]:
         raise unreadable(path, error.strerror or "it cannot be opened") from error
 
 
-async def chunks_of(archive: ZipFile, table: str, member: Member) -> AsyncIterator[bytes]:
-    """Yields the member of a table, and counts it. The library checks it against its CRC at the end."""
-    with archive.open(table) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            member.count(chunk)
-            yield chunk
-
-
 def unreadable(path: Path | str, why: str) -> AppError:
     title = "The backup cannot be read"
     return AppError("backup_unreadable", status=500, title=title, detail=f"{path} cannot be restored: {why}.")
 
 
-# Called with a table and the bytes of it that have been copied so far.
-OnProgress = Callable[[str, int], None]
-
-MIGRATION_S: Final = 10.0  # for a process that is starting to look at the schema
-ASK_AGAIN_S: Final = 0.2
-LOCK_TIMEOUT_S: Final = 60.0
-COPY_TIMEOUT_S: Final = 21_600.0  # of one table; a copy that is cut off is never taken for a whole one
-
-_COLUMNS: Final = text("""
-SELECT table_name, column_name,
-       CASE WHEN is_identity = 'YES' THEN pg_get_serial_sequence(quote_ident(table_name), column_name) END AS sequence
-FROM information_schema.columns
-WHERE table_schema = current_schema() AND is_generated = 'NEVER' ORDER BY table_name, ordinal_position
-""")
-_IS_AT_REST: Final = text(f"""
-SELECT CASE WHEN pg_try_advisory_lock_shared({MIGRATION_LOCK}) THEN pg_advisory_unlock_shared({MIGRATION_LOCK}) END
-""")
-_LAST: Final = "SELECT coalesce(pg_sequence_last_value($1::text::regclass), 0)"
-
-
-async def back_up(database: Database, file: IO[bytes], *, version: str, progress: OnProgress) -> Manifest:
+async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) -> Manifest:
     """Writes the archive. Raises AppError `no_store`, `store_too_new`, `migrating`, `copy_failed`."""
     async with database.read_only() as connection:
         present = await _tables_to_copy(connection)
@@ -172,20 +224,16 @@ async def back_up(database: Database, file: IO[bytes], *, version: str, progress
         columns = await _columns(connection)
         revision = str(await current_revision(connection))
         made_at: datetime = (await connection.execute(text("SELECT clock_timestamp()"))).scalar_one()
-        with new_archive(file) as archive:
+        with ZipFile(file, "w", ZIP_DEFLATED, compresslevel=COMPRESSION) as archive:
             tables = {table: await _copy(driver, archive, table, columns[table], progress) for table in present}
-            manifest = Manifest(FORMAT, version, revision, made_at, tables)
-            add_manifest(archive, manifest)
+            manifest = Manifest(FORMAT, VERSION, revision, made_at, tables)
+            archive.writestr(_MANIFEST, _manifests.dump_json(manifest, indent=2))
     return manifest
 
 
 async def _tables_to_copy(connection: AsyncConnection) -> list[str]:
     """Returns them in the order in which they can be filled. Raises what `back_up` does."""
-    for _ in range(round(MIGRATION_S / ASK_AGAIN_S)):
-        if await connection.scalar(_IS_AT_REST):
-            break
-        await asyncio.sleep(ASK_AGAIN_S)
-    else:
+    if not await _becomes_true(lambda: connection.scalar(_IS_AT_REST), MIGRATION_S):
         raise migrating()
     revision = await current_revision(connection)
     if revision is None:
@@ -240,16 +288,16 @@ async def _columns(connection: AsyncConnection) -> dict[str, dict[str, str | Non
 async def _copy(
     driver: Any, archive: ZipFile, table: str, columns: dict[str, str | None], progress: OnProgress
 ) -> TableCopy:
-    member = Member()
+    member = Member(table, progress)
     with archive.open(table, "w", force_zip64=True) as out:
 
         async def keep(chunk: bytes) -> None:
             out.write(chunk)
             member.count(chunk)
-            progress(table, member.size_bytes)
 
-        copied = partial(driver.copy_from_table, table, columns=list(columns), output=keep)
-        status = await copied(format="text", timeout=COPY_TIMEOUT_S)
+        status = await driver.copy_from_table(
+            table, columns=list(columns), output=keep, format="text", timeout=COPY_TIMEOUT_S
+        )
     sequences = {column: await driver.fetchval(_LAST, sequence) for column, sequence in columns.items() if sequence}
     return TableCopy(tuple(columns), rows_of(status), member.size_bytes, member.sha256, sequences)
 
@@ -259,23 +307,15 @@ def rows_of(status: str) -> int:
     return int(status.rpartition(" ")[2])
 
 
-RESTORE_LOCK: Final = 0x5E60F
-SCHEMA: Final = "segue_restore"
-_DROP_SCHEMA: Final = f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"
-OTHERS_S: Final = 3.0  # for a process that was just stopped to be gone, and a command to end
-SWAP_LOCK_TIMEOUT: Final = "10s"
-SWAP_TIMEOUT_S: Final = 600.0  # files of gigabytes are unlinked
-
-_TABLES: Final = "SELECT table_name FROM information_schema.tables WHERE table_schema = $1"
-_OTHERS: Final = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name = 'segue' AND pid <> pg_backend_pid()
-"""
+async def _becomes_true(question: Callable[[], Awaitable[Any]], within_s: float) -> bool:
+    for _ in range(round(within_s / ASK_AGAIN_S)):
+        if await question():
+            return True
+        await asyncio.sleep(ASK_AGAIN_S)
+    return False
 
 
-async def fill_from(
-    database: Database, database_url: str, path: Path, *, force: bool, progress: OnProgress
-) -> Manifest:
+async def fill_from(stores: OpenStores, path: Path, *, force: bool, progress: OnProgress) -> Manifest:
     """Puts what the archive holds in the place of what is stored, at the newest schema.
 
     Raises AppError `backup_unreadable`, `backup_too_new`, `store_too_new`, `store_in_use`, `store_not_empty` without
@@ -283,21 +323,23 @@ async def fill_from(
     """
     with opened_archive(path) as (archive, manifest):
         if missing_revisions(manifest.revision) is None:
-            raise _backup_too_new(path, manifest)
-        async with database.autocommit() as connection, driver_of(connection) as driver:
+            made_by = f"{path} was made by Segue {manifest.version} at schema {manifest.revision}"
+            detail = f"{made_by}, which this release does not know. Restore it with that release or a newer one."
+            raise AppError("backup_too_new", status=409, title="The backup is too new", detail=detail)
+        async with stores.database.autocommit() as connection, driver_of(connection) as driver:
             await _refuse_target(connection, driver, force=force)
-            async with _beside(driver):
-                await asyncio.to_thread(upgrade, database_url, revision=manifest.revision, schema=SCHEMA)
+            async with _restore_schema(driver):
+                await asyncio.to_thread(upgrade, stores.urls.database_url, revision=manifest.revision, schema=SCHEMA)
                 await _fill(driver, archive, manifest, progress)
-                await asyncio.to_thread(upgrade, database_url, schema=SCHEMA)
+                await asyncio.to_thread(upgrade, stores.urls.database_url, schema=SCHEMA)
                 async with driver.transaction():
                     await _swap(connection, driver, force=force)
     return manifest
 
 
 @asynccontextmanager
-async def _beside(driver: Any) -> AsyncIterator[None]:
-    """Within the block there is an empty schema beside the store's. One process restores at a time."""
+async def _restore_schema(driver: Any) -> AsyncIterator[None]:
+    """Keeps an empty schema for the block. One process restores at a time; raises AppError `restoring` for another."""
     if not await driver.fetchval(f"SELECT pg_try_advisory_lock({RESTORE_LOCK})"):
         detail = "Another process restores into this database. Wait for it, or end it."
         raise AppError("restoring", status=409, title="A restore is under way", detail=detail)
@@ -314,18 +356,11 @@ async def _refuse_target(connection: AsyncConnection, driver: Any, *, force: boo
     revision = await current_revision(connection)
     if revision is not None and missing_revisions(revision) is None:
         raise store_too_new(revision)
-    for _ in range(round(OTHERS_S / ASK_AGAIN_S)):
-        if not await driver.fetchval(_OTHERS):
-            break
-        await asyncio.sleep(ASK_AGAIN_S)
-    else:
+    if not await _becomes_true(lambda: driver.fetchval(_ALONE), OTHERS_S):
         detail = "Another process of Segue uses this database. Stop it first: what it holds would not fit any more."
         raise AppError("store_in_use", status=409, title="The database is in use", detail=detail)
-    stored = [
-        table
-        for table in await _ours(driver)
-        if await driver.fetchval(f"SELECT EXISTS (SELECT FROM {table})")  # noqa: S608 (a table of ours)
-    ]
+    exists = "SELECT EXISTS (SELECT FROM {})"
+    stored = [table for table in await _ours(driver) if await driver.fetchval(exists.format(table))]
     if stored and not force:
         detail = f"The database is not empty: {', '.join(stored)}. --force deletes all of it for the backup."
         raise AppError("store_not_empty", status=409, title="The database is not empty", detail=detail)
@@ -348,10 +383,17 @@ async def _fill(driver: Any, archive: ZipFile, manifest: Manifest, progress: OnP
 
 
 async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy, progress: OnProgress) -> None:
-    member = Member()
+    member = Member(name, progress)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        with archive.open(name) as file:  # at its end the library checks it against its CRC
+            while chunk := file.read(_CHUNK_BYTES):
+                member.count(chunk)
+                yield chunk
+
     status = await driver.copy_to_table(
         name,
-        source=_told(chunks_of(archive, name, member), lambda: progress(name, member.size_bytes)),
+        source=chunks(),
         columns=table.columns,
         schema_name=SCHEMA,
         format="text",
@@ -362,12 +404,6 @@ async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy
     for column, last in table.sequences.items():
         if last:
             await driver.execute("SELECT setval(pg_get_serial_sequence($1, $2), $3)", f"{SCHEMA}.{name}", column, last)
-
-
-async def _told(chunks: AsyncIterator[bytes], tell: Callable[[], None]) -> AsyncIterator[bytes]:
-    async for chunk in chunks:
-        tell()
-        yield chunk
 
 
 async def _swap(connection: AsyncConnection, driver: Any, *, force: bool) -> None:
@@ -381,77 +417,3 @@ async def _swap(connection: AsyncConnection, driver: Any, *, force: bool) -> Non
     await driver.execute(f"DROP TABLE IF EXISTS {before}", timeout=SWAP_TIMEOUT_S)
     for row in await driver.fetch(_TABLES, SCHEMA):
         await driver.execute(f"ALTER TABLE {SCHEMA}.{row['table_name']} SET SCHEMA {own}")
-
-
-def _backup_too_new(path: Path, manifest: Manifest) -> AppError:
-    detail = (
-        f"{path} was made by Segue {manifest.version} at schema {manifest.revision}, which this release does not know."
-        " Restore it with that release or a newer one."
-    )
-    return AppError("backup_too_new", status=409, title="The backup is too new", detail=detail)
-
-
-PROGRESS_S = 0.2
-OURS_IN_REDIS = "segue:"
-
-
-class _ProgressLine:
-    """Says on a terminal which table is being copied, in one line."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def __call__(self, table: str, size_bytes: int) -> None:
-        if sys.stderr.isatty() and time.monotonic() >= self._next:
-            self._next = time.monotonic() + PROGRESS_S
-            typer.echo(f"\r\x1b[K{table}  {filesize.decimal(size_bytes)}", nl=False, err=True)
-
-    def end(self, manifest: Manifest) -> None:
-        if sys.stderr.isatty():
-            typer.echo("\r\x1b[K", nl=False, err=True)
-        for name, table in manifest.tables.items():
-            if table.rows:
-                typer.echo(f"{name}  {table.rows}", err=True)
-
-
-def backup(file: Annotated[Path, typer.Argument(help="A new file, for this account only.")]) -> None:
-    """Copies every table as of one moment. Prints how many rows of each there are."""
-    progress = _ProgressLine()
-
-    async def run(_settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Manifest:
-        database = Database(urls.database_url, writing=1, reading=1)
-        stack.push_async_callback(database.close)
-        with new_file(file) as out:
-            manifest = await back_up(database, out, version=VERSION, progress=progress)
-        with suppress(AppError, DBAPIError):  # a server that only reads, a schema from before there was an audit
-            await note(database, "back_up", rows=manifest.rows)
-        return manifest
-
-    manifest = on_the_servers(run, needs_data=True)
-    progress.end(manifest)
-    size = filesize.decimal(file.stat().st_size)
-    typer.echo(f"{file} holds {manifest.rows} rows of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC in {size}.")
-
-
-def restore(
-    file: Annotated[Path, typer.Argument(help="What `segue backup` has written.", exists=True, dir_okay=False)],
-    *,
-    force: Annotated[bool, typer.Option("--force", help="Delete what is stored. It is kept if this fails.")] = False,
-) -> None:
-    """Restores all of it or nothing, at the newest schema. Turns that ran then go on once a service starts."""
-    progress = _ProgressLine()
-
-    async def run(_settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> tuple[Manifest, int | None]:
-        database, redis = Database(urls.database_url, writing=1, reading=1), RedisServer(urls.redis_url)
-        cache = Cache(redis)
-        for client in (redis, database, cache):
-            stack.push_async_callback(client.close)
-        manifest = await fill_from(database, urls.database_url, file, force=force, progress=progress)
-        await note(database, "restore", made_at=manifest.made_at.isoformat(), rows=manifest.rows)
-        return manifest, await cache.delete_where(lambda key: key.startswith(OURS_IN_REDIS))
-
-    manifest, deleted = on_the_servers(run)
-    progress.end(manifest)
-    typer.echo(f"Restored {manifest.rows} rows of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC from {file}.")
-    if deleted is None:
-        raise refusal("Redis could not be asked. Flush it before a service starts: it may know what is not stored.")

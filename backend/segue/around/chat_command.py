@@ -1,6 +1,7 @@
 """`segue chat`: talks to the service over its HTTP API, in a terminal or through a pipe.
 
-Without --url it talks to the service that runs, or to one that it starts and stops.
+A line is a message, a command that begins with a slash, or `y` or `n` to a waiting step, which decides by the route of
+the button about the version that was shown. Without --url it starts a service of its own if none runs, and stops it.
 """
 
 import json
@@ -9,28 +10,45 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import httpx2
 import typer
 
-from segue.around.chat_conversation import Conversation, ReadLine, Screen
-from segue.around.embedded.service_process import OwnService
-from segue.around.service_client import Api, Refused
-from segue.around.terminal import ServiceKey, check_url, local_url, refusal, settings_with
+from segue.around.chat_screen import Screen, TurnView
+from segue.around.own_service import OwnService
+from segue.around.service_client import Api, Refused, TurnStream, waiting_step, waiting_steps
+from segue.around.terminal import ServiceKey, check_url, local_url, one_line, refusal, settings_with
+from segue.language.shown_call import CallView
 
 ENDED_BY = 128
 INTERRUPTED = ENDED_BY + signal.SIGINT
 ASK_S = 2.0
 START_S = 120.0  # the first start makes a database
 POLL_S = 0.05
+PROMPT = "> "
+SHOWN_HISTORY = 6
+SHOWN_SESSIONS = 20
+DECISIONS = {"y": "confirm", "yes": "confirm", "n": "reject", "no": "reject"}
+
+HELP = """\
+/new          begin another conversation
+/sessions     your conversations; /sessions NUMBER goes on with one
+/plan         the plan that is open, and what it waits for
+/tools        what the agent can use here, and what it cannot and why
+/memory       what it remembers of this conversation and of you
+/quit         leave; so does Ctrl-D. Ctrl-C cancels the answer that is being given
+Anything else is a message. To begin one with a slash, put a space before it."""
+
+ReadLine = Callable[[str], "str | None"]  # shows a prompt and returns a line, None after the last one
 
 
 def chat(
@@ -46,17 +64,20 @@ def chat(
     if session and new:
         raise refusal("--session goes on with a session and --new begins one: give one of them.")
     check_url(url)
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _leave)
-    _lenient_streams()
+    for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):  # Windows has no SIGHUP
+        signal.signal(number, lambda ended_by, _frame: sys.exit(ENDED_BY + ended_by))
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what a terminal cannot show, or is no text in a pipe, is replaced
+            stream.reconfigure(errors="replace")
     screen = Screen(sys.stdout, sys.stderr)
     try:
         with _service(url, screen) as (base_url, name), closing(Api(base_url, api_key)) as api:
             api.get("/health/live")
             conversation = Conversation(api, screen, partial(_remember, name))
-            last = None if new else _last_sessions().get(name)
-            _open(conversation, quote(session, safe="") if session else last, given=session is not None)
+            if session:
+                conversation.resume(quote(session, safe=""))
+            else:
+                conversation.begin(None if new else _last_sessions().get(name))
             code = _talk(conversation, screen)
     except Refused as refused:
         raise refusal(str(refused)) from refused
@@ -65,7 +86,7 @@ def chat(
     raise typer.Exit(code=code)
 
 
-def _talk(conversation: Conversation, screen: Screen) -> int:
+def _talk(conversation: "Conversation", screen: Screen) -> int:
     try:
         conversation.talk(_reader(screen))
     except KeyboardInterrupt:
@@ -87,9 +108,8 @@ def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
     if settings.port and _answers(local):
         yield local, name
         return
-    screen.note(
-        f"No service answers at {local}; starting one for this conversation, with DATA_DIR={settings.data_dir} …"
-    )
+    own_data = f"with DATA_DIR={settings.data_dir} …"
+    screen.note(f"No service answers at {local}; starting one for this conversation, {own_data}")
     with _own_service() as own:
         screen.note(f"It serves at {own} until you leave.")
         yield own, name
@@ -120,19 +140,6 @@ def _answers(url: str) -> bool:
     except httpx2.HTTPError:
         return False
     return response.is_success and "X-Request-Id" in response.headers
-
-
-def _open(conversation: Conversation, session_id: str | None, *, given: bool) -> None:
-    """Resumes the session. Raises Refused if it was given and does not exist; a remembered one may be gone."""
-    if session_id is None:
-        conversation.screen.note("A new conversation. /help says what there is beside talking.")
-        return
-    try:
-        conversation.resume(session_id)
-    except Refused as refused:
-        if given or refused.code != "session_not_found":
-            raise
-        conversation.screen.note("The last conversation is gone; this is a new one.")
 
 
 def _reader(screen: Screen) -> ReadLine:
@@ -175,12 +182,196 @@ def _remember(service: str, session_id: str) -> None:
         written.replace(file)
 
 
-def _lenient_streams() -> None:
-    """Replaces characters that the terminal cannot show, and bytes from a pipe that are no text."""
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
+@dataclass(slots=True)
+class Conversation:
+    """What the lines of the user do. `remember` is called with the id of each session that it begins or resumes;
+    `all_well` is False once a line has failed.
+    """
+
+    api: Api
+    screen: Screen
+    remember: Callable[[str], None]
+    session_id: str | None = None
+    all_well: bool = True
+    _waiting: dict[str, Any] | None = None
+
+    def begin(self, last: str | None) -> None:
+        """Resumes the last session, which may be gone, or says how to begin. Raises Refused."""
+        if last is None:
+            self.screen.note("A new conversation. /help says what there is beside talking.")
+            return
+        try:
+            self.resume(last)
+        except Refused as refused:
+            if refused.code != "session_not_found":
+                raise
+            self.screen.note("The last conversation is gone; this is a new one.")
+
+    def resume(self, session_id: str) -> None:
+        """Prints the last messages, and follows the turn that runs in the session, if one does. Raises Refused."""
+        session = self.api.get(f"/sessions/{session_id}")
+        self.session_id = session_id
+        self.remember(session_id)
+        title = one_line(session["title"] or session_id)
+        self.screen.note(f"Going on with {title} ({session_id}). /new begins another.")
+        messages = [each for each in self.api.all_items(f"/sessions/{session_id}/messages") if each["role"] != "tool"]
+        for message in [each for each in messages if each["content"]][-SHOWN_HISTORY:]:
+            self.screen.line(f"{PROMPT if message['role'] == 'user' else ''}{message['content']}")
+        if session["running_turn_id"]:
+            self._follow(TurnStream(self.api, session_id, turn_id=session["running_turn_id"]))
+        else:
+            self._refresh_waiting(None)
+
+    def talk(self, read: ReadLine) -> None:
+        """Ends after the last line, or at /quit. Raises KeyboardInterrupt at a second Ctrl-C."""
+        interrupted = False
+        while True:
+            try:
+                line = read(self._prompt())
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+                self.screen.note("\n(Ctrl-C again, or /quit, leaves)")
+                continue
+            interrupted = False
+            if line is None or line.strip() == "/quit":
+                return
+            try:
+                self._read_line(line)
+            except Refused as refusal:
+                self.all_well = False
+                self.screen.problem(str(refusal))
+
+    def _prompt(self) -> str:
+        if not (steps := waiting_steps(self._waiting)):
+            return PROMPT
+        which = f"step {steps[0]['id']}" if len(steps) == 1 else f"steps {', '.join(str(step['id']) for step in steps)}"
+        return f"Run {which}? y, n, or say what should be different {PROMPT}"
+
+    def _read_line(self, line: str) -> None:
+        command, _, argument = line.rstrip().partition(" ")
+        if command.startswith("/"):
+            self._command(command, argument.strip())
+        elif self._waiting is not None and line.strip().casefold() in DECISIONS:
+            self._decide(self._waiting, DECISIONS[line.strip().casefold()])
+        elif line.strip():
+            self._send(line.strip())
+        elif self._waiting is not None:
+            self.screen.note(f"Nothing was decided. The plan waits until {_here(self._waiting['expires_at'])}.")
+
+    def _send(self, message: str) -> None:
+        if self.session_id is None:
+            self.session_id = str(self.api.post("/sessions", {})["id"])
+            self.remember(self.session_id)
+        self._run(self.session_id, "chat", {"message": message, "stream": True})
+
+    def _decide(self, plan: dict[str, Any], decision: str) -> None:
+        """Decides about the version that was shown. If the plan has changed, nothing happens and it is shown again."""
+        assert self.session_id is not None  # noqa: S101 (a plan is a session's)
+        try:
+            self._run(self.session_id, "plan/decision", {"decision": decision, "version": plan["version"]})
+        except Refused:
+            self._refresh_waiting(None)
+            raise
+
+    def _run(self, session_id: str, action: str, body: dict[str, Any]) -> None:
+        self._follow(TurnStream(self.api, session_id, f"/sessions/{session_id}/{action}", body))
+
+    def _follow(self, turn: TurnStream) -> None:
+        view = TurnView(self.screen)
+        turn.on_lost = lambda: self.screen.note("(the connection is lost; trying again)")
+        cancelling = False
+        while True:
+            try:
+                for event in turn.events():
+                    view.show(event)
+                    if cancelling and event["type"] == "RUN_STARTED":
+                        turn.cancel()
+                break
+            except KeyboardInterrupt:
+                if cancelling:
+                    raise
+                cancelling = True
+                self.screen.note("\n(cancelling; Ctrl-C again leaves)")
+                turn.cancel()
+        self.screen.end_line()
+        self.all_well = self.all_well and view.answered
+        self._refresh_waiting(view.plan)
+
+    def _refresh_waiting(self, shown: dict[str, Any] | None) -> None:
+        """Reads which plan waits for a yes, and shows it unless the turn has just shown this version."""
+        plan = self._open_plan()
+        self._waiting = plan if waiting_step(plan) else None
+        if self._waiting is not None and (shown is None or shown["version"] != self._waiting["version"]):
+            self._show_plan(self._waiting)
+
+    def _open_plan(self) -> dict[str, Any] | None:
+        return self.api.get(f"/sessions/{self.session_id}")["pending_plan"] if self.session_id else None
+
+    def _show_plan(self, plan: dict[str, Any], *, whole: bool = False) -> None:
+        """Prints the arguments too that a yes would run the waiting steps with, as the question shows them."""
+        self.screen.plan(plan)
+        for step in waiting_steps(plan):
+            for line in CallView("en", None if whole else "/plan").lines(step.get("args") or {}):
+                self.screen.line(f"      {line}")
+
+    # --- commands ---
+
+    def _command(self, command: str, argument: str) -> None:
+        match command:
+            case "/help":
+                self.screen.line(HELP)
+            case "/new":
+                self.session_id = self._waiting = None
+                self.screen.note("A new conversation.")
+            case "/sessions":
+                self._sessions(argument)
+            case "/plan":
+                if plan := self._open_plan():
+                    self._show_plan(plan, whole=True)
+                else:
+                    self.screen.note("No plan is open.")
+            case "/tools":
+                self._tools()
+            case "/memory":
+                self._memory()
+            case _:
+                self.screen.note(f"There is no {one_line(command)}. /help says what there is.")
+
+    def _sessions(self, argument: str) -> None:
+        found = self.api.get("/sessions", limit=SHOWN_SESSIONS)["items"]
+        if argument.isdecimal() and 0 < int(argument) <= len(found):
+            self.resume(found[int(argument) - 1]["id"])
+            return
+        for number, session in enumerate(found, start=1):
+            here = "*" if session["id"] == self.session_id else " "
+            title = one_line(session["title"] or "untitled")
+            messages = f"{session['message_count']} messages"
+            self.screen.line(f"{here}{number:3}  {_here(session['updated_at'])}  {session['id']}  {title}, {messages}")
+        if not found:
+            self.screen.note("There are none yet.")
+
+    def _tools(self) -> None:
+        states = self.api.get(f"/sessions/{self.session_id}/tool-states")["tool_states"] if self.session_id else {}
+        for tool in self.api.get("/tools")["items"]:
+            state = states.get(tool["name"])
+            if state is not None and not state["available"]:
+                self.screen.item(f"{tool['name']}: {state['reason']}", "-", "yellow")
+            else:
+                asks = " (asks first)" if tool["confirmation"] else ""
+                self.screen.item(f"{tool['name']}{asks}: {tool['description']}")
+
+    def _memory(self) -> None:
+        memory = self.api.get(f"/sessions/{self.session_id}/memory")["short_term"] if self.session_id else None
+        known = [f"{result['tool_name']}: {result['summary']}" for result in (memory or {"results": ()})["results"]]
+        known += [f"{fact['kind']}: {fact['content']}" for fact in self.api.get("/memories")["items"]]
+        for each in known:
+            self.screen.item(each)
+        if not known:
+            self.screen.note("Nothing yet.")
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    sys.exit(ENDED_BY + number)
+def _here(moment: str) -> str:
+    """Returns a time of the API by the clock of this terminal."""
+    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"

@@ -24,7 +24,7 @@ COMMANDS = {
     ),
     "migrate": Subcommand("open_stores:migrate", "Bring the database to the newest schema, once, before a rollout."),
     "init": Subcommand(
-        "setup:init", "Write .env, mcp.json and agents.toml with comments. A file that is there stays as it is."
+        "init_command:init", "Write .env, mcp.json and agents.toml with comments. A file that is there stays as it is."
     ),
     "chat": Subcommand(
         "chat_command:chat", "Talk to the service. Without a service it starts one, and stops it when you leave."
@@ -34,17 +34,18 @@ COMMANDS = {
         "Say what is wrong and what to do. Exits with 0 if nothing is wrong, with 1 if something is, and with 2 if "
         "there is no such session.",
     ),
-    "keys": Subcommand("users:keys", "API keys, for AUTH=api_key."),
-    "users": Subcommand("users:users", "What one user may use; and what was said before there were keys."),
+    "keys": Subcommand("user_commands:keys", "API keys, for AUTH=api_key."),
+    "users": Subcommand("user_commands:users", "What one user may use; and what was said before there were keys."),
     "mcp": Subcommand(
         "mcp_command:mcp", "The Model Context Protocol: Segue as a server of it, and your logins at others."
     ),
-    "agents": Subcommand("setup:agents", "The agents of AGENTS_CONFIG."),
+    "agents": Subcommand("init_command:agents", "The agents of AGENTS_CONFIG."),
     "export": Subcommand(
-        "users:export", "Write everything a user has, a JSON object a line: to hand it out, or before `erase`."
+        "user_commands:export", "Write everything a user has, a JSON object a line: to hand it out, or before `erase`."
     ),
     "erase": Subcommand(
-        "users:erase", "Remove everything a user has, for good: rows, payloads, keys and streams. Shows it and asks."
+        "user_commands:erase",
+        "Remove everything a user has, for good: rows, payloads, keys and streams. Shows it and asks.",
     ),
     "backup": Subcommand("backup:backup", "Write everything that is stored into a new file, while the service runs."),
     "restore": Subcommand("backup:restore", "Put what a backup holds into an empty store. No service may run on it."),

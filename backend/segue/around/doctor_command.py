@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from segue.around.doctor.examination import examine
+from segue.around.doctor.examine import examine
 from segue.around.terminal import refusal, settings_with
 from segue.domain.errors import NotFound
 from segue.domain.ids import utc_now
@@ -19,13 +19,12 @@ def doctor(
 ) -> None:
     """Prints a report. Exits with 0 if nothing is wrong, 1 if something is, 2 if there is no such session."""
     settings = settings_with()
-    configure_logging(level="critical", log_format=settings.log_format)  # the report says what is wrong
+    configure_logging(level="critical", log_format=settings.log_format)  # the report says it
     try:
         report = asyncio.run(examine(settings, session))
     except NotFound as error:
-        raise refusal(
-            f"{error.detail} `segue chat` and GET /sessions list the ids; DATA_DIR and DATABASE_URL say where."
-        ) from error
+        where = "`segue chat` and GET /sessions list the ids; DATA_DIR and DATABASE_URL say where."
+        raise refusal(f"{error.detail} {where}") from error
     now = utc_now()
     typer.echo(report.json_text(now) if as_json else "\n".join(report.lines(now)))
     raise typer.Exit(code=int(not report.healthy))

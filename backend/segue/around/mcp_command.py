@@ -1,7 +1,4 @@
-"""`segue mcp`: Segue and the Model Context Protocol.
-
-`segue mcp login` and `logout`: a user's login at an MCP server, asked of a running service.
-"""
+"""`segue mcp`: `serve` offers a service's agents over MCP; `login` and `logout` are a user's at MCP servers of it."""
 
 import signal
 import time
@@ -15,10 +12,9 @@ import anyio
 import httpx2
 import typer
 
-from segue.around.embedded.service_process import HOST
-from segue.around.mcp_questions import Service
 from segue.around.mcp_server import McpContext, server_for
-from segue.around.service_client import Api, Refused, client_options, key_header
+from segue.around.own_service import HOST
+from segue.around.service_client import Api, AsyncApi, Refused, client_options, key_header
 from segue.around.terminal import ServiceKey, ServiceUrl, printable, refusal, service_url
 
 LOOK_EVERY_S: Final = 1.0
@@ -94,11 +90,11 @@ def serve(
 
     async def run() -> None:
         async with httpx2.AsyncClient(**client_options(base_url)) as http:
-            own = Service(http, key_header(api_key))
+            own = AsyncApi(http, key_header(api_key))
             if port is None:
                 await server_for(lambda _: own, may_decide=decide).run_stdio_async()
             else:
-                by_caller = server_for(lambda ctx: Service(http, key_of_caller(ctx)), may_decide=decide)
+                by_caller = server_for(lambda ctx: AsyncApi(http, key_of_caller(ctx)), may_decide=decide)
                 await by_caller.run_streamable_http_async(host=HOST, port=port)
 
     anyio.run(run)

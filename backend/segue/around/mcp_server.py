@@ -1,17 +1,13 @@
 """Segue's agents as an MCP server: the tools that an editor or another agent sees, each a few requests to the service.
 
-Who calls is a model, so nothing it says approves a step that waits: the person at the client is asked by a form, and
-a client without forms only decides where the operator has allowed it.
-
-The calls that wait for a turn: how it goes is told to the client, and a call that is cancelled cancels its turn.
-
-Knows no tool.
+Who calls is a model, so nothing it says approves a step that waits: the person at the client is asked by a form, which
+the model neither sees nor fills in, and a client without forms only decides where the operator has allowed it.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import wraps
 from typing import Annotated, Any, Final, Literal
@@ -23,12 +19,30 @@ from mcp.server import MCPServer, ServerRequestContext
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import CallToolResult, ElicitRequest, ElicitResult, InputRequiredResult, TextContent, ToolAnnotations
+from mcp_types import (
+    CallToolResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+    TextContent,
+    ToolAnnotations,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
-from segue.around.mcp_questions import ADVICE, CalledTurn, Service, decision, fills_in, form, question
-from segue.around.service_client import Refused, StreamEvent, turn_problem, waiting_step
+from segue.around.service_client import (
+    MCP_ADVICE,
+    AsyncApi,
+    CalledTurn,
+    Refused,
+    StreamEvent,
+    turn_problem,
+    waiting_step,
+    waiting_steps,
+)
+from segue.around.terminal import one_line
+from segue.language.shown_call import CallView
 from segue.version import VERSION
 
 BEAT_S: Final = 10.0
@@ -36,106 +50,6 @@ PAUSE_S: Final = 0.25
 SHOWN_CHARS: Final = 200
 
 McpContext = Context[Any, Any]
-
-
-class Calls:
-    """The turns that calls wait for, by connection and request. Each `beat_s` seconds the client hears of its call."""
-
-    def __init__(self, beat_s: float) -> None:
-        self._beat_s = beat_s
-        self._turns: dict[tuple[str, str], CalledTurn] = {}
-
-    async def answer(self, ctx: McpContext, turn: CalledTurn) -> dict[str, Any]:
-        """Returns the ChatAnswer. Raises ToolError if the turn fails, Refused."""
-        progress = CallProgress(ctx)
-        beats = asyncio.create_task(self._beat(progress))
-        try:
-            if (connection := _connection(ctx.request_context)) is None:
-                return await _read_or_cancel(turn, progress)
-            request = connection, ctx.request_id
-            self._turns[request] = turn
-            try:
-                answer = await _read(turn, progress)
-            except (Refused, ToolError):
-                self._turns.pop(request, None)
-                raise
-            self._turns.pop(request, None)  # that of a call which is cancelled is for `cancel_turn`
-            return answer
-        finally:
-            beats.cancel()
-
-    async def cancel_turn(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Middleware. The turn of a client that only leaves goes on."""
-        connection = _connection(ctx)
-        if ctx.method == "notifications/cancelled" and connection is not None:
-            turn = self._turns.pop((connection, str((ctx.params or {}).get("requestId"))), None)
-            if turn is not None:
-                await turn.cancel()
-        return await call_next(ctx)
-
-    async def _beat(self, progress: "CallProgress") -> None:
-        while True:
-            await asyncio.sleep(self._beat_s)
-            await progress.tell("still working")
-
-
-class CallProgress:
-    """What the client is told of a turn, if it asked for that: calls of tools, and the end of the text so far."""
-
-    def __init__(self, ctx: McpContext) -> None:
-        self._ctx = ctx
-        self._count = 0
-        self._text = ""
-        self._told_at = 0.0
-
-    async def tell(self, message: str) -> None:
-        self._count += 1
-        self._told_at = time.monotonic()
-        await self._ctx.report_progress(self._count, None, message)
-
-    async def follow(self, event: StreamEvent) -> None:
-        match event:
-            case {"type": "TOOL_CALL_START", "toolCallName": name}:
-                await self.tell(f"calls {name}")
-            case {"type": "TEXT_MESSAGE_START"}:
-                self._text = ""
-            case {"type": "TEXT_MESSAGE_CONTENT", "delta": words}:
-                self._text = (self._text + words)[-SHOWN_CHARS:]
-                if time.monotonic() - self._told_at > PAUSE_S:
-                    await self.tell(self._text)
-
-
-async def _read(turn: CalledTurn, progress: CallProgress) -> dict[str, Any]:
-    async with aclosing(turn.events()) as events:
-        async for event in events:
-            await progress.follow(event)
-            match event:
-                case {"type": "RUN_FINISHED", "result": answer}:
-                    return dict(answer)
-                case {"type": "RUN_ERROR"}:
-                    raise ToolError(turn_problem(event, ADVICE))
-    raise AssertionError("the events of a turn end with a terminal one")
-
-
-async def _read_or_cancel(turn: CalledTurn, progress: CallProgress) -> dict[str, Any]:
-    try:
-        return await _read(turn, progress)
-    except asyncio.CancelledError:
-        with anyio.CancelScope(shield=True):
-            await turn.cancel()
-        raise
-
-
-def _connection(ctx: ServerRequestContext[Any, Any]) -> str | None:
-    """Clients number their requests each from one. Returns None over HTTP since 2026-07-28: there are no connections
-    then, and a client cancels a call by closing its stream.
-    """
-    if ctx.request is None:
-        return "stdio"
-    session_id: str | None = ctx.request.headers.get("mcp-session-id")
-    return None if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else session_id
-
-
 INSTRUCTIONS: Final = (
     "Segue is a service of agents with tools, plans and a memory. start_session begins a conversation, send_message "
     "says something in it and returns the agent's answer. A step that changes something waits until a person has "
@@ -144,7 +58,7 @@ INSTRUCTIONS: Final = (
 READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 ADDS: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 ACTS: Final = ToolAnnotations(destructive_hint=True, open_world_hint=True)
-ASKED: Final = "decision"  # the form, among what a client of the newer protocol answers
+FORM_ID: Final = "decision"  # the form, among what a client of the newer protocol answers
 
 SessionArgument = Annotated[str, Field(max_length=200, description="As start_session and list_sessions give it.")]
 
@@ -169,10 +83,10 @@ class CalledAnswer(BaseModel):
 ToolAnswer = Annotated[CallToolResult, CalledAnswer] | InputRequiredResult
 
 
-def server_for(service_of: Callable[[McpContext], Service], *, may_decide: bool, beat_s: float = BEAT_S) -> MCPServer:
-    """`service_of` gives the service as the caller of a tool may use it."""
+def server_for(api_of: Callable[[McpContext], AsyncApi], *, may_decide: bool, beat_s: float = BEAT_S) -> MCPServer:
+    """Returns the server. `api_of` returns the API as the caller of a tool may use it."""
     calls = Calls(beat_s)
-    tools = Tools(service_of, calls, may_decide=may_decide)
+    tools = Tools(api_of, calls, may_decide=may_decide)
     server = MCPServer(
         "segue",
         title="Segue",
@@ -183,19 +97,19 @@ def server_for(service_of: Callable[[McpContext], Service], *, may_decide: bool,
         middleware=[calls.cancel_turn],
     )
     for tool in (tools.list_agents, tools.list_sessions, tools.get_messages, tools.get_plan):
-        server.add_tool(_told(tool), annotations=READS)
-    server.add_tool(_told(tools.start_session), annotations=ADDS)
-    server.add_tool(_told(tools.send_message), annotations=ACTS)
+        server.add_tool(_with_tool_errors(tool), annotations=READS)
+    server.add_tool(_with_tool_errors(tools.start_session), annotations=ADDS)
+    server.add_tool(_with_tool_errors(tools.send_message), annotations=ACTS)
     decide = tools.decide_plan_itself if may_decide else tools.decide_plan
-    server.add_tool(_told(decide), name="decide_plan", annotations=ACTS)
+    server.add_tool(_with_tool_errors(decide), name="decide_plan", annotations=ACTS)
     return server
 
 
-def _told(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _with_tool_errors(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @wraps(tool)
-    async def call(*args: Any, **given: Any) -> Any:
+    async def call(*args: Any, **named: Any) -> Any:
         try:
-            return await tool(*args, **given)
+            return await tool(*args, **named)
         except Refused as refusal:
             raise ToolError(str(refusal)) from refusal
 
@@ -205,21 +119,21 @@ def _told(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
 class Tools:
     """What the tools do. A decision has its plan's version as its key, so that sent again it is the same one."""
 
-    def __init__(self, service_of: Callable[[McpContext], Service], calls: Calls, *, may_decide: bool) -> None:
-        self._service_of = service_of
+    def __init__(self, api_of: Callable[[McpContext], AsyncApi], calls: "Calls", *, may_decide: bool) -> None:
+        self._api_of = api_of
         self._calls = calls
         self._may_decide = may_decide
 
     async def list_agents(self, ctx: McpContext) -> list[dict[str, Any]]:
         """List the agents that a session may have."""
-        found = (await self._service_of(ctx).get("/agents"))["items"]
+        found = (await self._api_of(ctx).get("/agents"))["items"]
         return [{name: agent[name] for name in ("id", "name", "description")} for agent in found]
 
     async def list_sessions(
         self, ctx: McpContext, limit: Annotated[int, Field(ge=1, le=100, description="At most so many.")] = 20
     ) -> list[dict[str, Any]]:
         """List the sessions (conversations), newest activity first. `waits` says that a plan waits for a person."""
-        found = (await self._service_of(ctx).get("/sessions", limit=limit))["items"]
+        found = (await self._api_of(ctx).get("/sessions", limit=limit))["items"]
         shown = ("id", "title", "agent", "updated_at", "message_count")
         return [
             {name: session[name] for name in shown} | {"waits": waiting_step(session["pending_plan"]) is not None}
@@ -234,7 +148,7 @@ class Tools:
     ) -> dict[str, Any]:
         """Begin a session: a conversation with an agent, which remembers what was said in it."""
         given = {name: value for name, value in (("agent", agent), ("title", title)) if value is not None}
-        session = await self._service_of(ctx).post("/sessions", given)
+        session = await self._api_of(ctx).post("/sessions", given)
         return {"session_id": session["id"], "agent": session["agent"]}
 
     async def get_messages(
@@ -244,12 +158,12 @@ class Tools:
         limit: Annotated[int, Field(ge=1, le=100, description="The last ones.")] = 20,
     ) -> list[dict[str, Any]]:
         """Read the last messages of a session, oldest first. Of a tool's result there is a summary."""
-        page = await self._service_of(ctx).get(f"{_path(session_id)}/messages", order="desc", limit=limit)
+        page = await self._api_of(ctx).get(f"{_path(session_id)}/messages", order="desc", limit=limit)
         return [_message(each) for each in page["items"][::-1]]
 
     async def get_plan(self, session_id: SessionArgument, ctx: McpContext) -> dict[str, Any]:
         """Read the plan that is open in a session, with its steps; null if there is none."""
-        return {"plan": (await self._service_of(ctx).get(_path(session_id)))["pending_plan"]}
+        return {"plan": (await self._api_of(ctx).get(_path(session_id)))["pending_plan"]}
 
     async def send_message(
         self,
@@ -274,13 +188,13 @@ class Tools:
         """Ask the person at this client about the step that waits, and carry their decision out. You cannot decide."""
         if ctx.request_state is not None:
             return await self._resumed(ctx, session_id, ctx.request_state)
-        plan = (await self._service_of(ctx).get(_path(session_id)))["pending_plan"]
+        plan = (await self._api_of(ctx).get(_path(session_id)))["pending_plan"]
         if waiting_step(plan) is None:
             raise ToolError("Nothing waits for a decision in this session.")
         if not can_ask(ctx):
             raise ToolError(
                 "This client cannot show a form to its user (elicitation), and you must not decide yourself. Tell the "
-                f"user to decide in the console at {self._service_of(ctx).url}/ or with `segue chat`."
+                f"user to decide in the console at {self._api_of(ctx).url}/ or with `segue chat`."
             )
         return await self._settled(ctx, {"session_id": session_id, "turn_id": None, "plan": plan})
 
@@ -305,18 +219,19 @@ class Tools:
         self, ctx: McpContext, session_id: str, action: str, body: dict[str, Any], key: str
     ) -> dict[str, Any]:
         """Returns the ChatAnswer to a message or a decision. Raises ToolError, Refused."""
-        turn = CalledTurn(self._service_of(ctx), session_id, f"{_path(session_id)}/{action}", body, f"mcp:{key}")
+        turn = CalledTurn(self._api_of(ctx), session_id, f"{_path(session_id)}/{action}", body, f"mcp:{key}")
         return await self._calls.answer(ctx, turn)
 
     async def _settled(self, ctx: McpContext, answer: dict[str, Any]) -> ToolAnswer:
         """Asks the person at the client about what waits, as long as something does."""
-        session_id, whole = answer["session_id"], self._whole(ctx, answer["session_id"])
+        session_id = answer["session_id"]
+        whole = self._whole(ctx, session_id)
         while waiting_step(plan := answer["plan"]) is not None and can_ask(ctx):
-            asked = form(plan, whole)
+            shown = form(plan, whole)
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 state = json.dumps([answer["turn_id"], plan["id"], plan["version"], fills_in(plan)])
-                return InputRequiredResult(input_requests={ASKED: ElicitRequest(params=asked)}, request_state=state)
-            said = await ctx.session.elicit_form(asked.message, asked.requested_schema, ctx.request_id)
+                return InputRequiredResult(input_requests={FORM_ID: ElicitRequest(params=shown)}, request_state=state)
+            said = await ctx.session.elicit_form(shown.message, shown.requested_schema, ctx.request_id)
             if (body := decision(said, plan["version"], filled_in=fills_in(plan))) is None:
                 break
             answer = await self._sent(ctx, session_id, "plan/decision", body, f"{plan['id']}:{plan['version']}")
@@ -325,14 +240,14 @@ class Tools:
     async def _resumed(self, ctx: McpContext, session_id: str, state: str) -> ToolAnswer:
         """Goes on with what the person has said to the question of the round before."""
         turn_id, plan_id, version, filled_in = json.loads(state)
-        said = (ctx.input_responses or {}).get(ASKED)
+        said = (ctx.input_responses or {}).get(FORM_ID)
         body = decision(said, version, filled_in=filled_in) if isinstance(said, ElicitResult) else None
         if body is not None:
             key = f"{plan_id}:{version}"
             return await self._settled(ctx, await self._sent(ctx, session_id, "plan/decision", body, key))
         if turn_id is not None:
-            return self._shown(ctx, (await self._service_of(ctx).get(f"{_path(session_id)}/turns/{turn_id}"))["answer"])
-        plan = (await self._service_of(ctx).get(_path(session_id)))["pending_plan"]
+            return self._shown(ctx, (await self._api_of(ctx).get(f"{_path(session_id)}/turns/{turn_id}"))["answer"])
+        plan = (await self._api_of(ctx).get(_path(session_id)))["pending_plan"]
         return self._shown(ctx, {"session_id": session_id, "turn_id": None, "plan": plan})
 
     def _shown(self, ctx: McpContext, answer: dict[str, Any]) -> CallToolResult:
@@ -352,11 +267,11 @@ class Tools:
         return CallToolResult(content=[TextContent(text=text)], structured_content=shown.model_dump())
 
     def _whole(self, ctx: McpContext, session_id: str) -> str:
-        return f"{self._service_of(ctx).url}{_path(session_id)}/plan"
+        return f"{self._api_of(ctx).url}{_path(session_id)}/plan"
 
 
 def can_ask(ctx: McpContext) -> bool:
-    """Whether the client shows forms to a person. A bare `elicitation` is of clients from before there were kinds."""
+    """Whether the client shows forms to a person. Clients from before there were kinds declare a bare `elicitation`."""
     declared = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
     if declared is None or (declared.form is None and declared.url is not None):
         return False
@@ -371,3 +286,160 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 
 def _path(session_id: str) -> str:
     return f"/sessions/{quote(session_id, safe='')}"
+
+
+# --- the form about a step that waits, which MCP calls an elicitation ---
+
+_FORM: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "decision": {
+            "type": "string",
+            "title": "Run this step?",
+            "description": "confirm runs exactly what is shown, reject ends the plan, amend takes what you say below.",
+            "enum": ["confirm", "reject", "amend"],
+        },
+        "change": {"type": "string", "title": "What should be different", "description": "Only with amend."},
+    },
+    "required": ["decision"],
+}
+
+
+def question(plan: Mapping[str, Any], whole: str) -> str:
+    """Returns the steps that wait as they would run. `whole` is where all of a long call can be read."""
+    lines = [f"Plan: {one_line(plan['goal'])}"]
+    for step in waiting_steps(plan):
+        lines.append(f"Step {step.get('id')}: {one_line(step.get('description') or '')}")
+        if step.get("tool"):
+            lines.append(f"Tool: {one_line(step['tool'])}")
+            lines += [f"  {line}" for line in CallView("en", whole).lines(step.get("args") or {})]
+    if asks := (waiting_step(plan) or {}).get("asks"):
+        shown = {"the_tool_says": asks["message"]} | ({"follow_this_link_first": asks["url"]} if asks["url"] else {})
+        lines += CallView("en", whole).lines(shown)
+    return "\n".join(lines)
+
+
+def fills_in(plan: Mapping[str, Any]) -> bool:
+    """Whether the step waits for values that its tool asks for, instead of a decision."""
+    asks = (waiting_step(plan) or {}).get("asks")
+    return asks is not None and asks["mode"] == "form"
+
+
+def form(plan: Mapping[str, Any], whole: str) -> ElicitRequestFormParams:
+    """Returns the form. A value that a tool asks for and that the user has said in words is filled in already."""
+    step, schema = waiting_step(plan), _FORM
+    if step is not None and fills_in(plan):
+        known, asked = step["asks"]["given"] or {}, step["asks"]["schema"]
+        fields = {
+            name: {**of, "default": known[name]} if name in known else of for name, of in asked["properties"].items()
+        }
+        schema = {**asked, "properties": fields}
+    return ElicitRequestFormParams(message=question(plan, whole), requested_schema=schema)
+
+
+def decision(answer: ElicitResult, version: int, *, filled_in: bool) -> dict[str, Any] | None:
+    """Returns the body of a decision; None if the person left it open. A yes with a change in it is a change."""
+    if filled_in and answer.action == "accept":
+        return {"decision": "confirm", "version": version, "answer": answer.content or {}}
+    given = answer.content or {} if answer.action == "accept" else {}
+    decided = "reject" if answer.action == "decline" else given.get("decision")
+    change = str(given.get("change") or "").strip()
+    if decided != "reject" and change:
+        return {"decision": "amend", "version": version, "message": change}
+    return {"decision": decided, "version": version} if decided in ("confirm", "reject") else None
+
+
+# --- turns that calls wait for ---
+
+
+class Calls:
+    """The turns that calls wait for, by connection and request. Each `beat_s` seconds the client hears of its call."""
+
+    def __init__(self, beat_s: float) -> None:
+        self._beat_s = beat_s
+        self._turns: dict[tuple[str, str], CalledTurn] = {}
+
+    async def answer(self, ctx: McpContext, turn: CalledTurn) -> dict[str, Any]:
+        """Returns the ChatAnswer. Raises ToolError if the turn fails, Refused."""
+        progress = CallProgress(ctx)
+        beats = asyncio.create_task(self._beat(progress))
+        connection = _connection(ctx.request_context)
+        request = connection or "", ctx.request_id
+        if connection is not None:
+            self._turns[request] = turn
+        try:
+            answer = await _read(turn, progress)
+        except asyncio.CancelledError:  # of a call on a connection, `cancel_turn` cancels the turn
+            if connection is None:
+                with anyio.CancelScope(shield=True):
+                    await turn.cancel()
+            raise
+        except (Refused, ToolError):
+            self._turns.pop(request, None)
+            raise
+        finally:
+            beats.cancel()
+        self._turns.pop(request, None)
+        return answer
+
+    async def cancel_turn(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Middleware. The turn of a client that only leaves goes on."""
+        connection = _connection(ctx)
+        if ctx.method == "notifications/cancelled" and connection is not None:
+            turn = self._turns.pop((connection, str((ctx.params or {}).get("requestId"))), None)
+            if turn is not None:
+                await turn.cancel()
+        return await call_next(ctx)
+
+    async def _beat(self, progress: "CallProgress") -> None:
+        while True:
+            await asyncio.sleep(self._beat_s)
+            await progress.report("still working")
+
+
+class CallProgress:
+    """Reports a turn to a client that asked for progress: calls of tools, and the end of the text so far."""
+
+    def __init__(self, ctx: McpContext) -> None:
+        self._ctx = ctx
+        self._count = 0
+        self._text = ""
+        self._reported_at = 0.0
+
+    async def report(self, message: str) -> None:
+        self._count += 1
+        self._reported_at = time.monotonic()
+        await self._ctx.report_progress(self._count, None, message)
+
+    async def follow(self, event: StreamEvent) -> None:
+        match event:
+            case {"type": "TOOL_CALL_START", "toolCallName": name}:
+                await self.report(f"calls {name}")
+            case {"type": "TEXT_MESSAGE_START"}:
+                self._text = ""
+            case {"type": "TEXT_MESSAGE_CONTENT", "delta": words}:
+                self._text = (self._text + words)[-SHOWN_CHARS:]
+                if time.monotonic() - self._reported_at > PAUSE_S:
+                    await self.report(self._text)
+
+
+async def _read(turn: CalledTurn, progress: CallProgress) -> dict[str, Any]:
+    async with aclosing(turn.events()) as events:
+        async for event in events:
+            await progress.follow(event)
+            match event:
+                case {"type": "RUN_FINISHED", "result": answer}:
+                    return dict(answer)
+                case {"type": "RUN_ERROR"}:
+                    raise ToolError(turn_problem(event, MCP_ADVICE))
+    raise AssertionError("the events of a turn end with a terminal one")
+
+
+def _connection(ctx: ServerRequestContext[Any, Any]) -> str | None:
+    """Clients number their requests each from one. Returns None over HTTP since 2026-07-28: there are no connections
+    then, and a client cancels a call by closing its stream.
+    """
+    if ctx.request is None:
+        return "stdio"
+    session_id: str | None = ctx.request.headers.get("mcp-session-id")
+    return None if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else session_id

@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,8 @@ import typer
 from pydantic import SecretStr
 
 from segue.around.replay import run_replay
-from segue.around.replay.play import CannotPlay, RealModel
+from segue.around.replay.fake_servers import CannotPlay, RealModel
+from segue.around.replay.run_replay import RunningService
 from segue.around.terminal import refusal, settings_with
 from segue.config import MODEL_SETTINGS, Settings
 
@@ -43,14 +45,10 @@ def replay(
         raise refusal("--listen takes HOST:PORT")
     if url and restart_between_turns:
         raise refusal("--restart-between-turns needs a service of its own: leave out --url")
-    given = (
-        run_replay.GivenService(url, api_key, (host, int(port)), lambda text: typer.echo(text, err=True))
-        if url
-        else None
-    )
+    running = RunningService(url, api_key, (host, int(port)), partial(typer.echo, err=True)) if url else None
     try:
-        asked = _real_model(model, on_own_service=given is None) if model else None
-        report = asyncio.run(run_replay.replay(files, given=given, restarting=restart_between_turns, model=asked))
+        real = _real_model(model, on_own_service=running is None) if model else None
+        report = asyncio.run(run_replay.replay(files, running=running, restarting=restart_between_turns, model=real))
     except CannotPlay as error:
         raise refusal(str(error)) from error
     except asyncio.CancelledError:

@@ -1,18 +1,18 @@
-"""A client of the HTTP API for `segue chat`. An error of the service becomes one line that says what to do.
+"""Clients of the HTTP API: `Api` for `segue chat` and `segue mcp login`, `AsyncApi` for `segue mcp serve`.
 
-`segue mcp serve` has a client of its own, and the errors from here.
-
-Knows the contract of the API, and nothing of the service or the terminal.
+Know the contract of the API, and nothing of the service, the terminal or MCP. An error of the service is a Refused.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import anyio
 import httpx2
 
 from segue.domain.identity import is_loopback
@@ -25,9 +25,13 @@ LAST_EVENTS = ("RUN_FINISHED", "RUN_ERROR")
 
 StreamEvent = dict[str, Any]
 
-WHAT_TO_DO: Mapping[int, str] = {
+WHAT_TO_DO: Mapping[int, str] = {  # by status
     401: "Make a key with `segue keys create --user YOU` and give it as SEGUE_API_KEY or --api-key.",
     404: "/new begins another conversation, /sessions lists yours.",
+}
+MCP_ADVICE: Mapping[int, str] = {
+    401: "Make a key with `segue keys create --user YOU` and give it as SEGUE_API_KEY.",
+    404: "list_sessions lists the sessions, start_session begins one.",
 }
 
 
@@ -55,24 +59,23 @@ def key_header(api_key: str | None) -> dict[str, str]:
 
 
 class Api:
+    """The API as one user of a terminal may use it. Every method raises Refused; those with a body return it."""
+
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self.url = url
         self._http = httpx2.Client(headers=key_header(api_key), **client_options(url))
 
     def get(self, path: str, **params: Any) -> Any:
-        """Returns the body. Raises Refused."""
         return self._request("GET", path, params=params)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Returns the body. Raises Refused."""
         return self._request("POST", path, json=body)
 
     def delete(self, path: str) -> None:
-        """Raises Refused."""
         self._request("DELETE", path)
 
     def all_items(self, path: str) -> list[Any]:
-        """Returns a whole list, read page by page. Raises Refused."""
+        """Returns a whole list, read page by page."""
         items: list[Any] = []
         after: dict[str, str] | None = {}
         while after is not None:
@@ -82,7 +85,7 @@ class Api:
         return items
 
     def events(self, method: str, path: str, **request: Any) -> Iterator[tuple[int, StreamEvent]]:
-        """Yields the events of a stream with their ids. Raises Refused, and httpx2.TransportError if it is cut."""
+        """Yields the events of a stream with their ids. Raises httpx2.TransportError if it is cut."""
         with self._http.sse(path, method=method, max_event_size=None, **request) as source:
             if source.response.is_error:
                 source.response.read()
@@ -94,19 +97,29 @@ class Api:
         self._http.close()
 
     def _request(self, method: str, path: str, **request: Any) -> Any:
-        try:
-            response = self._http.request(method, path, **request)
-            if response.is_error:
-                raise refused(response)
-            return response.json() if response.content else None
-        except httpx2.TransportError as error:
-            raise unreachable(self.url, error) from error
-        except ValueError as error:
-            raise not_segue(self.url) from error
+        with _faults_refused(self.url):
+            return _body_of(self._http.request(method, path, **request), WHAT_TO_DO)
+
+
+@contextmanager
+def _faults_refused(url: str) -> Iterator[None]:
+    """Raises Refused if nothing answers, or nothing of Segue's."""
+    try:
+        yield
+    except httpx2.TransportError as error:
+        raise unreachable(url, error) from error
+    except ValueError as error:
+        raise Refused(f"What answers at {url} is not Segue. Is the URL right?") from error
+
+
+def _body_of(response: httpx2.Response, advice: Mapping[int, str]) -> Any:
+    if response.is_error:
+        raise refused(response, advice)
+    return response.json() if response.content else None
 
 
 def refused(response: httpx2.Response, advice: Mapping[int, str] = WHAT_TO_DO) -> Refused:
-    """The error that a response is; `advice` is what to do, by its status."""
+    """Returns the error that a response is. `advice` says what to do, by status."""
     status = response.status_code
     try:
         problem = response.json()
@@ -117,7 +130,7 @@ def refused(response: httpx2.Response, advice: Mapping[int, str] = WHAT_TO_DO) -
 
 
 def problem_line(title: str, detail: str, *, status: int, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
-    """Returns what is wrong, and what to do about it if that is known."""
+    """Returns one line: what is wrong, and what to do about it if that is known."""
     problem = detail if detail.startswith(title) else f"{title}: {detail}"
     return " ".join(filter(None, (problem, advice.get(status))))
 
@@ -136,10 +149,6 @@ def waiting_steps(plan: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 def waiting_step(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return next(iter(waiting_steps(plan)), None)
-
-
-def not_segue(url: str) -> Refused:
-    return Refused(f"What answers at {url} is not Segue. Is the URL right?")
 
 
 def unreachable(url: str, error: httpx2.TransportError) -> Refused:
@@ -169,13 +178,13 @@ class TurnStream:
         """
         failures = 0
         while True:
+            error = Refused("The stream ended before the turn did.", status=503)
             try:
                 for event in self._new_events():
                     failures = 0
                     yield event
                     if event["type"] in LAST_EVENTS:
                         return
-                error = Refused("The stream ended before the turn did.", status=503)
             except (httpx2.TransportError, Refused) as cut:
                 error = cut if isinstance(cut, Refused) else unreachable(self.api.url, cut)
             if failures == len(PAUSES_S) or not error.is_temporary:
@@ -201,3 +210,88 @@ class TurnStream:
                 self._last_id = event_id
                 self.turn_id = event.get("runId", self.turn_id)
                 yield event
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncApi:
+    """The API as one caller of `segue mcp serve` may use it: `http` has the URL, `headers` the key of the caller. Its
+    methods return the body and raise Refused.
+    """
+
+    http: httpx2.AsyncClient
+    headers: Mapping[str, str]
+
+    @property
+    def url(self) -> str:
+        return str(self.http.base_url).rstrip("/")
+
+    async def get(self, path: str, **params: Any) -> Any:
+        return await self._request("GET", path, params=params)
+
+    async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return await self._request("POST", path, json=body)
+
+    async def _request(self, method: str, path: str, **request: Any) -> Any:
+        with _faults_refused(self.url):
+            return _body_of(await self.http.request(method, path, headers=self.headers, **request), MCP_ADVICE)
+
+
+@dataclass(slots=True)
+class CalledTurn:
+    """A turn that a request to `path` with `body` begins. Sent again with its `key`, it is the same turn."""
+
+    api: AsyncApi
+    session_id: str
+    path: str
+    body: Mapping[str, Any]
+    key: str
+    id: str | None = None
+    _was_sent: anyio.Event = field(default_factory=anyio.Event)
+
+    async def events(self) -> AsyncGenerator[StreamEvent]:
+        """Ends with the terminal event. A stream that is cut is asked for again, and goes on after the last event.
+
+        Raises Refused, also if the service cannot be reached for half a minute.
+        """
+        last, failures = 0, 0
+        while True:
+            error = Refused("The stream ended before the turn did.", status=503)
+            try:
+                async with AsyncExitStack() as stack:
+                    async for each in await self._open(stack):
+                        if (position := int(each.id or 0)) <= last:
+                            continue
+                        last, failures = position, 0
+                        event: StreamEvent = json.loads(each.data)
+                        yield event
+                        if event["type"] in LAST_EVENTS:
+                            return
+            except (httpx2.TransportError, Refused) as cut:
+                error = cut if isinstance(cut, Refused) else unreachable(self.api.url, cut)
+            if failures == len(PAUSES_S) or not error.is_temporary:
+                raise error
+            await anyio.sleep(PAUSES_S[failures])
+            failures += 1
+
+    async def cancel(self) -> None:
+        """Cancels it, if the service has accepted it. Raises Refused."""
+        await self._was_sent.wait()
+        if self.id is not None:
+            await self.api.post(f"/sessions/{self.session_id}/turns/{self.id}/cancel")
+
+    async def _open(self, stack: AsyncExitStack) -> httpx2.EventSource:
+        """A caller that is cancelled meanwhile still learns which turn it is, to cancel it."""
+        headers = {**self.api.headers, "Idempotency-Key": self.key}
+        with anyio.CancelScope(shield=True):
+            try:
+                stream = self.api.http.sse(
+                    self.path, method="POST", json=self.body, headers=headers, max_event_size=None
+                )
+                source = await stack.enter_async_context(stream)
+                if source.response.is_error:
+                    await source.response.aread()
+                    raise refused(source.response, MCP_ADVICE)
+                self.id = source.response.headers.get("X-Turn-Id", self.id)
+            finally:
+                self._was_sent.set()
+        return source

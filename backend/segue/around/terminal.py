@@ -1,8 +1,6 @@
-"""What all commands share: settings from flags and environment, refusals, and text that is safe to print.
+"""What all commands share: settings from flags and environment, refusals, text that is safe to print, and new files.
 
 Knows no command.
-
-A file that a command writes: for this account only, and under its name only once all of it is on the disk.
 """
 
 import fcntl
@@ -20,7 +18,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 
-from segue.around.embedded.service_process import HOST
+from segue.around.own_service import HOST
 from segue.config import Settings
 from segue.domain.identity import is_loopback
 from segue.log import configure_logging, never_log
@@ -59,9 +57,7 @@ def settings_with(**flags: Any) -> Settings:
 
 
 def _misspelt() -> dict[str, str]:
-    """Returns the names in the environment and `.env` that are nearly a setting, each with that setting. Other programs
-    have theirs there too.
-    """
+    """Returns the names in the environment and `.env` that are nearly a setting, each with that setting."""
     given = EnvSettingsSource(Settings).env_vars.keys() | DotEnvSettingsSource(Settings).env_vars.keys()
     near = {
         name: get_close_matches(name, Settings.model_fields, n=1, cutoff=ALIKE)
@@ -107,15 +103,14 @@ def one_line(text: str) -> str:
 def _sentence(error: Any) -> str:
     """Returns a validation error without pydantic's "Value error" before a sentence of ours."""
     name = ".".join(map(str, error["loc"])).upper()
-    text = (
-        str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"].replace("Input should", "should")
-    )
+    is_ours = error["type"] == "value_error"
+    text = str(error["ctx"]["error"]) if is_ours else error["msg"].replace("Input should", "should")
     return f"{name}{': ' if name and text[0].isupper() else ' '}{text}".strip()
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Raises typer.Exit if it is there already, or cannot be written.
+    """Yields a file for this account only. Raises typer.Exit if it is there already, or cannot be written.
 
     Until the block ends it is called `….part`; the next command to write this file takes over what a `kill -9` leaves.
     """
@@ -134,13 +129,10 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
             finally:
                 part.unlink(missing_ok=True)
     except OSError as error:
-        raise refusal(f"{path} cannot be written: {_why(error)}. Give the name of a new file.") from None
+        why = "another command is writing it" if error.errno == EAGAIN else error.strerror or type(error).__name__
+        raise refusal(f"{path} cannot be written: {why}. Give the name of a new file.") from None
 
 
 def _refuse_existing(path: Path) -> None:
     if path.exists():
         raise FileExistsError(EEXIST, os.strerror(EEXIST))
-
-
-def _why(error: OSError) -> str:
-    return "another command is writing it" if error.errno == EAGAIN else error.strerror or type(error).__name__

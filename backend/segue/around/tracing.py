@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
     from opentelemetry.trace import Tracer
 
-
 SEND_WITHIN_S: Final = 3.0
 
 # By the semantic conventions of OpenTelemetry: the kind of a span that is not INTERNAL, what it and its operation are
@@ -89,15 +88,15 @@ def _opens_spans(tracer: "Tracer", *, content: bool) -> OpenSpan:
         """A failed span has the error's code or type, not its text, which may be the user's."""
         above = propagator.extract({"traceparent": parent}) if parent else None
         known = getattr(get_current_span(), "attributes", None) or {}
-        told = {key: known[key] for key in HANDED_DOWN if key in known} | _by_convention(attributes)
+        named = {key: known[key] for key in HANDED_DOWN if key in known} | _by_convention(attributes)
         if name in OPERATIONS:
-            told["gen_ai.operation.name"] = OPERATIONS[name]
+            named["gen_ai.operation.name"] = OPERATIONS[name]
         shown = NAMES.get(name, name).format(**attributes)
         with tracer.start_as_current_span(
             shown,
             context=above,
             kind=SpanKind[KINDS.get(name, "INTERNAL")],
-            attributes=told,
+            attributes=named,
             record_exception=False,
             set_status_on_exception=False,
         ) as opened:
@@ -134,7 +133,7 @@ async def tracing(endpoint: str | None, *, content: bool = False) -> AsyncIterat
 
 def _provider(endpoint: str) -> "TracerProvider":
     """The library reads its own environment variables for everything but the endpoint. The provider is not made the
-    process-wide one, because it ends with the lifespan.
+    process-wide one: it ends with the lifespan, and two apps in one process must not share it.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 (see above)
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 (the same)
@@ -142,7 +141,6 @@ def _provider(endpoint: str) -> "TracerProvider":
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 (the same)
 
     name = os.environ.get("OTEL_SERVICE_NAME", "segue")
-    # not made the process-wide provider: two apps in one process must not share it
     resource = Resource.create({"service.name": name, "service.version": VERSION})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=SEND_WITHIN_S)

@@ -17,8 +17,8 @@ from sqlalchemy import NullPool, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
-from segue.around.embedded.service_process import ServerUrls
 from segue.around.embedded.watcher import command_lines, wait_until
 from segue.domain.errors import AppError
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from tests.support.commands import ROOT
 from tests.support.service import Client, running

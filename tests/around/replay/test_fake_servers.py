@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from segue.agent import prompts
-from segue.around.replay.fakes import FakeModel, FakeServers, TurnPlayback
+from segue.around.replay.fake_servers import FakeModel, FakeServers, TurnPlayback
 from segue.domain.recording import RecordedTurn
 from segue.models.normal_form import normal_form
 from tests.support.server import serving

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from segue import tool
 from segue.around.cli import app
-from segue.around.replay.play import CannotPlay, replay_config
+from segue.around.replay.fake_servers import CannotPlay, replay_config
 from segue.config import Settings
 from segue.domain.recording import read_recording
 from tests.support import conversations

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from segue.around.replay.requests import invalid_history
+from segue.around.replay.request_rules import invalid_history
 from segue.models.normal_form import ANY_MODEL, WireForm
 
 SYSTEM = {"role": "system", "content": "You are."}

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx2
 from redis.asyncio import Redis
 
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from tests.support.health import QUESTION, called, connect, offered, put, reset, state
 from tests.support.plans import Frozen

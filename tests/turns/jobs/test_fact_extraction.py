@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from starlette.responses import Response
 
 from segue.agent.prompts import FACTS
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.provider import Provider, calls, delta, fails, fence_after, says, sse

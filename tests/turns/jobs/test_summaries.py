@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import SUMMARY
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.memory.summary import DueSummary, store_summary

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from rich import filesize
@@ -27,9 +27,8 @@ SESSION_PARTS = (
     "event_log",
 )
 LABEL_WIDTH = 22
-MAX_LINE_CHARS = 200
 LONG_S = 120
-_line = partial(shown_line, limit=MAX_LINE_CHARS)
+_line = partial(shown_line, limit=200)
 _UNIT = re.compile(r"_(bytes|ms|s)$")
 
 
@@ -49,6 +48,11 @@ class Diagnosis:
     problems: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, session_id: str | None) -> Self:
+        """Returns an empty report: of the service, or of one session, whose parts are all still unread."""
+        return cls(f"Session {session_id}", dict.fromkeys(SESSION_PARTS)) if session_id else cls("Segue")
+
     @property
     def healthy(self) -> bool:
         return not self.problems
@@ -57,7 +61,7 @@ class Diagnosis:
         self.problems.append(Finding(area, what, do))
 
     def note(self, area: str, what: str, do: str) -> None:
-        """Adds what is worth knowing although nothing is broken."""
+        """Adds a fact that is worth knowing although nothing is broken."""
         self.notes.append(Finding(area, what, do))
 
     def as_json(self, at: datetime) -> dict[str, Any]:

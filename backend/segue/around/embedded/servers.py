@@ -2,10 +2,6 @@
 
 The processes of one machine share them: the first one starts them and the last one stops them, or the watcher if that
 was killed. Servers that are left running are used again. Knows no settings and no event loop.
-
-PostgreSQL, Redis and the process that watches both: how each is prepared, started, probed and stopped.
-
-Knows the data folder, and not when servers start.
 """
 
 import logging
@@ -23,13 +19,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from segue.around.embedded import process, watcher
-from segue.around.embedded.process import Server
-from segue.around.embedded.service_process import ServerUrls
+from segue.around.embedded import server_process as process
+from segue.around.embedded import watcher
+from segue.around.embedded.server_process import Server
+from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.watcher import is_in_place, try_lock, unlock, wait_until
 from segue.domain.errors import AppError
 
+log = logging.getLogger(__name__)
+
 POSTGRES_MAJOR = "18"
+DOOR_TIMEOUT = 150.0  # seconds; longer than a start and a stop by another process
+VISIT_TIMEOUT = 5.0  # seconds; `running_servers` does not wait for a start
+CHECK_EVERY = 1.0  # seconds
+LONGEST_PAUSE = 30.0  # seconds, while a server does not start
+SOCKET_BASE_MAX = 60  # bytes; a whole socket path may have 103 on macOS, 107 on Linux
+LOCKS = ("door.lock", "users.lock")
 START_TIMEOUT = 60.0  # seconds; recovery after a crash reads the whole write-ahead log
 
 INITDB = ("-U", "postgres", "-E", "UTF8", "--no-locale", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
@@ -64,10 +69,171 @@ SELECT 'CREATE EXTENSION vector' FROM pg_available_extensions WHERE name = 'vect
 """
 
 
-def servers_of(folder: Path, sockets: Path, *, fast: bool) -> list[Server]:
-    """Returns them in the order in which they are started: the watcher ends servers whose start was killed."""
-    servers = [postgres(folder, sockets, fast=fast), redis(folder, sockets)]
-    return [_watcher(folder, sockets, [server.lock for server in servers]), *servers]
+@contextmanager
+def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUrls]:
+    """Yields servers in `data_dir`, made if missing. With `fast`, data may be lost if the machine crashes.
+
+    Entering and leaving block, for `DOOR_TIMEOUT` at most, and may happen in different threads. Raises AppError
+    `data_dir_unwritable`, `data_dir_unusable`, `data_dir_busy`, `embedded_unavailable`, `embedded_failed`.
+    """
+    postgres_binary("postgres")  # before anything is made
+    redis_binary()
+    with ExitStack() as held:
+        with _writing(data_dir):
+            folder = data_dir.expanduser().resolve()
+            # If we are root, PostgreSQL runs under another account, which has to pass through.
+            folder.mkdir(mode=0o711 if process.is_root() else 0o700, parents=True, exist_ok=True)
+            door, users = (held.enter_context(process.private_file(folder / name)) for name in LOCKS)
+            with _exclusively(door, folder):
+                sockets, servers = _join(folder, users, fast=fast)
+        try:
+            with _supervised(folder, servers):
+                yield _urls(sockets)
+        finally:
+            with _exclusively(door, folder):
+                if is_in_place(door, str(folder)):  # else the watcher ends them
+                    _leave(folder, users, servers)
+
+
+def running_servers(data_dir: Path) -> ServerUrls | None:
+    """Returns servers that other processes use, or None if no process does. Does not restart one that has died.
+
+    Raises AppError `data_dir_empty`, `data_dir_unwritable`, `data_dir_busy`.
+    """
+    folder = data_dir.expanduser().resolve()
+    with _writing(data_dir), ExitStack() as held:
+        if not (folder / "postgres").is_dir():
+            raise process.failure(
+                "data_dir_empty",
+                "The data folder is empty",
+                f"There is no database in {folder}. Start `segue serve`, which makes one, or set DATA_DIR to the one in"
+                " use.",
+            )
+        door, users = (held.enter_context(process.private_file(folder / name)) for name in LOCKS)
+        with _exclusively(door, folder, patience=VISIT_TIMEOUT):
+            if try_lock(users):
+                unlock(users)
+                return None
+            if not _is_private(folder / "sockets", folder):
+                raise _out_of_reach(folder)
+            return _urls((folder / "sockets").readlink())
+
+
+def _urls(sockets: Path) -> ServerUrls:
+    return ServerUrls(
+        database_url=f"postgresql+asyncpg://segue@/segue?host={quote(str(sockets))}&port=5432",
+        redis_url=f"unix://{quote(str(sockets / 'redis.sock'))}",
+    )
+
+
+@contextmanager
+def _exclusively(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
+    """Lets one process at a time start or stop servers."""
+    if not wait_until(lambda: try_lock(door), patience):
+        raise process.failure(
+            "data_dir_busy",
+            "The data folder is busy",
+            f"Another process has been starting or stopping the servers in {folder} for {patience:.0f} s: end it.",
+        )
+    try:
+        yield
+    finally:
+        unlock(door)
+
+
+def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
+    alone = try_lock(users)
+    process.share_lock(users)
+    link = folder / "sockets"
+    known = _is_private(link, folder)
+    if not (known or alone):
+        raise _out_of_reach(folder)
+    sockets = link.readlink() if known else _make_socket_folder(link)
+    stores = [postgres(folder, sockets, fast=fast), redis(folder, sockets)]
+    servers = [_watcher(folder, sockets, [server.lock for server in stores]), *stores]  # it ends what a kill leaves
+    try:
+        for server in servers:
+            if not (known and process.wait_until_it_answers(server)):
+                _start_again(server, folder, alone=alone)
+    except BaseException:
+        _leave(folder, users, servers)
+        raise
+    return sockets, servers
+
+
+def _start_again(server: Server, folder: Path, *, alone: bool) -> None:
+    if not alone and process.is_alive(server):
+        raise _out_of_reach(folder)
+    process.end(server)
+    process.start(server)
+
+
+@contextmanager
+def _supervised(folder: Path, servers: Sequence[Server]) -> Iterator[None]:
+    """While the block lasts, one of the processes that use a server restarts it if it dies."""
+    leaving = threading.Event()
+    watch = threading.Thread(target=_watch, args=(folder, servers, leaving), name="embedded servers", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        leaving.set()
+        watch.join()
+
+
+def _watch(folder: Path, servers: Sequence[Server], leaving: threading.Event) -> None:
+    wait = CHECK_EVERY
+    with process.private_file(folder / "door.lock") as door:
+        while not leaving.wait(wait):
+            if not is_in_place(door, str(folder)):
+                log.error("The data folder %s was deleted. Its servers end; start Segue again.", folder)
+                return
+            try:
+                _revive(door, servers)
+                wait = CHECK_EVERY
+            except (AppError, OSError) as error:
+                log.error("An embedded server is down: %s", error)  # noqa: TRY400 (it says what to do; a trace does not)
+                wait = min(wait * 2, LONGEST_PAUSE)
+
+
+def _revive(door: int, servers: Sequence[Server]) -> None:
+    if not try_lock(door):
+        return  # another process is starting or stopping them
+    try:
+        for server in servers:
+            # Nothing is started in a folder that is being deleted.
+            if server.lock.exists() and not process.is_alive(server):
+                log.warning("%s died and is started again.", server.name)
+                process.start(server)
+    finally:
+        unlock(door)
+
+
+def _out_of_reach(folder: Path) -> AppError:
+    return process.failure(
+        "data_dir_busy",
+        "The data folder is in use",
+        f"The servers of {folder} serve another process but cannot be reached from here (another container, a private"
+        " /tmp?). Set DATA_DIR to another folder, or DATABASE_URL and REDIS_URL.",
+    )
+
+
+def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
+    unlock(users)
+    if not try_lock(users):
+        return
+    try:
+        for server in reversed(servers):
+            process.end(server)
+        link = folder / "sockets"
+        if _is_private(link, folder):
+            shutil.rmtree(link.readlink(), ignore_errors=True)
+        link.unlink(missing_ok=True)
+    finally:
+        unlock(users)  # before the door opens: the next process checks whether it is alone
+
+
+# --- the three servers: how each is prepared, started, probed and stopped ---
 
 
 def postgres(folder: Path, sockets: Path, *, fast: bool) -> Server:
@@ -99,11 +265,21 @@ def _prepare_cluster(folder: Path, sockets: Path, lock: int, *, fast: bool) -> N
     names = process.names_of(0, folder.stat().st_uid)
     if not cluster.exists():
         _make_cluster(folder, lock, fast=fast)
-    _refuse_other_version(cluster)
+    version_file = cluster / "PG_VERSION"
+    version = version_file.read_text().strip() if version_file.exists() else "none"
+    if version != POSTGRES_MAJOR:
+        raise process.failure(
+            "data_dir_unusable",
+            "The data folder is of another PostgreSQL",
+            f"{cluster} was made by PostgreSQL {version}, this is {POSTGRES_MAJOR}. Set DATA_DIR to another folder, or"
+            " move the data over with the old version's pg_dump.",
+        )
     account = process.account_for(cluster, folder)
     process.hand_over(cluster, account)
     process.let_in(sockets, account)
-    _forget_dead_pid(cluster / "postmaster.pid")
+    pid_file = cluster / "postmaster.pid"  # nothing starts while another process, or a zombie, has the pid in it
+    if pid_file.exists() and not watcher.pids_of(_sign_of(cluster)):
+        pid_file.unlink()
     (cluster / "pg_hba.conf").write_text("local all all peer map=segue\n")
     (cluster / "pg_ident.conf").write_text("".join(f'segue "{name}" all\n' for name in sorted(names)))
 
@@ -122,24 +298,6 @@ def _make_cluster(folder: Path, lock: int, *, fast: bool) -> None:
     if not made:
         raise process.start_failure("PostgreSQL", log)
     unfinished.rename(folder / "postgres")
-
-
-def _refuse_other_version(cluster: Path) -> None:
-    version_file = cluster / "PG_VERSION"
-    version = version_file.read_text().strip() if version_file.exists() else "none"
-    if version != POSTGRES_MAJOR:
-        raise process.failure(
-            "data_dir_unusable",
-            "The data folder is of another PostgreSQL",
-            f"{cluster} was made by PostgreSQL {version}, this is {POSTGRES_MAJOR}. Set DATA_DIR to another folder, or"
-            " move the data over with the old version's pg_dump.",
-        )
-
-
-def _forget_dead_pid(pid_file: Path) -> None:
-    """PostgreSQL does not start while another process, or a zombie, has the pid of its dead predecessor."""
-    if pid_file.exists() and not watcher.pids_of(_sign_of(pid_file.parent)):
-        pid_file.unlink()
 
 
 def _sign_of(cluster: Path) -> str:
@@ -191,7 +349,7 @@ def _redis_answers(path: Path) -> bool:
 def _watcher(folder: Path, sockets: Path, locks: Sequence[Path]) -> Server:
     def make_locks(_lock: int) -> None:
         for path in locks:
-            with process.lock_file(path):
+            with process.private_file(path):
                 pass
 
     libraries = [f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH",) if name in os.environ]  # of a Python
@@ -208,180 +366,6 @@ def _watcher(folder: Path, sockets: Path, locks: Sequence[Path]) -> Server:
         start_timeout=process.PROBE_TIMEOUT,
         stop_signals=((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)),
     )
-
-
-log = logging.getLogger(__name__)
-
-DOOR_TIMEOUT = 150.0  # seconds; longer than a start and a stop by another process
-VISIT_TIMEOUT = 5.0  # seconds; `running_servers` does not wait for a start
-CHECK_EVERY = 1.0  # seconds
-LONGEST_PAUSE = 30.0  # seconds, while a server does not start
-SOCKET_BASE_MAX = 60  # bytes; a whole socket path may have 103 on macOS, 107 on Linux
-
-
-@contextmanager
-def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUrls]:
-    """Yields servers in `data_dir`, made if missing. With `fast`, data may be lost if the machine crashes.
-
-    Entering and leaving block, for `DOOR_TIMEOUT` at most, and may happen in different threads. Raises AppError
-    `data_dir_unwritable`, `data_dir_unusable`, `data_dir_busy`, `embedded_unavailable`, `embedded_failed`.
-    """
-    postgres_binary("postgres")  # before anything is made
-    redis_binary()
-    with ExitStack() as held:
-        with _writing(data_dir):
-            folder = data_dir.expanduser().resolve()
-            # If we are root, PostgreSQL runs under another account, which has to pass through.
-            folder.mkdir(mode=0o711 if process.is_root() else 0o700, parents=True, exist_ok=True)
-            door = held.enter_context(process.lock_file(folder / "door.lock"))
-            users = held.enter_context(process.lock_file(folder / "users.lock"))
-            with _exclusively(door, folder):
-                sockets, servers = _join(folder, users, fast=fast)
-        try:
-            with _supervised(folder, servers):
-                yield _urls(sockets)
-        finally:
-            with _exclusively(door, folder):
-                if is_in_place(door, str(folder)):  # else the watcher ends them
-                    _leave(folder, users, servers)
-
-
-def running_servers(data_dir: Path) -> ServerUrls | None:
-    """Returns servers that other processes use, or None if no process does. Does not restart one that has died.
-
-    Raises AppError `data_dir_empty`, `data_dir_unwritable`, `data_dir_busy`.
-    """
-    folder = data_dir.expanduser().resolve()
-    with _writing(data_dir), ExitStack() as held:
-        if not (folder / "postgres").is_dir():
-            raise process.failure(
-                "data_dir_empty",
-                "The data folder is empty",
-                f"There is no database in {folder}. Start `segue serve`, which makes one, or set DATA_DIR to the one in"
-                " use.",
-            )
-        door = held.enter_context(process.lock_file(folder / "door.lock"))
-        users = held.enter_context(process.lock_file(folder / "users.lock"))
-        with _exclusively(door, folder, patience=VISIT_TIMEOUT):
-            if try_lock(users):
-                unlock(users)
-                return None
-            if not _is_private(folder / "sockets", folder):
-                raise _out_of_reach(folder)
-            return _urls((folder / "sockets").readlink())
-
-
-def _urls(sockets: Path) -> ServerUrls:
-    return ServerUrls(
-        database_url=f"postgresql+asyncpg://segue@/segue?host={quote(str(sockets))}&port=5432",
-        redis_url=f"unix://{quote(str(sockets / 'redis.sock'))}",
-    )
-
-
-@contextmanager
-def _exclusively(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
-    """Lets one process at a time start or stop servers."""
-    if not wait_until(lambda: try_lock(door), patience):
-        raise process.failure(
-            "data_dir_busy",
-            "The data folder is busy",
-            f"Another process has been starting or stopping the servers in {folder} for {patience:.0f} s: end it.",
-        )
-    try:
-        yield
-    finally:
-        unlock(door)
-
-
-def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
-    alone = try_lock(users)
-    process.share_lock(users)
-    link = folder / "sockets"
-    known = _is_private(link, folder)
-    if not (known or alone):
-        raise _out_of_reach(folder)
-    sockets = link.readlink() if known else _make_socket_folder(link)
-    servers = servers_of(folder, sockets, fast=fast)
-    try:
-        for server in servers:
-            if not (known and process.wait_until_it_answers(server)):
-                _start_again(server, folder, alone=alone)
-    except BaseException:
-        _leave(folder, users, servers)
-        raise
-    return sockets, servers
-
-
-def _start_again(server: Server, folder: Path, *, alone: bool) -> None:
-    if not alone and process.is_alive(server):
-        raise _out_of_reach(folder)
-    process.end(server)
-    process.start(server)
-
-
-@contextmanager
-def _supervised(folder: Path, servers: Sequence[Server]) -> Iterator[None]:
-    """While the block lasts, one of the processes that use a server restarts it if it dies."""
-    leaving = threading.Event()
-    watch = threading.Thread(target=_watch, args=(folder, servers, leaving), name="embedded servers", daemon=True)
-    watch.start()
-    try:
-        yield
-    finally:
-        leaving.set()
-        watch.join()
-
-
-def _watch(folder: Path, servers: Sequence[Server], leaving: threading.Event) -> None:
-    wait = CHECK_EVERY
-    with process.lock_file(folder / "door.lock") as door:
-        while not leaving.wait(wait):
-            if not is_in_place(door, str(folder)):
-                log.error("The data folder %s was deleted. Its servers end; start Segue again.", folder)
-                return
-            try:
-                _revive(door, servers)
-                wait = CHECK_EVERY
-            except (AppError, OSError) as error:
-                log.error("An embedded server is down: %s", error)  # noqa: TRY400 (it says what to do; a trace does not)
-                wait = min(wait * 2, LONGEST_PAUSE)
-
-
-def _revive(door: int, servers: Sequence[Server]) -> None:
-    if not try_lock(door):
-        return  # another process is starting or stopping them
-    try:
-        for server in servers:
-            # Nothing is started in a folder that is being deleted.
-            if server.lock.exists() and not process.is_alive(server):
-                log.warning("%s died and is started again.", server.name)
-                process.start(server)
-    finally:
-        unlock(door)
-
-
-def _out_of_reach(folder: Path) -> AppError:
-    return process.failure(
-        "data_dir_busy",
-        "The data folder is in use",
-        f"The servers of {folder} serve another process but cannot be reached from here (another container, a private"
-        " /tmp?). Set DATA_DIR to another folder, or DATABASE_URL and REDIS_URL.",
-    )
-
-
-def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
-    unlock(users)
-    if not try_lock(users):
-        return
-    try:
-        for server in reversed(servers):
-            process.end(server)
-        link = folder / "sockets"
-        if _is_private(link, folder):
-            shutil.rmtree(link.readlink(), ignore_errors=True)
-        link.unlink(missing_ok=True)
-    finally:
-        unlock(users)  # before the door opens: the next process checks whether it is alone
 
 
 # --- folders ---

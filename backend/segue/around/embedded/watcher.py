@@ -60,7 +60,7 @@ def _remove(sockets: str, link: str) -> None:
         os.unlink(link)
 
 
-# --- files and processes, as `process.py` asks for them too ---
+# --- files and processes, as `server_process.py` asks for them too ---
 
 
 def is_in_place(descriptor: int, folder: str) -> bool:

@@ -1,8 +1,7 @@
-"""Fills the arguments of a call from the words of a request and from earlier results. Pure; never invents a value.
+"""What the offline model takes from words: the arguments of a call, and facts. Pure; never invents a value.
 
-Facts as the offline model handles them: it proposes the user's own sentences, and reads the facts in a prompt. Pure.
-
-It answers `prompts.EXTRACTOR` and reads what `prompts.facts_block` wrote.
+An argument stands in the request or in an earlier result. A fact is a sentence of the user's own: it answers
+`prompts.EXTRACTOR`, and reads what `prompts.facts_block` wrote.
 """
 
 import re
@@ -44,6 +43,8 @@ NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
 _PAIR = r"(?<!\w){name}\s*[=:：]\s*(?:[\"“«「]([^\"”»」]+)[\"”»」]|([^\s,;，；\"]+))"
 ADDRESS_ARGUMENTS = ("to", "recipient", "recipients", "address", "email")
 _NO_VALUE = object()
+_FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
+_KINDS = {"remember": "fact", "correction": "fact"}
 
 
 @dataclass(frozen=True)
@@ -101,18 +102,13 @@ def _value(tool: OfferedTool, name: str, request: Request) -> Any:
             return list(request.quoted)
         case "boolean" | "object":
             return None
-        case _:
-            return _text(tool, name, request)
-
-
-def _text(tool: OfferedTool, name: str, request: Request) -> str | None:
-    if name == tool.opens:
-        return named(tool, request)
-    if name in ADDRESS_ARGUMENTS:
-        return _address(request)
-    if name in QUERY_ARGUMENTS:
-        return query_of(request.text, tool)
-    return next(request.quoted, None) or (query_of(request.text, tool) if len(tool.required) == 1 else None)
+        case _ if name == tool.opens:
+            return named(tool, request)
+        case _ if name in ADDRESS_ARGUMENTS:
+            return _address(request)
+    quoted = None if name in QUERY_ARGUMENTS else next(request.quoted, None)
+    single = name in QUERY_ARGUMENTS or len(tool.required) == 1
+    return quoted or (query_of(request.text, tool) if single else None)
 
 
 def _typed(tool: OfferedTool, name: str, text: str) -> Any:
@@ -198,8 +194,7 @@ def missing_arguments(tool: OfferedTool, args: Mapping[str, Any]) -> list[str]:
     return [name for name in tool.required if name not in args]
 
 
-_FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
-_KINDS = {"remember": "fact", "correction": "fact"}
+# --- facts ---
 
 
 def extract_facts(request: str) -> str:
@@ -207,26 +202,27 @@ def extract_facts(request: str) -> str:
 
     What the user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
     """
-    given = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
+    asked = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
     facts = [
         {
-            "content": _told(cued.sentence)[:MAX_CONTENT_CHARS],
+            "content": stated[:MAX_CONTENT_CHARS],
             "kind": _KINDS.get(cued.kind, cued.kind),
-            "supersedes": _most_like(cued.sentence, given["known"]) if cued.kind == "correction" else None,
+            "supersedes": _most_like(cued.sentence, asked["known"]) if cued.kind == "correction" else None,
         }
-        for cued in cued_sentences(given["user_said"])
-        if _told(cued.sentence)
+        for cued in cued_sentences(asked["user_said"])
+        if (stated := _statement(cued.sentence))
     ]
     return orjson.dumps({"facts": facts}).decode()
 
 
-def _told(sentence: str) -> str:
-    """Returns a sentence without what it asks for; empty if nothing is told."""
-    steps = list(takewhile(lambda part: not is_order(part), split_steps(sentence)))
-    if len(steps) == len(split_steps(sentence)):
+def _statement(sentence: str) -> str:
+    """Returns a sentence up to its first order; empty if it states nothing."""
+    parts = split_steps(sentence)
+    steps = list(takewhile(lambda part: not is_order(part), parts))
+    if len(steps) == len(parts):
         return sentence
-    told = sentence[: sentence.find(steps[-1]) + len(steps[-1])] if steps else ""
-    return told if any(cued_sentences(told)) and significant_words(told) else ""
+    stated = sentence[: sentence.find(steps[-1]) + len(steps[-1])] if steps else ""
+    return stated if any(cued_sentences(stated)) and significant_words(stated) else ""
 
 
 def facts_in(notes: str) -> list[str]:

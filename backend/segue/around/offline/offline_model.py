@@ -1,13 +1,12 @@
 """The built-in model for when no provider is configured: deterministic, small, and its answers say that it is offline.
 
-Implements LangChain's chat model and answers the same prompts as a provider's model: it knows them by their text.
-
-Plans as the offline model makes them: a step for each part of a request, arguments filled from results. Pure.
+Implements LangChain's chat model and knows the prompts of the agent by their text. Plans are made here, a step for each
+part of a request; `replies.py` answers messages, `fill_arguments.py` fills arguments, `vocabulary.py` has the words.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -42,7 +41,9 @@ from segue.models.normal_form import PLACEHOLDERS
 from segue.models.providers.adapted import AsyncChatModel
 from segue.plans.multistep_detector import needs_own_things_first
 
+WORD_DELAY_S = 0.02  # between two words of a stream
 NO_STEPS = '{"steps": []}'
+_WORD = re.compile(r"\S+\s*|\s+")
 _BARRED = re.compile(r"^- No step uses (.+)\.$", re.MULTILINE)
 _NAME = re.compile(r"^\"?(.*?)\"?\s*<")
 _TODAY = re.compile(r"\bIt is \w+, (\d{4}-\d\d-\d\d)")
@@ -53,176 +54,6 @@ _FILLED = re.compile(r"^Call \S+ for step \d+ \((.*)\) with complete arguments",
 # What a mail or a document gives to what is made from it.
 _TITLES = ("title", "subject", "summary", "name")
 _TEXTS = ("body", "text", "content", "description", "notes", "message")
-
-
-def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[OfferedTool]) -> str:
-    """Returns a plan as JSON. A part that no tool fits is a step without one; the first part needs one."""
-    talk = Talk.of(messages, offered)
-    barred = _BARRED.search(talk.instruction)
-    usable = [tool for tool in offered if barred is None or tool.name not in barred[1].split(", ")]
-    talk = replace(talk, tools=[*usable, *_locked_tools(talk.instruction)])
-    steps: list[dict[str, Any]] = []
-    named = {tool.name: tool.named for tool in talk.tools}
-    about: frozenset[str] = frozenset()
-    for part in split_steps(talk.message):
-        about |= concepts(part) & NOUNS
-        made = _steps_for(part, about, talk)
-        about = about.union(*(named[step["tool"]] for step in made if step["tool"]))
-        steps += made
-    if len(steps) < 2 or steps[0]["tool"] is None:  # noqa: PLR2004 (one step is no plan)
-        return NO_STEPS
-    return orjson.dumps({"steps": [{"id": at, **step} for at, step in enumerate(steps, start=1)]}).decode()
-
-
-def correct_plan(messages: Sequence[BaseMessage]) -> str:
-    """Returns as JSON the steps of a plan that are still open, with each address, day, number or name in the user's
-    correction in the place of the one argument of that kind. A kind that several are of changes nothing.
-    """
-    talk = Talk.of(messages, [])
-    known = (orjson.loads(line) for line in talk.instruction.splitlines() if line.startswith('{"id":'))
-    steps = [step for step in known if step["status"] in NOT_STARTED and isinstance(step.get("args", {}), dict)]
-    given = {kind: values[0] for kind, values in _values_in(talk).items() if len(values) == 1}
-    corrected = False
-    for kind, value in given.items():
-        places = [(step["args"], key) for step in steps for key, old in step.get("args", {}).items() if _is(kind, old)]
-        if len(places) == 1:
-            args, key = places[0]
-            args[key] = _like(args[key], value)
-            corrected = True
-    return orjson.dumps({"steps": steps if corrected else []}).decode()
-
-
-def _values_in(talk: Talk) -> dict[str, list[str]]:
-    """Returns what a message says, by kind: what is a part of an address or a day is neither number nor name."""
-    today = _TODAY.search(talk.notes)
-    said_on = date.fromisoformat(today[1]) if today else date.min
-    days = [date(year or said_on.year, month, day) for year, month, day in dates_in(talk.message)]
-    named = [*map(str, days), *days_meant(talk.message, said_on).values()]
-    addresses = ADDRESS.findall(talk.message)
-    rest = ADDRESS.sub(" ", talk.message)
-    return {
-        "address": addresses,
-        "day": named,
-        "number": [] if named else NUMBER.findall(rest),
-        "name": [] if addresses or named else _CAPITALISED.findall(rest),
-    }
-
-
-def _is(kind: str, value: object) -> bool:
-    """Returns whether an argument is of a kind."""
-    text = str(value)
-    match kind:
-        case "address":
-            return ADDRESS.fullmatch(text) is not None
-        case "day":
-            return _DAY.fullmatch(text) is not None
-        case "number":
-            return not isinstance(value, bool) and NUMBER.fullmatch(text) is not None
-        case _:
-            return _NAME_ALONE.fullmatch(text) is not None
-
-
-def _like(old: object, value: str) -> object:
-    return value if isinstance(old, str) else orjson.loads(value)
-
-
-def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
-    """Returns a call with arguments from the newest results; a text it has to write only acknowledges receipt."""
-    talk = Talk.of(messages, [tool])
-    step = _FILLED.search(talk.instruction)
-    text = step.group(1) if step else talk.message
-    read = next((result.value for result in talk.newest_first if isinstance(result.value, dict)), {})
-    listing = next((result for result in talk.newest_first if result.names_for(tool)), None)
-    written = {tool.opens: pick(listing, tool, text)} if tool.opens and listing else {}
-    if tool.name == WEB_SEARCH and _speaks_of_a_result(text, talk.newest_first):
-        return call_to(tool, {"query": _looked_up(read, text)})
-    written |= _from_read(read, talk.language)
-    wanted = {name: written[name] for name in tool.required if written.get(name)}
-    return call_to(tool, {**wanted, **arguments_for(tool, Request(text, talk.newest_first, [tool]))})
-
-
-def _steps_for(part: str, about: frozenset[str], talk: Talk) -> list[dict[str, Any]]:
-    # "Delete the oldest" does not say of what: an earlier part did.
-    said = concepts(part) & NOUNS
-    tools = [tool for tool in talk.tools if said or not about or about & tool.named]
-    tool = tool_for(part, [], tools, web=talk.wants_web) or _with_nouns(part, about, tools)
-    if needs_own_things_first(part):
-        tool = next((each for each in tools if each.name == WEB_SEARCH and "web" in said), tool)
-        if tool is not None and (first := _own_things(part, tool, talk)):
-            return [*first, _step(part, tool, {})]
-    if tool is None:
-        return [_step(part, None, {})]
-    return [_step(part, tool, arguments_for(tool, Request(part, [], talk.tools)))]
-
-
-def _own_things(part: str, target: OfferedTool, talk: Talk) -> list[dict[str, Any]]:
-    """Returns the steps that find and open what a request speaks of before it can be carried out."""
-    nouns = (concepts(part) & NOUNS) - target.named
-    listing = next((tool for tool in talk.tools if tool.only_looks and tool.query and tool.named & nouns), None)
-    if listing is None or listing == target or listing.query is None:
-        return []
-    language = reply_language([part])
-    newest = entry(language, "newest")
-    noun = next((newest[noun] for noun in sorted(nouns & listing.named) if noun in newest), newest["thing"])
-    opener = follow_up(ShownResult(listing.name, {}, None), talk.tools)
-    query = strip_words(part, VERBS | NOUNS)
-    steps = [_step(sentence(language, "find_newest", newest=noun), listing, {listing.query: query} if query else {})]
-    return steps + ([_step(sentence(language, "open_newest", newest=noun), opener, {})] if opener else [])
-
-
-def _step(description: str, tool: OfferedTool | None, args: dict[str, Any]) -> dict[str, Any]:
-    return {"description": description, "tool": tool.name if tool else None, "args": args}
-
-
-def _with_nouns(part: str, about: frozenset[str], tools: Sequence[OfferedTool]) -> OfferedTool | None:
-    verbs = (concepts(part) & VERBS) | ({"send"} if "reply" in concepts(part) else set())
-    fitting = [tool for tool in tools if verbs & tool.verbs and about & tool.named]
-    return max(fitting, key=lambda tool: (len(verbs & tool.verbs), len(about & tool.named)), default=None)
-
-
-def _speaks_of_a_result(text: str, newest_first: Sequence[ShownResult]) -> bool:
-    nouns = frozenset().union(*(result.nouns for result in newest_first))
-    return not nouns.isdisjoint(concepts(text) & NOUNS) and needs_own_things_first(text)
-
-
-def _looked_up(read: dict[str, Any], text: str) -> str:
-    """Returns what to search the web for: who wrote what was read, with their organisation, or what it is about."""
-    sender = str(read.get("from") or "")
-    if not sender or ("subject" in concepts(text) and "sender" not in concepts(text)):
-        return str(next((read[key] for key in _TITLES if read.get(key)), ""))
-    name, domain = _NAME.match(sender), sender.rpartition("@")[2].strip("> ")
-    parts = [name.group(1) if name else "", domain.rsplit(".", 1)[0].replace("-", " ")]
-    return " ".join(filter(None, parts))
-
-
-def _from_read(read: dict[str, Any], language: str) -> dict[str, str]:
-    """Returns what a new mail, event or note takes from the result that was read last."""
-    title = next((str(read[key]) for key in _TITLES if read.get(key)), "")
-    text = next((str(read[key]) for key in _TEXTS if read.get(key)), "")
-    made = {**dict.fromkeys(_TITLES, title), **dict.fromkeys(_TEXTS, text)}
-    if read.get("from"):
-        sender = _NAME.match(str(read["from"]))
-        name = sender.group(1) if sender else str(read["from"])
-        made |= {
-            "to": str(read["from"]),
-            "subject": f"Re: {str(read.get('subject', '')).removeprefix('Re: ')}",
-            "body": sentence(language, "receipt", name=name),
-        }
-    return made
-
-
-def _locked_tools(instruction: str) -> Iterator[OfferedTool]:
-    """Yields the tools that a planner's instruction lists, one JSON object a line."""
-    for line in instruction.splitlines():
-        if line.startswith('{"name":'):
-            listed = orjson.loads(line)
-            yield offered_tool(
-                {"name": listed["name"], "description": listed.get("description"), "parameters": listed["args"]}
-            )
-
-
-WORD_DELAY_S = 0.02  # between two words of a stream
-_WORD = re.compile(r"\S+\s*|\s+")
 
 
 class OfflineModel(AsyncChatModel):
@@ -265,3 +96,145 @@ def _answer_prompt(sent: list[BaseMessage], tools: Sequence[dict[str, Any]], *, 
     if prompts.PLANNER in instruction:
         return AIMessage(draft_plan(messages, offered))
     return fill_call(messages, offered[0]) if must_call else answer(messages, offered)
+
+
+# --- plans ---
+
+
+def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[OfferedTool]) -> str:
+    """Returns a plan as JSON. A part that no tool fits is a step without one; the first part needs one."""
+    talk = Talk.of(messages, offered)
+    barred = _BARRED.search(talk.instruction)
+    usable = [tool for tool in offered if barred is None or tool.name not in barred[1].split(", ")]
+    listed = [orjson.loads(line) for line in talk.instruction.splitlines() if line.startswith('{"name":')]
+    talk = replace(talk, tools=[*usable, *(offered_tool({**each, "parameters": each["args"]}) for each in listed)])
+    steps: list[dict[str, Any]] = []
+    named = {tool.name: tool.named for tool in talk.tools}
+    about: frozenset[str] = frozenset()
+    for part in split_steps(talk.message):
+        about |= concepts(part) & NOUNS
+        made = _steps_for(part, about, talk)
+        about = about.union(*(named[step["tool"]] for step in made if step["tool"]))
+        steps += made
+    if len(steps) < 2 or steps[0]["tool"] is None:  # noqa: PLR2004 (one step is no plan)
+        return NO_STEPS
+    return orjson.dumps({"steps": [{"id": at, **step} for at, step in enumerate(steps, start=1)]}).decode()
+
+
+def correct_plan(messages: Sequence[BaseMessage]) -> str:
+    """Returns as JSON the steps of a plan that are still open, with each address, day, number or name in the user's
+    correction in the place of the one argument of that kind. A kind that several are of changes nothing.
+    """
+    talk = Talk.of(messages, [])
+    known = (orjson.loads(line) for line in talk.instruction.splitlines() if line.startswith('{"id":'))
+    steps = [step for step in known if step["status"] in NOT_STARTED and isinstance(step.get("args", {}), dict)]
+    given = {kind: values[0] for kind, values in _values_in(talk).items() if len(values) == 1}
+    corrected = False
+    for kind, value in given.items():
+        places = [(step["args"], key) for step in steps for key, old in step.get("args", {}).items() if _is(kind, old)]
+        if len(places) == 1:
+            args, key = places[0]
+            args[key] = value if isinstance(args[key], str) else orjson.loads(value)
+            corrected = True
+    return orjson.dumps({"steps": steps if corrected else []}).decode()
+
+
+def _values_in(talk: Talk) -> dict[str, list[str]]:
+    """Returns what a message says, by kind: what is a part of an address or a day is neither number nor name."""
+    today = _TODAY.search(talk.notes)
+    said_on = date.fromisoformat(today[1]) if today else date.min
+    days = [date(year or said_on.year, month, day) for year, month, day in dates_in(talk.message)]
+    named = [*map(str, days), *days_meant(talk.message, said_on).values()]
+    addresses = ADDRESS.findall(talk.message)
+    rest = ADDRESS.sub(" ", talk.message)
+    return {
+        "address": addresses,
+        "day": named,
+        "number": [] if named else NUMBER.findall(rest),
+        "name": [] if addresses or named else _CAPITALISED.findall(rest),
+    }
+
+
+def _is(kind: str, value: object) -> bool:
+    """Returns whether an argument is of a kind."""
+    form = {"address": ADDRESS, "day": _DAY, "number": NUMBER, "name": _NAME_ALONE}[kind]
+    return not isinstance(value, bool) and form.fullmatch(str(value)) is not None
+
+
+def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
+    """Returns a call with arguments from the newest results; a text it has to write only acknowledges receipt."""
+    talk = Talk.of(messages, [tool])
+    step = _FILLED.search(talk.instruction)
+    text = step.group(1) if step else talk.message
+    read = next((result.value for result in talk.newest_first if isinstance(result.value, dict)), {})
+    listing = next((result for result in talk.newest_first if result.names_for(tool)), None)
+    written = {tool.opens: pick(listing, tool, text)} if tool.opens and listing else {}
+    shown = frozenset().union(*(result.nouns for result in talk.newest_first))
+    if tool.name == WEB_SEARCH and shown & concepts(text) & NOUNS and needs_own_things_first(text):
+        return call_to(tool, {"query": _looked_up(read, text)})
+    written |= _from_read(read, talk.language)
+    wanted = {name: written[name] for name in tool.required if written.get(name)}
+    return call_to(tool, {**wanted, **arguments_for(tool, Request(text, talk.newest_first, [tool]))})
+
+
+def _steps_for(part: str, about: frozenset[str], talk: Talk) -> list[dict[str, Any]]:
+    # "Delete the oldest" does not say of what: an earlier part did.
+    said = concepts(part) & NOUNS
+    tools = [tool for tool in talk.tools if said or not about or about & tool.named]
+    tool = tool_for(part, [], tools, web=talk.wants_web) or _with_nouns(part, about, tools)
+    if needs_own_things_first(part):
+        tool = next((each for each in tools if each.name == WEB_SEARCH and "web" in said), tool)
+        if tool is not None and (first := _own_things(part, tool, talk)):
+            return [*first, _step(part, tool, {})]
+    return [_step(part, tool, arguments_for(tool, Request(part, [], talk.tools)) if tool else {})]
+
+
+def _own_things(part: str, target: OfferedTool, talk: Talk) -> list[dict[str, Any]]:
+    """Returns the steps that find and open what a request speaks of before it can be carried out."""
+    nouns = (concepts(part) & NOUNS) - target.named
+    listing = next((tool for tool in talk.tools if tool.only_looks and tool.query and tool.named & nouns), None)
+    if listing is None or listing == target or listing.query is None:
+        return []
+    language = reply_language([part])
+    newest = entry(language, "newest")
+    noun = next((newest[noun] for noun in sorted(nouns & listing.named) if noun in newest), newest["thing"])
+    opener = follow_up(ShownResult(listing.name, {}, None), talk.tools)
+    query = strip_words(part, VERBS | NOUNS)
+    steps = [_step(sentence(language, "find_newest", newest=noun), listing, {listing.query: query} if query else {})]
+    return steps + ([_step(sentence(language, "open_newest", newest=noun), opener, {})] if opener else [])
+
+
+def _step(description: str, tool: OfferedTool | None, args: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "tool": tool.name if tool else None, "args": args}
+
+
+def _with_nouns(part: str, about: frozenset[str], tools: Sequence[OfferedTool]) -> OfferedTool | None:
+    verbs = (concepts(part) & VERBS) | ({"send"} if "reply" in concepts(part) else set())
+    fitting = [tool for tool in tools if verbs & tool.verbs and about & tool.named]
+    return max(fitting, key=lambda tool: (len(verbs & tool.verbs), len(about & tool.named)), default=None)
+
+
+def _looked_up(read: dict[str, Any], text: str) -> str:
+    """Returns what to search the web for: who wrote what was read, with their organisation, or what it is about."""
+    sender = str(read.get("from") or "")
+    if not sender or ("subject" in concepts(text) and "sender" not in concepts(text)):
+        return str(next((read[key] for key in _TITLES if read.get(key)), ""))
+    name, domain = _NAME.match(sender), sender.rpartition("@")[2].strip("> ")
+    parts = [name.group(1) if name else "", domain.rsplit(".", 1)[0].replace("-", " ")]
+    return " ".join(filter(None, parts))
+
+
+def _from_read(read: dict[str, Any], language: str) -> dict[str, str]:
+    """Returns what a new mail, event or note takes from the result that was read last."""
+    title = next((str(read[key]) for key in _TITLES if read.get(key)), "")
+    text = next((str(read[key]) for key in _TEXTS if read.get(key)), "")
+    made = {**dict.fromkeys(_TITLES, title), **dict.fromkeys(_TEXTS, text)}
+    if read.get("from"):
+        sender = _NAME.match(str(read["from"]))
+        name = sender.group(1) if sender else str(read["from"])
+        made |= {
+            "to": str(read["from"]),
+            "subject": f"Re: {str(read.get('subject', '')).removeprefix('Re: ')}",
+            "body": sentence(language, "receipt", name=name),
+        }
+    return made

@@ -1,8 +1,6 @@
-"""The words of the offline model: what a text is about, in which language, and its own sentences in that language.
+"""The words of the offline model: what a text, a tool or a result is about, and its own sentences in four languages.
 
-Pure. Both are in `offline.toml`, the words of actions also in `actions.toml`. Knows nothing of tools and messages.
-
-Tools as a prompt offers them, and results as it shows them: what each is about, by its words. Pure.
+Pure. Words and sentences are in `offline.toml`, the words of actions also in `language/actions.toml`.
 """
 
 import re
@@ -23,6 +21,15 @@ from segue.plans.acknowledgement import conversation_language
 from segue.plans.question import ACTIONS
 from segue.tools.summaries import identifiers
 
+URL = re.compile(r"https?://[^\s\"'<>）」»]+")
+FILE = re.compile(r"(?<![\w@])[\w./~-]{0,100}\w\.[A-Za-z]\w{0,4}(?!\w)")
+QUERY_ARGUMENTS = ("query", "q", "search", "keywords", "text")
+URL_ARGUMENTS = ("url", "uri", "link")
+NAMING_ENDINGS = ("id", "key", "sku", "code", "number", "path", "file", "filename", "file_name", "slug")
+KEPT_WORDS = 4096  # of so many names and descriptions of tools: to find them takes milliseconds
+_COUNTED = re.compile(r"(?:^|— )(?:\d+ of )?(\d+) \w")  # as `tools/summaries.py` says it
+WEB_SEARCH = "web_search"
+LOOKS = frozenset({"search", "read"})  # the verbs that change nothing
 _HAN = re.compile("[\u4e00-\u9fff]")
 # A comma or an "and"; what follows is a step of its own if it begins with a verb.
 _JOINER = re.compile(
@@ -177,25 +184,14 @@ def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
     about = sentence(language, "about", query=query) if query else ""
     if not number:
         return sentence(language, "nothing_found", about=about)
-    forms = _SENTENCES[language]["nouns"].get(noun, _SENTENCES[language]["nouns"]["thing"])
-    return sentence(language, "found", things=_counted(number, forms), about=about)
-
-
-def _counted(number: int, forms: Sequence[str]) -> str:
+    forms: Sequence[str] = _SENTENCES[language]["nouns"].get(noun, _SENTENCES[language]["nouns"]["thing"])
     # The forms are for one, two, a few (as Arabic counts) and many; a language with fewer has its last for the rest.
     place = number - 1 if number <= 2 else 2 if 3 <= number % 100 <= 10 else 3  # noqa: PLR2004 (Arabic grammar)
-    return forms[min(place, len(forms) - 1)].format(n=number)
+    things = forms[min(place, len(forms) - 1)].format(n=number)
+    return sentence(language, "found", things=things, about=about)
 
 
-URL = re.compile(r"https?://[^\s\"'<>）」»]+")
-FILE = re.compile(r"(?<![\w@])[\w./~-]{0,100}\w\.[A-Za-z]\w{0,4}(?!\w)")
-QUERY_ARGUMENTS = ("query", "q", "search", "keywords", "text")
-URL_ARGUMENTS = ("url", "uri", "link")
-NAMING_ENDINGS = ("id", "key", "sku", "code", "number", "path", "file", "filename", "file_name", "slug")
-KEPT_WORDS = 4096  # of so many names and descriptions of tools: to find them takes milliseconds
-_COUNTED = re.compile(r"(?:^|— )(?:\d+ of )?(\d+) \w")  # as `tools/summaries.py` says it
-WEB_SEARCH = "web_search"
-LOOKS = frozenset({"search", "read"})  # the verbs that change nothing
+# --- tools and results ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +285,7 @@ def offered_tool(function: Mapping[str, Any]) -> OfferedTool:
 @lru_cache(maxsize=KEPT_WORDS)
 def name_words(tool_name: str) -> frozenset[str]:
     """Returns the concepts and words that a tool's name is made of: `mcp_listOrders` gives search and order."""
-    spoken = re.sub("(?<=[a-z])(?=[A-Z])", " ", re.sub("[_.:/-]", " ", tool_name.removeprefix("mcp_")))
-    return (concepts(spoken) & (VERBS | NOUNS)) | stems(spoken)
+    return described_words(re.sub("(?<=[a-z])(?=[A-Z])", " ", re.sub("[_.:/-]", " ", tool_name.removeprefix("mcp_"))))
 
 
 @lru_cache(maxsize=KEPT_WORDS)
@@ -340,7 +335,12 @@ def tool_for(
     wanted = (spoken & NOUNS) | stems(message) | ({"file"} if FILE.search(message) else set())
     verbs |= {"read"} if names_only_a_place(message) else set()
     doing = [tool for tool in tools if tool.does(verbs)]
-    able = [tool for tool in doing if _may_be_meant(tool, spoken)]
+    # The web has to be named to be searched, and a page to be opened without its address.
+    able = [
+        tool
+        for tool in doing
+        if ("web" in spoken if tool.name == WEB_SEARCH else tool.opens not in URL_ARGUMENTS or "page" in spoken)
+    ]
     fitting = [tool for tool in able if wanted & tool.named or (wanted & tool.described and verbs & tool.verbs)]
     if not fitting and FILE.search(message):
         return None
@@ -355,13 +355,6 @@ def tool_for(
         fitting = [tool for tool in tools if tool.name == WEB_SEARCH]
     first = next((found for word in message.split() if (found := concepts(word) & VERBS)), frozenset())
     return max(fitting, key=lambda tool: _fit(tool, wanted, verbs, first), default=None)
-
-
-def _may_be_meant(tool: OfferedTool, spoken: frozenset[str]) -> bool:
-    """The web has to be named to be searched, and a page to be opened without its address."""
-    if tool.name == WEB_SEARCH:
-        return "web" in spoken
-    return tool.opens not in URL_ARGUMENTS or "page" in spoken
 
 
 def _fit(

@@ -1,4 +1,4 @@
-"""Runs a replay: reads the files, starts the fake servers, plays on its own service or a given one, and reports."""
+"""Runs a replay: reads the files, starts the fake servers, plays on its own service or a running one, and reports."""
 
 import asyncio
 import os
@@ -14,21 +14,17 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from segue.around.embedded.service_process import OwnService, server_urls
-from segue.around.replay.fakes import FakeServers
-from segue.around.replay.play import (
+from segue.around.embedded.server_urls import server_urls
+from segue.around.own_service import OwnService
+from segue.around.replay.fake_servers import (
     RESULTS_IN_VIEW,
-    TURN_TIMEOUT_S,
     CannotPlay,
-    Playback,
+    FakeServers,
     RealModel,
     ReplayConfig,
-    delete_sessions,
-    play,
     replay_config,
-    wait_until_ready,
 )
-from segue.around.replay.requests import usage_line
+from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
 
@@ -37,8 +33,8 @@ INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
 
 
 @dataclass(frozen=True, slots=True)
-class GivenService:
-    """A running service, and the address for the fake servers. `note` is given the settings that the service needs."""
+class RunningService:
+    """A running service, and the address for the fake servers. `note` prints the settings that the service needs."""
 
     url: str
     api_key: str | None
@@ -56,8 +52,7 @@ class ReplayReport:
         return any(playback.differences for playback in self.playbacks)
 
     def as_json(self) -> dict[str, Any]:
-        recordings = [_summary(playback) for playback in self.playbacks]
-        return {"differs": self.differs, "restarts": self.restarts, "recordings": recordings}
+        return {"differs": self.differs, "restarts": self.restarts, "recordings": list(map(_summary, self.playbacks))}
 
     def lines(self) -> Iterable[str]:
         for playback in self.playbacks:
@@ -67,44 +62,41 @@ class ReplayReport:
             for number, (recorded, played) in enumerate(playback.usage, start=1):
                 yield f"{playback.name} turn {number}: {usage_line(played)}; recorded: {usage_line(recorded)}"
         same = sum(not playback.differences for playback in self.playbacks)
-        turns, calls, requests = (
-            sum(_summary(playback)[counted] for playback in self.playbacks)
-            for counted in ("turns", "calls", "requests")
-        )
-        yield (
-            f"{same} of {len(self.playbacks)} as recorded: {turns} turns, {calls} tool calls, "
-            f"{requests} requests to the model, {self.restarts} restarts"
-        )
+        turns = sum(len(playback.recording.turns) for playback in self.playbacks)
+        calls = sum(playback.calls for playback in self.playbacks)
+        requests = sum(playback.requests for playback in self.playbacks)
+        totals = f"{turns} turns, {calls} tool calls, {requests} requests to the model, {self.restarts} restarts"
+        yield f"{same} of {len(self.playbacks)} as recorded: {totals}"
 
 
 async def replay(
     files: Iterable[Path],
     *,
-    given: GivenService | None = None,
+    running: RunningService | None = None,
     restarting: bool = False,
     results_in_view: int = RESULTS_IN_VIEW,
     model: RealModel | None = None,
 ) -> ReplayReport:
-    """Plays on the given service, or on its own one, killed after each turn if `restarting`. Raises CannotPlay.
+    """Plays on a running service, or on one of its own, which it kills after each turn if `restarting`.
 
-    `model` is asked in place of the recording.
+    `model` answers in place of the recording. Raises CannotPlay.
     """
     recordings = {str(file): _read(file) for file in files}
     config = replace(replay_config(recordings, model), results_in_view=results_in_view)
     playbacks = [Playback(name, recording) for name, recording in recordings.items()]
     with _ending_on_sigterm():
-        if given is None:
+        if running is None:
             return await _on_own_service(config, playbacks, restarting=restarting)
-        return await _on_given_service(config, playbacks, given)
+        return await _on_running_service(config, playbacks, running)
 
 
 async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, restarting: bool) -> ReplayReport:
     servers = FakeServers(config.tools)
     async with _serving(servers, (LOOPBACK, 0)) as base_url:
         try:
-            running = _own_service(config, base_url)
-            async with running as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
-                restarts = 0
+            own = _own_service(config, base_url)
+            async with own as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
+                player, restarts = Player(client, servers, config), 0
 
                 def check() -> None:
                     if service.has_ended:
@@ -115,11 +107,10 @@ async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, re
                     await asyncio.to_thread(service.kill)
                     restarts += 1
                     service.start()
-                    await wait_until_ready(client, config, check)
+                    await player.wait_until_ready(check)
 
-                await wait_until_ready(client, config, check)
-                again = restart if restarting else None
-                await play(client, servers, playbacks, config, restart=again)
+                await player.wait_until_ready(check)
+                await player.play(playbacks, restart=restart if restarting else None)
                 return ReplayReport(playbacks, restarts)
         except AppError as error:
             raise CannotPlay(error.detail) from error
@@ -145,22 +136,23 @@ async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[Own
                 await asyncio.to_thread(service.stop)
 
 
-async def _on_given_service(config: ReplayConfig, playbacks: list[Playback], given: GivenService) -> ReplayReport:
+async def _on_running_service(config: ReplayConfig, playbacks: list[Playback], target: RunningService) -> ReplayReport:
     servers = FakeServers(config.tools)
-    headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
+    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     async with (
-        _serving(servers, given.address) as base_url,
-        httpx2.AsyncClient(base_url=given.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
+        _serving(servers, target.address) as base_url,
+        httpx2.AsyncClient(base_url=target.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
     ):
         settings = [f"{name}={value}" for name, value in config.environment(base_url).items()]
-        given.note("\n".join([f"For {given.url}, in its environment:", *settings, "and as its mcp.json:"]))
-        given.note(config.mcp_config(base_url))
+        target.note("\n".join([f"For {target.url}, in its environment:", *settings, "and as its mcp.json:"]))
+        target.note(config.mcp_config(base_url))
+        player = Player(client, servers, config)
         try:
-            await wait_until_ready(client, config, lambda: None)
-            await play(client, servers, playbacks, config)
-            await delete_sessions(client, playbacks)
+            await player.wait_until_ready(lambda: None)
+            await player.play(playbacks)
+            await player.delete_sessions(playbacks)
         except httpx2.TransportError as error:
-            raise CannotPlay(f"{given.url} was lost on the way ({type(error).__name__}).") from error
+            raise CannotPlay(f"{target.url} was lost on the way ({type(error).__name__}).") from error
         return ReplayReport(playbacks, 0)
 
 
@@ -205,10 +197,10 @@ async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncItera
         raise CannotPlay(f"The replay cannot listen at {address[0]}:{address[1]}: {error.strerror}.") from error
     host, port = listener.getsockname()[:2]
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    config = uvicorn.Config(
-        servers.app(host), log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
+    app = servers.app(host)
+    server = _SignallessServer(
+        uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1)
     )
-    server = _SignallessServer(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="fake servers")
     try:
         yield f"http://{host}:{port}"

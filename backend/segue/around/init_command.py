@@ -1,7 +1,4 @@
-"""`segue init` writes the files that the service reads, for those who have no checkout to copy them from.
-
-`segue agents check` reads AGENTS_CONFIG as a service would, and says what is wrong with it.
-"""
+"""`segue init` writes the files that the service reads; `segue agents check` says what is wrong with AGENTS_CONFIG."""
 
 from pathlib import Path
 from textwrap import indent

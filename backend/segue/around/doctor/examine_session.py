@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from segue.around.doctor.of_stores import OpenStores
 from segue.around.doctor.report import Diagnosis
+from segue.around.store_clients import OpenStores
 from segue.config import Settings
 from segue.db.server import Share, StoreClock, share_of_session
 from segue.domain.errors import AppError, NotFound
@@ -48,54 +48,52 @@ class _Rows:
     stored: dict[str, Share]
     last_ended_turn: str | None
 
+    @property
+    def status(self) -> Literal["running", "queued", "waiting", "idle"]:
+        """Returns `waiting` if the plan waits for the user's yes."""
+        if self.open_turns:
+            return "running" if any(turn.status == "running" for turn in self.open_turns) else "queued"
+        return "waiting" if self.plan and self.plan.plan.waiting_step else "idle"
 
-async def examine_session(
-    stack: AsyncExitStack,
+
+async def look_at_session(
     settings: Settings,
     session_id: str,
     stores: OpenStores,
     mcp: McpServers | None,
     report: Diagnosis,
-) -> None:
-    """Opens what the service has open. Raises NotFound."""
-    builtin = await builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
-    clock = await stack.enter_async_context(StoreClock(stores.database))
-    catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp.tools if mcp else tuple)
-    tools = tool_availability(settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved)
-    await look_at_session(session_id, stores, tools, clock, report)
-
-
-async def look_at_session(
-    session_id: str,
-    stores: OpenStores,
-    tools: ToolAvailability,
-    clock: Clock,
-    report: Diagnosis,
     *,
-    words: bool = True,
+    own: tuple[ToolAvailability, Clock] | None,
+    words: bool,
 ) -> None:
-    """Fills the report; without `words` there is nothing in it of what was said. Raises NotFound."""
-    try:
-        rows = await _read(stores, session_id)
-        states = await tools.session_states(session_id)
-    except NotFound:
-        raise
-    except AppError as error:
-        report.problem("session", f"It could not be read: {error.detail}", "Ask again in a moment.")
-        return
+    """Fills the report; without `words` it holds no text of the conversation. Raises NotFound.
+
+    `own` are the tools and the clock of the service that asks; without them they are opened, as a service does.
+    """
+    async with AsyncExitStack() as stack:
+        tools, clock = own or await _open_tools(stack, settings, stores, mcp)
+        try:
+            rows = await _read(stores, session_id)
+            states = await tools.session_states(session_id)
+        except NotFound:
+            raise
+        except AppError as error:
+            report.problem("session", f"It could not be read: {error.detail}", "Ask again in a moment.")
+            return
+        now = clock()
     if not words:
         rows = _without_words(rows)
-    if isinstance(rows.session, UnreadableSession):
+    session = rows.session
+    if isinstance(session, UnreadableSession):
         report.problem("session", "Its metadata cannot be read.", "Set it anew: PATCH /sessions/… with `metadata`.")
     _judge_turns(rows, report)
-    _judge_plan(rows.plan, clock(), report)
+    _judge_plan(rows.plan, now, report)
     _judge_tools(states, report)
-    session = rows.session
     report.parts = {
         "session": {
             "id": session_id,
             "owner": rows.owner,
-            "status": _status(rows),
+            "status": rows.status,
             "created_at": session.created_at,
             "last_activity_at": session.updated_at,
             "message_count": session.message_count,
@@ -108,6 +106,16 @@ async def look_at_session(
         "summary": rows.summary,
         **await _in_redis(stores, session_id, rows),
     }
+
+
+async def _open_tools(
+    stack: AsyncExitStack, settings: Settings, stores: OpenStores, mcp: McpServers | None
+) -> tuple[ToolAvailability, Clock]:
+    builtin = await builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
+    clock = await stack.enter_async_context(StoreClock(stores.database))
+    catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp.tools if mcp else tuple)
+    tools = tool_availability(settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved)
+    return tools, clock
 
 
 async def _read(stores: OpenStores, session_id: str) -> _Rows:
@@ -128,7 +136,7 @@ async def _read(stores: OpenStores, session_id: str) -> _Rows:
 
 
 def _without_words(rows: _Rows) -> _Rows:
-    """A provider may have quoted the user in an error."""
+    """Also empties the details of errors, in which a provider may have quoted the user."""
     stored, ended = rows.plan, (rows.last, rows.last_failed)
     if stored is not None:
         steps = tuple(replace(step, description="") for step in stored.plan.steps)
@@ -137,46 +145,36 @@ def _without_words(rows: _Rows) -> _Rows:
     return replace(rows, plan=stored, last=last, last_failed=last_failed)
 
 
-def _status(rows: _Rows) -> Literal["running", "queued", "waiting", "idle"]:
-    """Returns `waiting` if the plan waits for the user's yes."""
-    if rows.open_turns:
-        return "running" if any(turn.status == "running" for turn in rows.open_turns) else "queued"
-    return "waiting" if rows.plan and rows.plan.plan.waiting_step else "idle"
-
-
 def _judge_turns(rows: _Rows, report: Diagnosis) -> None:
-    running = [turn for turn in rows.open_turns if turn.status == "running"]
-    for turn in running:
-        if turn.lease_left_s is not None and turn.lease_left_s < 0:
+    for turn in rows.open_turns:
+        if turn.status == "running" and turn.lease_left_s is not None and turn.lease_left_s < 0:
             what = f"The lease of {turn.turn_id} lapsed {-turn.lease_left_s:g} s ago: {turn.worker} has died or hangs."
             report.problem("turn", what, "Any running `segue serve` or `segue worker` takes it over within seconds.")
-        elif turn.cancel_requested_at is not None:
+        elif turn.status == "running" and turn.cancel_requested_at is not None:
             report.note("turn", f"{turn.turn_id} is to be cancelled.", "It ends within five seconds.")
-    if rows.open_turns and not running and rows.open_turns[0].waiting_s > LATE_S:
+    if rows.status == "queued" and rows.open_turns[0].waiting_s > LATE_S:
         first = rows.open_turns[0]
         what = f"{first.turn_id} has waited for {first.waiting_s:g} s and no process takes it."
         report.problem("turn", what, "Start `segue serve` or `segue worker`; `segue doctor` says whether one runs.")
     if rows.last is not None and rows.last.error is not None and rows.last.status == "failed":
-        what = f"The last turn failed: {rows.last.error.title} ({rows.last.error.code})."
-        report.problem(
-            "turn", what, f"{rows.last.error.detail} The session itself works: send the message again.".lstrip()
-        )
+        error = rows.last.error
+        do = f"{error.detail} The session itself works: send the message again.".lstrip()
+        report.problem("turn", f"The last turn failed: {error.title} ({error.code}).", do)
 
 
 def _judge_plan(stored: StoredPlan | None, now: datetime, report: Diagnosis) -> None:
-    if stored is not None and isinstance(stored.plan, UnreadablePlan):
+    if stored is None:
+        return
+    plan = stored.plan
+    if isinstance(plan, UnreadablePlan):
         what = "The open plan cannot be read: a newer release made it, or its row is damaged."
         report.problem("plan", what, "Run the newer release. Here, ask for what is wanted anew: that plan replaces it.")
-        return
-    if stored is None or (step := stored.plan.waiting_step) is None:
-        return
-    if stored.plan.expires_at <= now:
+    elif (step := plan.waiting_step) and plan.expires_at <= now:
         report.note("plan", "It has waited too long; a yes does nothing any more.", "Ask for it anew.")
-        return
-    what = f"Step {step.id} ({step.tool}) waits for the user's yes until {stored.plan.expires_at:%Y-%m-%d %H:%M} UTC."
-    report.note(
-        "plan", what, f"A yes in the chat, or POST /sessions/…/plan/decision with version {stored.plan.version}."
-    )
+    elif step:
+        what = f"Step {step.id} ({step.tool}) waits for the user's yes until {plan.expires_at:%Y-%m-%d %H:%M} UTC."
+        do = f"A yes in the chat, or POST /sessions/…/plan/decision with version {plan.version}."
+        report.note("plan", what, do)
 
 
 def _judge_tools(states: dict[str, ToolState], report: Diagnosis) -> None:
@@ -222,18 +220,12 @@ def _plan(stored: StoredPlan | None) -> dict[str, Any] | None:
 
 def _tools(states: dict[str, ToolState]) -> dict[str, Any]:
     shown = ("status", "reason_code", "reason", "retry_at")
-    return {
-        "available": [name for name, state in states.items() if state.available],
-        "not_available": [
-            {
-                "tool": name,
-                **{field: getattr(state, field) for field in shown},
-                "what_helps": state.suggested_actions,
-            }
-            for name, state in states.items()
-            if not state.available
-        ],
-    }
+    not_available = [
+        {"tool": name, **{of: getattr(state, of) for of in shown}, "what_helps": state.suggested_actions}
+        for name, state in states.items()
+        if not state.available
+    ]
+    return {"available": [name for name, state in states.items() if state.available], "not_available": not_available}
 
 
 async def _in_redis(stores: OpenStores, session_id: str, rows: _Rows) -> dict[str, Any]:

@@ -1,39 +1,128 @@
-"""The servers that a replayed service uses: an OpenAI-compatible model and an MCP server, answering from a recording.
+"""The servers that a replayed service uses, and the settings that lead it to them.
 
-One turn plays at a time. A request that the recording cannot answer gets an error and is kept as a fault.
-
-The model in one recorded turn: it answers each request of the service from the recording. Pure.
-
-A recording holds the outcome of a turn and not its requests (docs/replay.md), so the kind of a request decides.
+An OpenAI-compatible model and an MCP server answer from a recording, one turn at a time. A recording holds the outcome
+of a turn and not its requests (docs/replay.md), so the kind of a request decides; one that the recording cannot answer
+gets an error and is kept as a fault.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from mcp.server.lowlevel import Server
-from mcp_types import (
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    TextContent,
-    Tool,
-    ToolAnnotations,
-)
+from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from segue.agent.prompts import in_own_words
-from segue.around.replay.requests import invalid_history, invalid_tools, kind_of_request
-from segue.domain.recording import RecordedCall, RecordedPlan, RecordedStep, RecordedTool, RecordedTurn, Round
+from segue.around.replay.request_rules import invalid_history, invalid_tools, kind_of_request
+from segue.domain.recording import (
+    RecordedCall,
+    RecordedPlan,
+    RecordedSettings,
+    RecordedStep,
+    RecordedTool,
+    RecordedTurn,
+    Recording,
+    Round,
+)
 from segue.domain.tool import canonical_args
+from segue.mcp.packing import MAX_TOOLS
 from segue.models.normal_form import CARRY_ON, short_id
 
 NOT_STARTED = frozenset({"pending", "skipped"})
 STARTED = frozenset({"running", "complete", "failed", "unknown"})
+RESULTS_IN_VIEW = 5  # of the newest; how many more there is room for depends on their size
+MANY = 10**6
+OUTSIDE = ("web_fetch", "remember")  # built-in tools with effects that a recording cannot stand in for
+RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
+NOT_RECORDED = "This call was not recorded, so that it has no result."
+HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
+USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+# --- what a service needs ---
+
+
+class CannotPlay(Exception):
+    """These recordings cannot be played, or not here; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealModel:
+    """A model that is asked in place of the recording, and the settings that lead to it."""
+
+    name: str
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayConfig:
+    """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once."""
+
+    tools: tuple[RecordedTool, ...]
+    settings: RecordedSettings
+    model: RealModel | None = None
+    results_in_view: int = RESULTS_IN_VIEW
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name if self.model else "replay"
+
+    def environment(self, base_url: str) -> dict[str, str]:
+        """Returns settings with which a service uses only this model and these tools."""
+        disabled = [tool.name for tool in self.tools if tool.source == "builtin"]
+        provider: Mapping[str, str] = {"OPENAI_BASE_URL": f"{base_url}/v1", "LLM_MAX_RETRIES": "0"}
+        if self.model is not None:
+            provider, disabled = self.model.settings, [*disabled, *OUTSIDE]
+        return {
+            **provider,
+            "LLM_MODEL": self.model_name,
+            "PLANNING": self.settings.planning,
+            "CONFIRM": self.settings.confirm,
+            "CONFIRM_WORDS": self.settings.confirm_words,
+            "WEB_SEARCH_PROVIDER": "none",
+            "DISABLED_TOOLS": ",".join(disabled),
+            "TOOL_FLEET_THRESHOLD": str(MANY),  # a failure in one conversation must not reach the others
+        }
+
+    def mcp_config(self, base_url: str) -> str:
+        """Returns the text of mcp.json. Recorded names are complete, so there is no prefix."""
+        server = {
+            "url": f"{base_url}/mcp",
+            "prefix": "",
+            "confirm": {tool.name: tool.confirm for tool in self.tools if tool.confirm},
+            "depends_on": {
+                tool.name: [{"type": group.type, "tools": group.tools, "optional": group.optional} for group in groups]
+                for tool in self.tools
+                if (groups := tool.depends_on)
+            },
+        }
+        return json.dumps({"mcpServers": {"replay": server}})
+
+
+def replay_config(recordings: Mapping[str, Recording], model: RealModel | None = None) -> ReplayConfig:
+    """Takes recordings by file name. Raises CannotPlay if their settings or tools contradict each other."""
+    settings = {name: recording.settings for name, recording in recordings.items()}
+    (first, shared), *others = settings.items()
+    if other := next((name for name, own in others if own != shared), None):
+        raise CannotPlay(f"{first} and {other} were recorded under different settings: replay them apart.")
+    tools: dict[str, tuple[str, RecordedTool]] = {}
+    for name, recording in recordings.items():
+        for tool in recording.tools:
+            origin, known = tools.setdefault(tool.name, (name, tool))
+            if known != tool:
+                raise CannotPlay(f"{tool.name} is another tool in {name} than in {origin}: replay them apart.")
+    if len(tools) > MAX_TOOLS:
+        raise CannotPlay(f"There are {len(tools)} tools in these recordings, over {MAX_TOOLS}: replay them apart.")
+    return ReplayConfig(tuple(tool for _, tool in tools.values()), shared, model)
+
+
+# --- the model, in one turn ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +148,23 @@ class FakeModel:
         self.rounds = [each for each in self.turn.rounds if each.by == "model"]
         self.texts = [each.text for each in self.turn.rounds if each.by == "plan" and not each.calls]
 
-    def answer(self, request: Mapping[str, Any]) -> ModelReply | None:
+    def answer(self, request: Mapping[str, Any]) -> ModelReply | None:  # noqa: PLR0911 (one for each kind)
         """Returns None if the recording holds no answer."""
-        reply: ModelReply | None
         match kind_of_request(request):
             case "plan":
-                reply = self._plan()
+                return self._plan()
             case "amendment":
-                reply = ModelReply(_steps_text(self._amended()))
+                return ModelReply(_steps_text(self._amended()))
             case "reading":
-                reply = ModelReply(orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
+                return ModelReply(orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
             case "arguments":
-                reply = self._arguments(request["tools"][0]["function"]["name"])
+                return self._arguments(request["tools"][0]["function"]["name"])
             case "step":
-                reply = ModelReply(self.texts.pop(0)) if self.texts else None
+                return ModelReply(self.texts.pop(0)) if self.texts else None
             case "loop":
-                reply = self._next_round()
+                return self._next_round()
             case "other":
-                reply = ModelReply("{}")
-        return reply
+                return ModelReply("{}")
 
     @property
     def _made(self) -> tuple[RecordedStep, ...]:
@@ -116,24 +203,17 @@ class FakeModel:
         if self._made and not self.plan_given:
             self.plan_given = True
             return ModelReply(self.turn.said or "", tuple((step.tool or "", step.args or {}) for step in self._made))
-        return self._answer()
-
-    def _answer(self) -> ModelReply | None:
         text = self.turn.answer if self.turn.said is None else self.turn.said
         return ModelReply(text) if text else None
 
 
 def _steps_text(steps: tuple[RecordedStep, ...]) -> str:
-    drafted = [
-        step.model_dump(include={"id", "description", "tool", "args", "requires_confirmation"}) for step in steps
-    ]
+    shown = {"id", "description", "tool", "args", "requires_confirmation"}
+    drafted = [step.model_dump(include=shown) for step in steps]
     return orjson.dumps({"steps": drafted}).decode()
 
 
-RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
-NOT_RECORDED = "This call was not recorded, so that it has no result."
-HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
-USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+# --- the servers ---
 
 
 @dataclass(slots=True)

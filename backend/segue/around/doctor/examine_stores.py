@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.around.doctor.report import Diagnosis
-from segue.around.embedded.service_process import ServerUrls, server_urls
+from segue.around.embedded.server_urls import server_urls
+from segue.around.store_clients import OpenStores, open_clients
 from segue.config import Settings
 from segue.db.causes import LOCKED, StorageUnavailable, cause_of
 from segue.db.engine import Database, is_pooled
-from segue.db.redis import Cache, Streams
-from segue.db.redis_server import RedisServer, redis_cause_of, watched_by_sentinels
+from segue.db.redis_server import redis_cause_of, watched_by_sentinels
 from segue.db.server import ServerFacts, look_at_server
 from segue.domain.errors import AppError
 from segue.turns.queries import CHANGES_NOTHING
@@ -25,14 +25,6 @@ from segue.turns.queries import CHANGES_NOTHING
 LOOK_S = 6.0
 NEARLY_FULL = 0.9
 POSTGRES_FACTS = ("version", "connections", "max_connections", "database_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class OpenStores:
-    urls: ServerUrls
-    database: Database
-    cache: Cache
-    streams: Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +52,21 @@ async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
     given = settings.database_url, settings.redis_url, settings.data_dir
     # Joining the servers otherwise would restart one that has died, and hide that it had.
     urls = await stack.enter_async_context(server_urls(*given, join_only=True))
-    database = Database(urls.database_url, pooler=settings.database_pooler, writing=1, reading=2)
-    redis = RedisServer(urls.redis_url)
-    stores = OpenStores(urls, database, Cache(redis), Streams(redis))
-    for client in (redis, stores.database, stores.cache, stores.streams):
-        stack.push_async_callback(client.close)
-    return stores
+    return open_clients(stack, urls, pooler=settings.database_pooler, reading=2)
 
 
 @asynccontextmanager
-async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
-    """Raises Unreachable within seconds if Postgres cannot be used."""
-    try:
+async def reading(database: Database) -> AsyncIterator[AsyncConnection]:
+    """Yields a connection that only reads. Raises Unreachable within seconds if Postgres cannot be used."""
+    with _unreachable():
         async with asyncio.timeout(LOOK_S), database.read_only() as connection:
             yield connection
+
+
+@contextmanager
+def _unreachable() -> Iterator[None]:
+    try:
+        yield
     except (AppError, DBAPIError, OSError, TimeoutError) as error:
         raise Unreachable(error) from error
 
@@ -81,9 +74,11 @@ async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
 async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> StoresFound:
     if stores is None:
         return StoresFound(dict.fromkeys(("postgres", "redis", "migrations")))
+    from segue.db.migrations import missing_revisions  # noqa: PLC0415 (alembic is not needed to serve)
+
     postgres, server = await _look_at_postgres(stores, report)
     redis = await _look_at_redis(stores, report)
-    missing = _missing_revisions(server.revision) if server else None
+    missing = missing_revisions(server.revision) if server else None
     migrations = {"revision": server.revision, "missing": missing} if server else None
     if server and missing is None:
         what = f"The database is at {server.revision}, which this release does not know: a newer one has migrated it."
@@ -100,16 +95,19 @@ async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> Stores
 
 
 async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict[str, Any], ServerFacts | None]:
+    from segue.db.migrations import missing_revisions  # noqa: PLC0415 (the same)
+
     where = _place(stores.urls.database_url, 5432)
     try:
-        async with asking(stores.database) as connection:
+        async with reading(stores.database) as connection:
             started = time.monotonic()
             await connection.exec_driver_sql("SELECT 1")
             latency_ms = _ms_since(started)
             server = await look_at_server(connection)
             pooled = await is_pooled(connection)
-        if not _missing_revisions(server.revision):
-            await _write_to_turns(stores.database)
+        if not missing_revisions(server.revision):
+            with _unreachable():
+                await stores.database.ping(CHANGES_NOTHING)  # whether a turn could be written
     except Unreachable as error:
         blocker = await stores.database.blocker() if error.is_locked else None
         what = f"PostgreSQL at {where} cannot be used: {error}{f', {blocker}' if blocker else ''}."
@@ -121,25 +119,10 @@ async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict
         report.problem("postgres", what, "Run fewer processes, raise max_connections, or put a pooler in front.")
     if pooled:
         what = "A pooler is in front of it: a process can hold no lock, so only its lease tells that it has died."
-        report.note(
-            "postgres", what, "Connect to PostgreSQL itself, or expect TURN_LEASE_S until others take its turns."
-        )
+        do = "Connect to PostgreSQL itself, or expect TURN_LEASE_S until others take its turns."
+        report.note("postgres", what, do)
     facts = {name: getattr(server, name) for name in POSTGRES_FACTS}
     return {"at": where, "reachable": True, "why_not": None, "latency_ms": latency_ms, **facts}, server
-
-
-async def _write_to_turns(database: Database) -> None:
-    """Changes nothing. Raises Unreachable if no turn could be written."""
-    try:
-        await database.ping(CHANGES_NOTHING)
-    except (AppError, DBAPIError) as error:
-        raise Unreachable(error) from error
-
-
-def _missing_revisions(revision: str | None) -> tuple[str, ...] | None:
-    from segue.db.migrations import missing_revisions  # noqa: PLC0415 (alembic is not needed to serve)
-
-    return missing_revisions(revision)
 
 
 async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any]:
@@ -156,9 +139,8 @@ async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any
     server = facts or {}
     memory, max_memory = server.get("used_memory"), server.get("maxmemory") or None
     if max_memory and (memory or 0) > max_memory * NEARLY_FULL:
-        report.problem(
-            "redis", "Its memory is nearly full.", "Raise maxmemory. It may also be flushed: nothing is lost."
-        )
+        do = "Raise maxmemory. It may also be flushed: nothing is lost."
+        report.problem("redis", "Its memory is nearly full.", do)
     return {
         "at": where,
         "reachable": facts is not None,

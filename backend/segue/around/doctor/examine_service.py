@@ -1,34 +1,43 @@
-"""Examines the service: its turns, the model, the MCP servers, the disk and the settings.
+"""Examines the service: its turns, the models, the MCP servers, the disk and the settings.
 
 Each part is read by itself, so that one that is down does not hide the others.
 """
 
+import asyncio
 import shutil
-from collections.abc import Sequence
+import time
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from segue.around.doctor.of_stores import OpenStores, StoresFound, Unreachable, asking
+from segue.around.doctor.examine_stores import StoresFound, Unreachable, reading
 from segue.around.doctor.report import Diagnosis
-from segue.config import Settings
+from segue.around.store_clients import OpenStores
+from segue.config import MODEL_SETTINGS, Settings
 from segue.domain.agent import OFFLINE
 from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.domain.ids import utc_now
+from segue.domain.telemetry import unobserved, untraced
 from segue.history.operations import OpsTurn, list_any, with_activity
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
 from segue.mcp.status import STDERR_SHOWN
 from segue.secret_files import read_secrets
 from segue.tools.states import failed_for_all
-from segue.turns.queries import TurnsOverview, overview
+from segue.turns.queries import overview
 from segue.turns.queue import QueueFacts, look_at_queue
 from segue.users.api_keys import list_keys
 
+if TYPE_CHECKING:
+    from segue.models.model import ChatModel
+
 MCP_START_S = 6.0
+MODEL_S = 10.0
 LITTLE_DISK_BYTES = 1_000_000_000
-# What never takes effect unless it is below another.
+RUNNING_SHOWN = 50
+LATE_S = 10.0  # how long a turn may wait while none runs
+# A setting never takes effect unless it is below the other one.
 _BOUNDED_BY = {
     "llm_timeout_s": "turn_timeout_s",
     "llm_first_token_timeout_s": "llm_timeout_s",
@@ -36,8 +45,6 @@ _BOUNDED_BY = {
     "tool_timeout_s": "turn_timeout_s",
     "turn_lease_s": "turn_timeout_s",
 }
-RUNNING_SHOWN = 50
-LATE_S = 10.0  # how long a turn may wait while none runs
 
 
 async def look_at_service(
@@ -48,8 +55,7 @@ async def look_at_service(
         parts["queue"] = await look_at_queue(stores.urls.redis_url)
         parts["tools"] = await _look_at_tools(stores, report)
     if stores is not None and found.has_schema:
-        parts["running_turns"] = await _running_turns(stores)
-        parts["turns"] = await _look_at_turns(stores, parts["queue"], parts["running_turns"] or [], report)
+        parts |= await _look_at_turns(stores, parts["queue"], report)
     if found.server:
         parts["pgvector"] = {"version": found.server.pgvector, "embedding_model": settings.embedding_model}
         if settings.embedding_model and found.server.pgvector is None:
@@ -59,30 +65,24 @@ async def look_at_service(
     report.parts = {
         **parts,
         "mcp": look_at_mcp(mcp, report),
-        "model": await _look_at_model(settings, report),
+        "model": await _look_at_models(settings, report),
         "data_folder": _look_at_data_folder(settings, report),
         "settings": await _look_at_settings(settings, stores if found.has_schema else None, report),
     }
 
 
-async def _running_turns(stores: OpenStores) -> list[OpsTurn] | None:
-    """Returns None if they cannot be read: that is a problem of its own."""
-    try:
-        async with asking(stores.database) as connection:
-            return await with_activity(stores.cache, await list_any(connection, status="running", limit=RUNNING_SHOWN))
-    except Unreachable:
-        return None
+# --- turns and tools ---
 
 
-async def _look_at_turns(
-    stores: OpenStores, queue: QueueFacts | None, running: Sequence[OpsTurn], report: Diagnosis
-) -> TurnsOverview | None:
+async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: Diagnosis) -> dict[str, Any]:
     try:
-        async with asking(stores.database) as connection:
+        async with reading(stores.database) as connection:
             turns = await overview(connection)
+            running = await list_any(connection, status="running", limit=RUNNING_SHOWN)
+            running = await with_activity(stores.cache, running)
     except Unreachable as error:
         report.problem("turns", f"They could not be counted: {error}.", "Ask again in a moment.")
-        return None
+        return {}
     if queue is not None and queue.workers == 0:
         report.problem("queue", "No process takes turns.", "Start `segue serve`, or `segue worker` beside the API.")
     if turns.leases_passed:
@@ -92,11 +92,11 @@ async def _look_at_turns(
     if turns.oldest_queued_s is not None and turns.oldest_queued_s > LATE_S and not turns.running:
         what = f"A turn has waited for {turns.oldest_queued_s:g} s and none runs."
         report.problem("turns", what, "Start `segue worker`, or look into the log of the one that runs.")
-    return turns
+    return {"turns": turns, "running_turns": running}
 
 
 def _place(turn: OpsTurn) -> str:
-    """Says in which process a turn is, in which session, and what it waited for when it was last heard of."""
+    """Says in which process and session a turn runs, and what it waits for."""
     waits = [f"{each.kind} {each.name} since {each.since:%H:%M:%S} UTC" for each in turn.running]
     where = [turn.turn_id, f"session {turn.session_id}", *([turn.node] if turn.node else ()), *waits]
     return f"{turn.instance}: {', '.join(where)}."
@@ -111,17 +111,49 @@ async def _look_at_tools(stores: OpenStores, report: Diagnosis) -> dict[str, lis
     return {"failed_for_all": failed}
 
 
-async def _look_at_model(settings: Settings, report: Diagnosis) -> dict[str, Any]:
-    if not settings.model_configured:
-        report.note(
-            "model",
-            "The offline model answers: it picks tools by their words and understands nothing.",
-            "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL.",
-        )
-        return {"name": OFFLINE, "at": "built in", "answers": None, "outcome": None, "latency_ms": None}
-    from segue.around.doctor.of_models import look_at_models  # noqa: PLC0415 (LangChain takes a second)
+# --- models ---
 
-    return await look_at_models(settings, report)
+
+async def _look_at_models(settings: Settings, report: Diagnosis) -> dict[str, Any]:
+    """Asks every configured model one short question. Returns what the main model did."""
+    if not settings.model_configured:
+        what = "The offline model answers: it picks tools by their words and understands nothing."
+        do = "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL."
+        report.note("model", what, do)
+        return {"name": OFFLINE, "at": "built in", "answers": None, "outcome": None, "latency_ms": None}
+    from segue.models_from_settings import model_set_by  # noqa: PLC0415 (LangChain takes a second)
+
+    times = ("llm_timeout_s", "llm_first_token_timeout_s", "llm_idle_timeout_s")
+    bounded = settings.model_copy(update={**dict.fromkeys(times, MODEL_S), "llm_max_retries": 0})
+    async with AsyncExitStack() as stack:
+        models = [
+            await model_set_by(stack, bounded, name, observe=unobserved, span=untraced)
+            for name in MODEL_SETTINGS
+            if getattr(settings, name)
+        ]
+        main, *_ = await asyncio.gather(*(_probe(model, settings, report) for model in models))
+    return main
+
+
+async def _probe(model: "ChatModel", settings: Settings, report: Diagnosis) -> dict[str, Any]:
+    from segue.models.refusals import outcome_of, what_to_mend  # noqa: PLC0415 (the same)
+
+    where = urlsplit(settings.access_to(model.provider)[1] or model.provider.default_url).hostname or "?"
+    latency_ms, outcome = None, "answered"
+    started = time.monotonic()
+    try:
+        await model.probe()
+        latency_ms = round((time.monotonic() - started) * 1000, 1)
+    except AppError as error:
+        outcome = outcome_of(error)
+        why = f"nothing within {MODEL_S:g} s." if error.code == "model_timeout" else error.detail
+        what = f"{model.name} at {where} does not answer ({outcome}): {why}"
+        report.problem("model", what, what_to_mend(error, model.setting, model.provider))
+    answers = latency_ms is not None
+    return {"name": model.name, "at": where, "answers": answers, "outcome": outcome, "latency_ms": latency_ms}
+
+
+# --- MCP servers ---
 
 
 async def mcp_servers(stack: AsyncExitStack, settings: Settings, report: Diagnosis) -> McpServers | None:
@@ -146,29 +178,26 @@ def look_at_mcp(servers: McpServers | None, report: Diagnosis) -> list[dict[str,
     if servers.ignored:
         what = f"mcp.json has keys that mean nothing here: {'; '.join(servers.ignored)}."
         report.note("mcp", what, "Take them out; docs/mcp.md says what is read.")
-    sources = [tool.spec.source for tool in servers.tools()]
-    guessed = [(tool.spec.source, tool.spec.name) for tool in servers.tools() if tool.spec.effect_guessed]
-    for name, state in servers.states().items():
-        if tools := [tool for source, tool in guessed if source == f"mcp:{name}"]:
-            names = ", ".join(tools[:MAX_GUESSED_SHOWN]) + (" and more" if tools[MAX_GUESSED_SHOWN:] else "")
-            what = f"What {len(tools)} tools of the MCP server {name} do is guessed from their names: {names}."
+    specs, parts = [tool.spec for tool in servers.tools()], []
+    for server in servers.statuses():
+        own = [spec for spec in specs if spec.source == f"mcp:{server.name}"]
+        if guessed := [spec.name for spec in own if spec.effect_guessed]:
+            names = ", ".join(guessed[:MAX_GUESSED_SHOWN]) + (" and more" if guessed[MAX_GUESSED_SHOWN:] else "")
+            what = f"What {len(guessed)} tools of the MCP server {server.name} do is guessed from their names: {names}."
             do = "Annotate them (docs/extend.md), or say what they are with `unannotated` in mcp.json (docs/mcp.md)."
             report.note("mcp", what, do)
-        if state != "ready":
+        if server.state != "ready":
             from segue.mcp.call_failures import cause_and_advice  # noqa: PLC0415 (mcp takes a second)
 
-            cause, advice = cause_and_advice(state)
-            what = f"The MCP server {name} is not ready ({cause}): its tools are missing."
+            cause, advice = cause_and_advice(server.state)
+            what = f"The MCP server {server.name} is not ready ({cause}): its tools are missing."
             report.problem("mcp", what, f"{advice[:1].upper()}{advice[1:]}." if advice else "Ask again in a moment.")
-    return [
-        {
-            "name": each.name,
-            "state": each.state,
-            "tools": sources.count(f"mcp:{each.name}"),
-            "stderr": [] if each.state == "ready" else each.stderr[-STDERR_SHOWN:],
-        }
-        for each in servers.statuses()
-    ]
+        stderr = [] if server.state == "ready" else server.stderr[-STDERR_SHOWN:]
+        parts.append({"name": server.name, "state": server.state, "tools": len(own), "stderr": stderr})
+    return parts
+
+
+# --- disk and settings ---
 
 
 def _look_at_data_folder(settings: Settings, report: Diagnosis) -> dict[str, Any] | None:
@@ -179,25 +208,19 @@ def _look_at_data_folder(settings: Settings, report: Diagnosis) -> dict[str, Any
     free = shutil.disk_usage(folder).free
     if free < LITTLE_DISK_BYTES:
         report.problem("data_folder", f"The disk of {folder} is nearly full.", "Make room, or move DATA_DIR.")
-    return {"path": str(folder), "free_bytes": free, "used_bytes": _size_of(folder)}
-
-
-def _size_of(folder: Path) -> int:
-    """Returns bytes. Files may go while it counts."""
-    total = 0
+    used = 0
     for path in folder.rglob("*"):
-        with suppress(OSError):
-            total += path.lstat().st_size
-    return total
+        with suppress(OSError):  # a file that has just been removed
+            used += path.lstat().st_size
+    return {"path": str(folder), "free_bytes": free, "used_bytes": used}
 
 
 async def _look_at_settings(settings: Settings, stores: OpenStores | None, report: Diagnosis) -> dict[str, object]:
     public = not is_loopback(settings.host)
     if settings.auth == "none" and public:
         what = f"AUTH=none on HOST={settings.host}: every caller who reaches it may use it, and all are the same user."
-        report.problem(
-            "settings", what, "Set AUTH=api_key or AUTH=jwt, unless something in front decides who may call."
-        )
+        do = "Set AUTH=api_key or AUTH=jwt, unless something in front decides who may call."
+        report.problem("settings", what, do)
     if settings.metrics_public and public:
         report.note("settings", "METRICS_PUBLIC on a public HOST.", "Keep /metrics from the outside by other means.")
     for name, above in _BOUNDED_BY.items():
@@ -213,16 +236,12 @@ async def _look_at_settings(settings: Settings, stores: OpenStores | None, repor
     if settings.auth == "api_key" and stores is not None and not await _has_valid_key(stores):
         report.problem("settings", "AUTH=api_key, and there is no valid key.", "Run `segue keys create --user NAME`.")
     shown = ("auth", "turn_timeout_s", "turn_lease_s", "worker_concurrency")
-    return {
-        "listens_on": f"{settings.host}:{settings.port}",
-        **{name: getattr(settings, name) for name in shown},
-    }
+    return {"listens_on": f"{settings.host}:{settings.port}"} | {name: getattr(settings, name) for name in shown}
 
 
 async def _has_valid_key(stores: OpenStores) -> bool:
-    """Returns True if Postgres cannot be asked: that is a problem of its own."""
-    try:
-        async with asking(stores.database) as connection:
+    """Returns True if Postgres cannot be asked, which is a problem of its own."""
+    with suppress(Unreachable):
+        async with reading(stores.database) as connection:
             return any(key.works(utc_now()) for key in await list_keys(connection, None))
-    except Unreachable:
-        return True
+    return True

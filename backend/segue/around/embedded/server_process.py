@@ -1,7 +1,7 @@
 """Starts and ends one server process, and says whether it is alive, under an account that PostgreSQL accepts.
 
 A server is alive while its `flock` is held: the kernel drops it with the last process that has the descriptor. Signals
-go to what has its command line: a pid in a file outlives its process. Knows nothing of PostgreSQL or Redis.
+go to the processes with its command line: a pid in a file outlives its process. Knows nothing of PostgreSQL or Redis.
 """
 
 import importlib.util
@@ -39,7 +39,7 @@ ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 class Server:
     """One tree of processes. Only they hold `lock`, through a descriptor that they inherit.
 
-    `sign` are words in the command line of its first process and of no other. `prepare` gets that descriptor for the
+    `sign` is a part of the command line of its first process and of no other. `prepare` gets that descriptor for the
     programs that it runs. `stop_signals` are tried in order, each for a number of seconds.
     """
 
@@ -83,7 +83,7 @@ def start(server: Server) -> None:
     """Raises AppError `embedded_failed` if the server does not answer in time."""
     for leftover in server.leftovers:
         leftover.unlink(missing_ok=True)
-    with lock_file(server.lock) as lock:
+    with private_file(server.lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         server.prepare(lock)
         with new_log(server.log) as log:
@@ -139,27 +139,22 @@ def end(server: Server) -> None:
 
 
 def is_alive(server: Server) -> bool:
-    with lock_file(server.lock) as lock:
+    with private_file(server.lock) as lock:
         return not try_lock(lock)
 
 
 @contextmanager
-def lock_file(path: Path) -> Iterator[int]:
-    with _private_file(path, os.O_RDWR) as descriptor:
-        yield descriptor
-
-
-@contextmanager
 def new_log(path: Path) -> Iterator[int]:
-    """An empty log; the one before it is kept as `.1`."""
+    """Yields an empty log; the one before it is kept as `.1`."""
     if path.exists():
         path.replace(f"{path}.1")
-    with _private_file(path, os.O_WRONLY | os.O_APPEND) as descriptor:
+    with private_file(path, os.O_WRONLY | os.O_APPEND) as descriptor:
         yield descriptor
 
 
 @contextmanager
-def _private_file(path: Path, flags: int) -> Iterator[int]:
+def private_file(path: Path, flags: int = os.O_RDWR) -> Iterator[int]:
+    """Yields the descriptor of a file for this account only, made if missing."""
     descriptor = os.open(path, flags | os.O_CREAT, 0o600)
     try:
         if is_root():  # once with sudo must not lock the owner of the folder out
@@ -221,17 +216,13 @@ def as_account(account: pwd.struct_passwd | None, *needed: Path) -> list[str]:
             " Run as another user, or set DATABASE_URL and REDIS_URL.",
         )
     command = [setpriv, f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--no-new-privs"]
-    if not all(_may_enter(account, folder) for path in needed for folder in path.resolve().parents):
+    above = [folder.stat() for path in needed for folder in path.resolve().parents]
+    if not all(it.st_mode & 0o001 or (it.st_uid == account.pw_uid and it.st_mode & 0o100) for it in above):
         # Below /root, say: the process keeps root's access to folders, instead of opening them to everyone.
         # Without the securebit, access(2) ignores capabilities, and initdb does not find its programs.
         way_in = "-all,+dac_override"
         command += ["--securebits=+no_setuid_fixup", f"--inh-caps={way_in}", f"--ambient-caps={way_in}"]
     return command
-
-
-def _may_enter(account: pwd.struct_passwd, folder: Path) -> bool:
-    found = folder.stat()
-    return bool(found.st_mode & 0o001 or (found.st_uid == account.pw_uid and found.st_mode & 0o100))
 
 
 def hand_over(folder: Path, account: pwd.struct_passwd | None) -> None:

@@ -1,0 +1,51 @@
+"""The URLs of PostgreSQL and Redis: those that are set, or those of embedded servers, which start and stop here.
+
+Knows no settings. Runs with the standard library alone: the embedded servers are imported only if a URL is missing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUrls:
+    database_url: str
+    redis_url: str
+
+
+@asynccontextmanager
+async def server_urls(
+    database_url: "SecretStr | None",
+    redis_url: "SecretStr | None",
+    data_dir: Path,
+    *,
+    join_only: bool = False,
+    fast: bool = False,
+) -> AsyncIterator[ServerUrls]:
+    """Yields the given URLs. For one that is missing, embedded servers in `data_dir` run until the block ends.
+
+    With `join_only`, servers that another process runs are used as they are, and none is made in an empty folder.
+    `fast` is that of `embedded_servers`. Raises what that raises.
+    """
+    if database_url is not None and redis_url is not None:
+        yield ServerUrls(database_url.get_secret_value(), redis_url.get_secret_value())
+        return
+    from segue.around.embedded import servers  # noqa: PLC0415 (needs fcntl and the wheels, which URLs do not)
+
+    async with AsyncExitStack() as stack:
+        embedded = await asyncio.to_thread(servers.running_servers, data_dir) if join_only else None
+        if embedded is None:
+            started = servers.embedded_servers(data_dir, fast=fast)
+            embedded = await asyncio.to_thread(started.__enter__)
+            stack.push_async_callback(asyncio.to_thread, started.__exit__, None, None, None)
+        yield ServerUrls(
+            database_url.get_secret_value() if database_url else embedded.database_url,
+            redis_url.get_secret_value() if redis_url else embedded.redis_url,
+        )

@@ -1,0 +1,258 @@
+"""Commands for users and keys: `segue users adopt` and `limits`, `segue export`, `segue erase`, and `segue keys`."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from segue.around.open_stores import note, with_stores
+from segue.around.store_clients import OpenStores
+from segue.around.terminal import new_file, refusal
+from segue.db.owners import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
+from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user
+from segue.domain.ids import utc_now
+from segue.users.api_keys import CHECK_EVERY_S, ApiKey, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
+from segue.users.audit import CLI, record_act
+from segue.users.user_limits import NO_OWN, OwnLimits, load_limits, set_limits
+
+
+def _one_of(is_one: Callable[[str], bool]) -> Callable[[str], str]:
+    def check(name: str) -> str:
+        if not is_one(name):
+            raise refusal("--user takes one printable line of at most 200 characters, without spaces around it.")
+        return name
+
+    return check
+
+
+UserOption = Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_owner))]
+KeyUser = Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_user))]
+AtMost = Annotated[int | None, typer.Option(min=0, max=2**53)]
+
+users = typer.Typer(no_args_is_help=True)
+
+
+@users.command("adopt")
+@with_stores
+async def adopt(
+    stores: OpenStores,
+    user: UserOption,
+    from_: Annotated[str, typer.Option("--from", help="Whose it was.", callback=_one_of(is_owner))] = LOCAL_USER,
+    *,
+    merge: Annotated[bool, typer.Option("--merge", help="Also if the user has something already.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to move.")] = False,
+    wait_s: Annotated[int, typer.Option("--wait", min=0, max=86_400, help="Seconds for open turns to end.")] = 30,
+) -> None:
+    """Give a user all that was said without keys: sessions, files, facts, usage. Beside the service, or without it.
+    Exits with 1 if a session is left because its turn is open: run it again then, as after any interruption.
+    """
+    if user == from_:
+        raise refusal(f"--user and --from are both {user}.")
+    adoption = Adoption(stores.database, from_, user)
+    left = 0
+    if not dry_run:
+        if not merge and await adoption.would_mix():
+            raise refusal(f"{user} has sessions or facts already. With --merge, those of {from_} come to them.")
+        left = await adoption.run(wait_s=wait_s)
+    moved = await adoption.rows() if dry_run else adoption.moved
+    if not moved and not left:
+        typer.echo(f"There is nothing of {from_} to move.", err=True)
+    _print_counts(dict(sorted(moved.items())))
+    for table, count in sorted((+adoption.left_out).items()):
+        typer.echo(f"{table}  {count} left out: {user} has the same")
+    if left:
+        raise refusal(f"{left} sessions of {from_} have a turn that is open. Run it again when it has ended.", code=1)
+
+
+@users.command("limits")
+@with_stores
+async def limits(
+    stores: OpenStores,
+    user: UserOption,
+    requests_per_minute: AtMost = None,
+    turns_per_minute: AtMost = None,
+    concurrent_turns: AtMost = None,
+    tokens_per_day: AtMost = None,
+    cost_per_day: Annotated[
+        float | None, typer.Option(min=0, max=1e9, help="In dollars; the models need a price in PRICES_FILE.")
+    ] = None,
+    *,
+    clear: Annotated[bool, typer.Option("--clear", help="Put the settings in force again first.")] = False,
+) -> None:
+    """Set limits of one user in the place of the settings, for every process within seconds; 0 is no limit. What is
+    not given stays. Without options, show them.
+    """
+    cost = None if cost_per_day is None else Decimal(str(cost_per_day))
+    given = OwnLimits(requests_per_minute, turns_per_minute, concurrent_turns, tokens_per_day, cost)
+    async with stores.database.transaction() as connection:
+        before = NO_OWN if clear else (await load_limits(connection, [user])).get(user, NO_OWN)
+        own = replace(before, **{name: value for name, value in asdict(given).items() if value is not None})
+        if clear or given != NO_OWN:
+            await set_limits(connection, user, own)
+            shown = {name: value if value is None else float(value) for name, value in asdict(own).items()}
+            await record_act(connection, CLI, "set_user_limits", details={"user": user, **shown})
+    for name, value in asdict(own).items():
+        typer.echo(f"{name}  {f'as LIMIT_{name.upper()}' if value is None else value}")
+
+
+@with_stores
+async def export(
+    stores: OpenStores,
+    user: UserOption,
+    output: Annotated[Path | None, typer.Option(help="A new file, for this account only; without it stdout.")] = None,
+) -> None:
+    """Writes all rows of a user: `{"table": …, "row": …}` a line, and how many of each on stderr."""
+    rows = Counter[str]()
+    await note(stores, "export_user", user=user)
+    with nullcontext(sys.stdout.buffer) if output is None else new_file(output) as file:
+        async for table, row in rows_of_user(stores.database, user):
+            file.write(line_of(table, row).encode())
+            rows[table] += 1
+    if not rows:
+        typer.echo(f"There is nothing of {user}.", err=True)
+    _print_counts(rows, err=True)
+
+
+def erase(
+    user: UserOption,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to remove.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove all that a user has, for good, and say how many rows of each table and keys of Redis that was. Asks first.
+    Exits with 1 if there is no such user, and with 2 if there is no terminal to ask on: give --yes then.
+    """
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise refusal(f"Nothing was removed. Look with --dry-run what {user} has, and remove it with --yes.")
+
+    @with_stores
+    async def count(stores: OpenStores) -> dict[str, int]:
+        if await has_rows(stores.database, user):
+            return {} if yes and not dry_run else await count_user(stores.database, user)
+        raise refusal(f"There is no user {user}: no row is theirs.", code=1)
+
+    @with_stores
+    async def remove(stores: OpenStores) -> ErasedRows:
+        await note(stores, "erase_user", user=user)
+        return await erase_user(stores.database, stores.cache, user)
+
+    _print_counts(count())
+    if dry_run or not (yes or typer.confirm(f"Remove all of this of {user}, for good?")):
+        typer.echo("Nothing was removed.", err=True)
+        raise typer.Exit(code=0 if dry_run else 1)
+    erased = remove()
+    _print_counts(erased.rows)
+    if erased.redis_keys is None:
+        raise refusal("Redis could not be asked. What it holds of this user expires by itself, all of it within a day.")
+    typer.echo(f"redis keys  {erased.redis_keys}")
+
+
+def _print_counts(rows: Mapping[str, int], *, err: bool = False) -> None:
+    for table, count in rows.items():
+        typer.echo(f"{table}  {count}", err=err)
+
+
+keys = typer.Typer(no_args_is_help=True)
+
+KeyArgument = Annotated[str, typer.Argument(help="The id that `segue keys list` shows.")]
+ValidDays = Annotated[
+    int | None, typer.Option(min=1, max=36_500, help="How long it works; without this it does not end.")
+]
+Hours = Annotated[int, typer.Option(min=0, max=8784, help="How long the old one still works.")]
+
+
+def _known_scopes(given: list[str] | None) -> list[str] | None:
+    if unknown := set(given or ()).difference(SCOPES):
+        raise refusal(f"There is no scope {', '.join(sorted(unknown))}; there is: {', '.join(SCOPES)}.")
+    return given
+
+
+@keys.command("create")
+@with_stores
+async def create(
+    stores: OpenStores,
+    user: KeyUser,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.", callback=_known_scopes),
+    ] = None,
+    group: Annotated[list[str] | None, typer.Option(help="A group that its user is in. Repeatable.")] = None,
+    name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
+    days: ValidDays = None,
+) -> None:
+    """Make a key. It is shown once, as the last word."""
+    now = utc_now()
+    expires_at = None if days is None else now + timedelta(days=days)
+    scopes: list[Scope] = [known for known in SCOPES if known in (scope or ())]
+    async with stores.database.transaction() as connection:
+        made = await create_key(
+            connection, user, scopes=scopes, groups=group or (), name=name, now=now, expires_at=expires_at
+        )
+        details = {"key_id": made.key.id, "user": user, "scopes": made.key.scopes}
+        await record_act(connection, CLI, "create_key", details=details)
+    _print_key(made)
+
+
+@keys.command("list")
+@with_stores
+async def show(stores: OpenStores, user: Annotated[str | None, typer.Option(help="Only this user's.")] = None) -> None:
+    """List keys, revoked ones too."""
+    async with stores.database.read_only() as connection:
+        found = await list_keys(connection, user)
+    if not found:
+        typer.echo("There are no keys." if user is None else f"{user} has no keys.", err=True)
+    for key in found:
+        typer.echo("  ".join(_columns(key, utc_now())))
+
+
+@keys.command("rotate")
+@with_stores
+async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> None:
+    """Make a key of the same user, scopes, groups and term, and end the old one later."""
+    async with stores.database.transaction() as connection:
+        old = await lock_key(connection, key_id)
+        made = await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
+        details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
+        await record_act(connection, CLI, "rotate_key", details=details)
+    typer.echo(f"{key_id} works for {hours} hours more.")
+    _print_key(made)
+
+
+@keys.command("revoke")
+@with_stores
+async def revoke(stores: OpenStores, key_id: KeyArgument) -> None:
+    """Revoke a key, for every process within a few seconds."""
+    async with stores.database.transaction() as connection:
+        revoked = await revoke_key(connection, key_id)
+        await record_act(connection, CLI, "revoke_key", details={"key_id": key_id, "user": revoked.owner})
+    typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")
+
+
+def _print_key(made: NewKey) -> None:
+    key = made.key
+    until = f", until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at else ""
+    how = "shown this once. Send it as `Authorization: Bearer …` or `X-API-Key: …`."
+    typer.echo(f"A key for {key.owner}{until}, {how}\n{made.secret}")
+
+
+def _columns(key: ApiKey, now: datetime) -> tuple[str, ...]:
+    used = f"used {key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never used"
+    state = f"revoked {key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else used
+    ends = key.expires_at and f"{'ended' if key.expires_at <= now else 'ends'} {key.expires_at:%Y-%m-%d %H:%M}"
+    return (
+        key.id,
+        key.owner,
+        "unreadable" if key.is_unreadable else ",".join(key.scopes) or "-",
+        key.name or "-",
+        f"made {key.created_at:%Y-%m-%d}",
+        state,
+        *([ends] if ends else []),
+        *([f"in {','.join(key.groups)}"] if key.groups else []),
+    )
