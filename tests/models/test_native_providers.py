@@ -283,3 +283,32 @@ async def test_what_is_set_goes_under_the_providers_own_names(
             found = found[name]
         assert (found.lower() if isinstance(found, str) else found) == value, path
     assert headers["x-title"] == "Segue"
+
+
+DEAD = {
+    messages_api: messages_api.fails(
+        400, "invalid_request_error", "messages.1.content.0: Invalid `signature` in `thinking` block"
+    ),
+    gemini_api: gemini_api.fails(400, "INVALID_ARGUMENT", "Corrupted thought signature."),
+    responses_api: responses_api.fails(
+        400, "invalid_encrypted_content", "The encrypted content gAAA could not be verified. Reason: it was not ours."
+    ),
+}
+
+
+@WAYS
+async def test_what_can_no_longer_be_verified_is_sent_no_more_also_by_another_instance(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    """As after a change of the key or the region: every later message of the session was a 502."""
+    played = native.protocol
+    api.will(played.calls(NOON, before=played.THOUGHTS), played.says("Noon."), DEAD[played], played.says("Two."))
+    async with running(settings_of) as client:
+        session = await client.new_session()
+        assert await answered(client, session, "What time is it?", as_stream=as_stream) == "Noon."
+        assert await answered(client, session, "And then?", as_stream=as_stream) == "Two."
+    api.will(played.says("Three."))
+    async with running(settings_of) as client:
+        assert await answered(client, session, "And now?", as_stream=as_stream) == "Three."
+    signed = [b"ignature" in body or b'encrypted_content":' in body for body in map(orjson.dumps, api.requests)]
+    assert signed == [False, True, True, False, False]

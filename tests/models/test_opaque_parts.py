@@ -115,6 +115,31 @@ async def test_an_endpoint_that_refuses_what_it_gave_does_not_get_it_again(clien
     assert sent["tool_calls"][0].keys() == {"id", "type", "function"}
 
 
+@pytest.mark.parametrize(
+    "said", ["Corrupted thought signature.", "messages[2].reasoning_details: the signature could not be verified"]
+)
+async def test_what_an_endpoint_can_no_longer_verify_of_a_conversation_still_goes_back_in_others(
+    client: Client, provider: Provider, said: str
+) -> None:
+    details = [{"type": "reasoning.text", "index": 0, "text": "Hm.", "signature": "xyz"}]
+    signed = {"role": "assistant", "content": "", "reasoning_details": details}
+    message = {**signed, "tool_calls": [call(extra_content=SIGNED)]}
+    refused = fails(400, body=orjson.dumps({"error": {"message": said}}).decode())
+    provider.will(completion(message, "tool_calls"), says("Noon."), refused, says("Good."), says("Bye."))
+    session = await client.new_session()
+    for asked in ("What time is it?", "Thanks", "Bye"):
+        await client.chat(session, asked)
+    for request in (-2, -1):
+        [made, *_] = provider.messages(request, role="assistant")
+        assert made.keys() == {"role", "content", "tool_calls"}
+        assert made["tool_calls"][0].keys() == {"id", "type", "function"}
+    provider.will(completion(message, "tool_calls"), says("Noon."))
+    await client.chat(await client.new_session(), "What time is it?")
+    [sent] = provider.messages(role="assistant")
+    assert sent["reasoning_details"] == details
+    assert sent["tool_calls"][0]["extra_content"] == SIGNED
+
+
 def sent_back(opaque: Opaque, *, to: str) -> dict[str, Any]:
     reply = Reply("", (ModelCall("search", {}, SIGNED), ModelCall("find", {})), 1, 1, opaque=opaque)
     calls = [RequestedCall(f"call_{number}", "search", {}) for number in range(2)]

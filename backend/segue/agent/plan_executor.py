@@ -378,7 +378,7 @@ async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]
     reply = await run.context.model.reply(
         prompts.with_instruction(run.conversation, note), [tool.spec], tool_choice="required"
     )
-    await mark_refused(run.turn, reply.left_out)
+    await mark_refused(run.turn, reply, run.conversation)
     filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
     merged = {**filled, **args}
     complete: dict[str, Any] = clean(merged if accepts(tool, merged) else filled)

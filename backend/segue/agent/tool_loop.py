@@ -204,7 +204,7 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
             break
         # Made anew each round: a call may have unlocked one tool and broken another.
         reply, started = await stream_reply(context, *plain_request(context.guard, turn.tools, conversation))
-        await mark_refused(turn, reply.left_out)
+        await mark_refused(turn, reply, conversation)
         if not reply.calls:
             return {"answer": reply.text, "started": started}
         has_called = True

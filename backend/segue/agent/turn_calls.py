@@ -12,6 +12,7 @@ It is no yes to anything: what was approved and has not run yet is asked about a
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import structlog
 from langchain_core.messages import BaseMessage, HumanMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +21,9 @@ from segue.agent.render_messages import image_message
 from segue.domain.events import ToolStateChanged
 from segue.domain.session import Memory, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec, canonical_args
+from segue.memory.history import forget_opaque
+from segue.models.normal_form import without_opaque
+from segue.models.reply import Reply
 from segue.models.untrusted import without_notes
 from segue.plans.policy import Ruling, needs_confirmation, rule
 from segue.plans.store import StoredPlan
@@ -28,6 +32,8 @@ from segue.tools.normalize import IMAGES, BinaryPart
 from segue.tools.run import CallOutcome
 
 MAX_IMAGES_BYTES = 6_000_000  # of a turn: every later request of it repeats them
+
+log = structlog.get_logger()
 
 
 def call_key(request: RequestedCall) -> tuple[str, str]:
@@ -126,16 +132,23 @@ class TurnCalls:
         return [image_message(images)] if images else []
 
 
-async def mark_refused(turn: TurnCalls, left_out: Mapping[str, str]) -> None:
-    """Stores a refusal as the tool's state, with the provider's words by the tool's name."""
+async def mark_refused(turn: TurnCalls, reply: Reply, conversation: list[BaseMessage]) -> None:
+    """Stores which tools the endpoint refused, as their states, with its words. What it had given and could not verify
+    goes back neither in this conversation nor in a later turn's.
+    """
     context = turn.context
-    for name, said in left_out.items():
+    for name, said in reply.left_out.items():
         spec = turn.tools[name].spec
         async with context.transaction() as connection:
             changed = await context.guard.mark_refused(connection, spec, said)
         context.guard.marked_refused(spec, changed)
         if changed.moved:
             context.emit(ToolStateChanged(name, context.guard.state(spec)))
+    if reply.opaque_is_dead:
+        conversation[:] = without_opaque(conversation) or conversation
+        async with context.transaction() as connection:
+            await forget_opaque(connection, context.turn.session_id)
+        log.warning("opaque_parts_dropped")
 
 
 WriteWithSteers = Callable[[AsyncConnection], Awaitable[None]]

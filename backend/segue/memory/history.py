@@ -25,6 +25,7 @@ from sqlalchemy import (
     cast,
     func,
     insert,
+    null,
     select,
     update,
 )
@@ -149,6 +150,12 @@ _WINDOW = (
     .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
     .limit(bindparam("at_most"))
 )
+
+
+async def forget_opaque(connection: AsyncConnection, session_id: str) -> None:
+    """Drops what providers want back with the messages of a session, since it cannot be verified any more."""
+    given = (messages.c.session_id == session_id, messages.c.opaque.is_not(None))
+    await connection.execute(update(messages).where(*given).values(opaque=null()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from segue.domain.tool import ToolSpec
 from segue.memory.history_window import estimate
 from segue.models.answer_schemas import AnswerSchema
-from segue.models.normal_form import WireForm, refused_form
+from segue.models.normal_form import WireForm, refused_form, without_opaque
 from segue.models.providers.completion_reader import CALL_FIELDS, MESSAGE_FIELDS
-from segue.models.refusals import BAD_REQUEST, ProviderRefusal, is_missed, parameter_named
+from segue.models.refusals import BAD_REQUEST, ProviderRefusal, is_missed, is_unverifiable, parameter_named
 from segue.models.reply import ToolChoiceMode
 from segue.models.untrusted import fenced, unfenced, without_references
 
@@ -52,6 +52,7 @@ class Asked:
     """What a call of the model is made of.
 
     `left_out` are tools that the endpoint refused, each with its words, and `refused_sources` where they come from.
+    `without_opaque` says that the endpoint could not verify what it had given.
     """
 
     messages: Sequence[BaseMessage]
@@ -62,11 +63,14 @@ class Asked:
     left_out: Mapping[str, str] = field(default_factory=dict)
     refused_sources: tuple[str, ...] = ()
     without_images: bool = False
+    without_opaque: bool = False
     too_long: int | None = None  # the size that was refused
 
 
 def amended(asked: Asked, refusal: ProviderRefusal, offered: Sequence[str]) -> Asked | None:
     """Returns what to ask instead, None if nothing helps. `offered` are the names of the tools as they were sent."""
+    if is_unverifiable(refusal) and (plain := without_opaque(asked.messages)):
+        return replace(asked, messages=plain, without_opaque=True)
     if refusal.cause.name == "context_length":
         return _shorter(asked) if asked.too_long is None else None
     if refusal.cause.name != "refused" or refusal.status not in BAD_REQUEST:
@@ -200,6 +204,8 @@ class Learned:
 
     def after(self, refusal: ProviderRefusal, sent: RequestBody) -> tuple["Learned", str] | None:
         """Returns what is known after a refusal of this body, and the name it is about; None if it names nothing."""
+        if is_unverifiable(refusal):  # of this conversation; what another gave is still welcome
+            return None
         for name in (*_OF_MESSAGES, *_OF_CALLS):
             if name not in self.missed and is_missed(refusal, name):
                 return replace(self, missed=self.missed | {name}), name

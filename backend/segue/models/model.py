@@ -82,7 +82,7 @@ class ModelRequest:
             replace(call, name=self.names.get(call.name, call.name), args=own_ids(call.args, self.asked.messages))
             for call in reply.calls
         )
-        return replace(reply, calls=tuple(own), left_out=self.asked.left_out)
+        return replace(reply, calls=tuple(own), left_out=self.asked.left_out, opaque_is_dead=self.asked.without_opaque)
 
 
 PROBE_TOOL = ToolSpec(

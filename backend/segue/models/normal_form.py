@@ -275,6 +275,15 @@ def fitting_ids(short: Digest = short_id) -> Digest:
     return fitting_id
 
 
+def without_opaque(messages: Sequence[BaseMessage]) -> list[BaseMessage] | None:
+    """Returns the messages as they would be without opaque parts, None if there are none."""
+    if not any(map(_is_opaque, messages)):
+        return None
+    return [
+        message.model_copy(update={"additional_kwargs": {}}) if _is_opaque(message) else message for message in messages
+    ]
+
+
 def _is_opaque(message: BaseMessage) -> bool:
     """Whether a provider wants the message back as it gave it: signatures, reasoning, or content in parts."""
     return bool(message.additional_kwargs) or not isinstance(message.content, str)

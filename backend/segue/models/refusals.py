@@ -339,6 +339,15 @@ _SERVERS_FAULT = 500
 _PARAMETER = re.compile(r"[a-zA-Z_]\w*")
 _MESSAGES = frozenset({"message", "detail"})
 _MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
+# What was signed or sealed for this provider, and can be verified no more: the words of OpenAI, Anthropic, Google and
+# routers. A part that is missing is another trouble.
+_UNVERIFIABLE = re.compile(
+    r"invalid_encrypted_content|encrypted[_ ]content.{0,80}(?:not be|n't be|invalid)"
+    r"|(?:invalid|corrupt\w*|bad|expired|unknown).{0,12}(?:thought[_ ])?signature"
+    r"|signature.{0,40}(?:invalid|not valid|corrupt|n't be verified|not be verified|verification failed|does not match)"
+    r"|reasoning_details.{0,80}(?:invalid|not be verified|n't be verified|signature)",
+    re.IGNORECASE | re.DOTALL,
+)
 _NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
 
 
@@ -429,6 +438,11 @@ def is_missed(refusal: ProviderRefusal, name: str) -> bool:
     """Whether a request is refused because something of this name is not in it."""
     said = refusal.message.lower()
     return refusal.status in BAD_REQUEST and name in said and any(word in said for word in _MISSED)
+
+
+def is_unverifiable(refusal: ProviderRefusal) -> bool:
+    """Whether a request is refused for what went back as it came: signed for another key, region or upstream."""
+    return refusal.status in BAD_REQUEST and bool(_UNVERIFIABLE.search(f"{refusal.code} {refusal.message}"))
 
 
 def parameter_named(refusal: ProviderRefusal, sent: Iterable[str]) -> str | None:

@@ -71,6 +71,7 @@ class Reply:
 
     `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
     `reasoning_tokens` of the output. `left_out` are the tools that the endpoint refused, each with its words.
+    `opaque_is_dead` says that it could not verify what it had given with earlier answers.
     """
 
     text: str
@@ -87,6 +88,7 @@ class Reply:
     response_id: str = ""
     finish_reason: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    opaque_is_dead: bool = False
 
     @property
     def is_empty(self) -> bool:
