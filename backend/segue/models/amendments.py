@@ -1,8 +1,7 @@
 """What is changed in a request that an endpoint has refused, so that it can be asked once more. Pure.
 
-Parameters are left out by `providers/`; this changes what the request is made of: messages, tools, and their form.
-
-What an endpoint of chat completions refuses of requests, or misses in them, and requests changed by that. Pure.
+`Asked` is what a request is made of: messages, tools and their form. `Learned` is what an endpoint of chat completions
+refuses of the parameters of a request, or misses in its messages.
 """
 
 import re
@@ -45,6 +44,20 @@ _OF_THESE_IMAGES: Final = re.compile(
     r"|process(?:ing)?[_ ](?:the[_ ])?image",
     re.IGNORECASE,
 )
+
+
+# What a request cannot do without.
+_ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
+# Under what other name a value goes if the first is refused.
+_RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
+# What stands for a part that an endpoint misses, by the name it misses it under: of messages and calls that another
+# model or the engine made, or whose own were dropped. The second is Google's own, for histories of other models.
+_OF_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {"reasoning_content": {"reasoning_content": " "}}
+_OF_CALLS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "thought_signature": {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
+}
+
+RequestBody = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +108,12 @@ def fitting(asked: Asked, too_long: int | None) -> Asked:
 
 def size_of(messages: Iterable[BaseMessage]) -> int:
     """Returns about how many tokens the messages take."""
-    return sum(map(estimate, map(_words, messages)))
+
+    def words(message: BaseMessage) -> str:
+        calls = message.tool_calls if isinstance(message, AIMessage) else ()
+        return f"{message.text}{''.join(str(call['args']) for call in calls)}{message.additional_kwargs or ''}"
+
+    return sum(map(estimate, map(words, messages)))
 
 
 def shortened(messages: Sequence[BaseMessage], most: int) -> list[BaseMessage]:
@@ -168,26 +186,6 @@ def _cut(result: ToolMessage, most: int) -> ToolMessage:
     return result if len(text) <= most else result.model_copy(update={"content": fenced(text[:most] + CUT)})
 
 
-def _words(message: BaseMessage) -> str:
-    calls = message.tool_calls if isinstance(message, AIMessage) else ()
-    extra = message.additional_kwargs or ""
-    return f"{message.text}{''.join(str(call['args']) for call in calls)}{extra}"
-
-
-RequestBody = Mapping[str, Any]
-
-# What a request cannot do without.
-_ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
-# Under what other name a value goes if the first is refused.
-_RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
-# What stands for a part that an endpoint misses, by the name it misses it under: of messages and calls that another
-# model or the engine made, or whose own were dropped. The second is Google's own, for histories of other models.
-_OF_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {"reasoning_content": {"reasoning_content": " "}}
-_OF_CALLS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "thought_signature": {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Learned:
     """`refused` are parameters with the refused value, None for any value; `missed` are names of stand-ins."""
@@ -206,7 +204,8 @@ class Learned:
         named = parameter_named(refusal, _optional_names(sent)) or _suspect(refusal, sent)
         if named is None:
             return None
-        return replace(self, refused=self.refused | {_refused_part(sent, named)}), named
+        value = sent.get(named)  # one of a few: another may be welcome
+        return replace(self, refused=self.refused | {(named, value if isinstance(value, str) else None)}), named
 
     def applied_to(self, body: RequestBody) -> RequestBody:
         sent = dict(body)
@@ -252,12 +251,6 @@ def _suspect(refusal: ProviderRefusal, body: RequestBody) -> str | None:
     """Returns what a refusal may be about that names nothing: few endpoints say that they take no schema of answers."""
     is_vague = refusal.status in BAD_REQUEST and refusal.cause.name == "refused"
     return "response_format" if is_vague and "response_format" in body else None
-
-
-def _refused_part(body: RequestBody, name: str) -> tuple[str, object]:
-    """Returns a parameter with its value, if that is one of a few: another may be welcome."""
-    value = body.get(name)
-    return name, value if isinstance(value, str) else None
 
 
 def _without_fields(message: Mapping[str, Any], unwanted: set[str]) -> dict[str, Any]:

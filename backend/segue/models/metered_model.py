@@ -1,8 +1,7 @@
 """The model as one turn uses it: all its calls share one account, and one budget of calls, tokens and retries.
 
-Which model is asked: the one for the answer or a small one for what is around it, and another while one is down.
-
-Knows no provider and no turn. A model that cannot answer is left alone for DOWN_S; then one call tries it again.
+`Models` are the one for the answer and a small one for what is around it; `ModelWithFallback` asks another while one is
+down: a model that cannot answer is left alone for DOWN_S, then one call tries it again. Knows no provider and no turn.
 """
 
 import asyncio
@@ -27,6 +26,8 @@ from segue.users.account import Account
 
 DOWN_S = 30.0
 MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better
+RESERVED_CALLS = 2
+RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 
 log = structlog.get_logger()
 
@@ -107,8 +108,8 @@ class _Heard:
 
     def __init__(self, listener: Listener | None) -> None:
         self.words = False
-        self._told = listener
         self.listener = listener and Listener(self._add, self._withdraw, listener.on_reasoning)
+        self._told = listener
 
     def _add(self, text: str) -> None:
         self.words = True
@@ -119,10 +120,6 @@ class _Heard:
         self.words = False
         if self._told is not None:
             self._told.on_withdrawn()
-
-
-RESERVED_CALLS = 2
-RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,15 @@
 """What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
 
-The causes are one table. Knows no provider's format: `providers/` turns what comes over the wire into these errors.
-
-Reads a provider's errors: HTTP statuses, and the error objects that come within an answer that claims to be one.
-
-Every text of the provider's is redacted and bounded here, before anything else sees it.
+The causes are one table. `RefusalReader` reads HTTP statuses, and the error objects that come within an answer; every
+text of the provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages.
 """
 
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httpx2
 
@@ -28,6 +25,33 @@ FIRST_DELAY_S: Final = 0.5
 _MODELS_OWN: Final = frozenset({"model_unavailable", "model_timeout"})
 BAD_REQUEST: Final = frozenset({400, 422})
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+MAX_MESSAGE_CHARS: Final = 500
+_MAX_BODY_BYTES = 100_000
+_MAX_CODE_CHARS = 100
+_TOO_FAR_S = 10.0**9  # a wait that nothing waits for
+
+# The status that an error object within an answer would have had, by its code or type. Any other is the server's fault.
+_STATUS_OF: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "insufficient_balance": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "overloaded_error": 529,
+}
+_SERVERS_FAULT = 500
+_PARAMETER = re.compile(r"[a-zA-Z_]\w*")
+_MESSAGES = frozenset({"message", "detail"})
+_MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
+_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
 
 
 class ModelFailure(Exception):
@@ -62,33 +86,28 @@ class ProviderUnreachable(ModelFailure):
     """No connection, or it broke before an answer began."""
 
 
+@dataclass(eq=False)
 class StreamIdle(ModelFailure):
     """The provider began an answer and fell silent for `seconds`."""
 
-    setting: Final = "LLM_IDLE_TIMEOUT_S"
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"silent for {seconds:g} s")
-        self.seconds = seconds
+    seconds: float
+    setting: ClassVar = "LLM_IDLE_TIMEOUT_S"
 
 
+@dataclass(eq=False)
 class NothingCame(TimeoutError):
     """Not even a sign of life came within `seconds`."""
 
-    setting: Final = "LLM_FIRST_TOKEN_TIMEOUT_S"
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"nothing within {seconds:g} s")
-        self.seconds = seconds
+    seconds: float
+    setting: ClassVar = "LLM_FIRST_TOKEN_TIMEOUT_S"
 
 
+@dataclass(eq=False)
 class NotAnAnswer(ModelFailure):
     """Something came that must not be taken for the model's answer. `again` says whether asking once more may help."""
 
-    def __init__(self, detail: str, *, again: bool = True) -> None:
-        super().__init__(detail)
-        self.detail = detail
-        self.again = again
+    detail: str
+    again: bool = field(default=True, kw_only=True)
 
 
 def too_long(max_answer_bytes: int) -> NotAnAnswer:
@@ -305,41 +324,11 @@ def _advice(refusal: ProviderRefusal, setting: str) -> str:
 
 
 def _refusal(refusal: ProviderRefusal, setting: str) -> AppError:
-    cause = refusal.cause
-    told = [f"The model provider answered HTTP {refusal.status}."]
-    told.append("" if cause.retryable else _advice(refusal, setting))  # else a user waits, and operators see the log
-    told.append(f"It said: {refusal.message}" if refusal.message else "")
-    detail = " ".join(part for part in told if part)
-    return unavailable(detail, retryable=cause.retryable, provider_code=refusal.code)
-
-
-MAX_MESSAGE_CHARS: Final = 500
-_MAX_BODY_BYTES = 100_000
-_MAX_CODE_CHARS = 100
-_TOO_FAR_S = 10.0**9  # a wait that nothing waits for
-
-# The status that an error object within an answer would have had, by its code or type. Any other is the server's fault.
-_STATUS_OF: Final[Mapping[str, int]] = {
-    "invalid_request_error": 400,
-    "context_length_exceeded": 400,
-    "content_filter": 400,
-    "authentication_error": 401,
-    "invalid_api_key": 401,
-    "insufficient_balance": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "model_not_found": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "insufficient_quota": 429,
-    "overloaded_error": 529,
-}
-_SERVERS_FAULT = 500
-_PARAMETER = re.compile(r"[a-zA-Z_]\w*")
-_MESSAGES = frozenset({"message", "detail"})
-_MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
-_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
+    retryable = refusal.cause.retryable
+    advice = "" if retryable else _advice(refusal, setting)  # a user who can only wait gets none: it is in the log
+    said = f"It said: {refusal.message}" if refusal.message else ""
+    detail = " ".join(filter(None, (f"The model provider answered HTTP {refusal.status}.", advice, said)))
+    return unavailable(detail, retryable=retryable, provider_code=refusal.code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,7 @@
 """Puts an answer together, whole or from its chunks: words are passed on as they come, calls are read when complete.
 
-The words that are passed on and the text that is kept are the same. Knows nothing of turns, events and providers.
-
-Tells a model's thinking from its answer where both come as one text: `<think>…</think>`, however it is cut.
-
-Knows nothing of messages and providers.
+A model's thinking is told from its answer where both come as one text: `<think>…</think>`, however it is cut. The words
+that are passed on and the text that is kept are the same. Knows nothing of turns, events and providers.
 """
 
 import asyncio
@@ -53,6 +50,17 @@ _ANY_TAG: Final = re.compile("|".join(re.escape(tag) for pair in TAGS for tag in
 _STARTS: Final = frozenset(tag[:length] for pair in TAGS for tag in pair for length in range(1, len(tag)))
 _LONGEST: Final = max(map(len, _STARTS))
 
+# Why a provider stopped, if it is a reason not to take what came for an answer: what people are told, and whether to
+# ask the same again.
+_NOT_ENDED: Final = {
+    "error": ("The model provider broke the answer off with an error.", True),
+    "content_filter": ("The model provider's content filter stopped the answer.", False),
+}
+_CUT_OFF: Final = "length"
+_NAME_CHARS: Final = 100
+
+OnText = Callable[[str], None]
+
 
 def begins_inside(model: str) -> bool:
     """Returns whether a model of this name is known to begin its answers inside its thinking."""
@@ -100,18 +108,15 @@ class Thinking:
         told = Told()
         self._tell(told, self._pending)
         self._pending = ""
-        if self._held:
-            self._held = False
-            told.text = "".join(self._outside)
+        self._let_go(told)
         return told
 
     def _meet(self, told: Told, tag: str) -> None:
         is_quoted = not self._held and (self._in_fence or self._last == "`")
-        if self._end is not None:
-            if tag == self._end:
-                self._end = None
-            else:
-                self._tell(told, tag)
+        if self._end == tag:
+            self._end = None
+        elif self._end is not None:
+            self._tell(told, tag)
         elif tag == "```":
             self._tell(told, tag)
             self._in_fence = not self._in_fence
@@ -125,7 +130,7 @@ class Thinking:
 
     def _withdraw(self, told: Told) -> None:
         """All the text so far was thinking: its first tag was in the prompt."""
-        told.thinking = told.thinking + "".join(self._outside)
+        told.thinking += "".join(self._outside)
         told.text, told.withdrawn = "", True
         self._outside.clear()
         self._had_tag = self.began_inside = True
@@ -156,29 +161,13 @@ def _start_of_a_tag(text: str) -> int:
     return next((n for n in range(min(_LONGEST, len(text)), 0, -1) if text[-n:] in _STARTS or text[-n:] == "`"), 0)
 
 
-OnText = Callable[[str], None]
-
-# Why a provider stopped, if it is a reason not to take what came for an answer: what people are told, and whether to
-# ask the same again.
-_NOT_ENDED: Final = {
-    "error": ("The model provider broke the answer off with an error.", True),
-    "content_filter": ("The model provider's content filter stopped the answer.", False),
-}
-_CUT_OFF: Final = "length"
-_NAME_CHARS: Final = 100
-
-
-def _unheard(_: str) -> None:
-    """What a listener does with thinking that it has no use for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Follows an answer word by word. `on_withdrawn` is told that all the words so far were the model's thinking."""
 
     on_text: OnText
     on_withdrawn: Callable[[], None]
-    on_reasoning: OnText = _unheard
+    on_reasoning: OnText = lambda _: None
 
 
 async def within_pauses(
@@ -205,15 +194,9 @@ async def within_pauses(
             await asyncio.sleep(0)  # one read can hold hundreds of chunks, which would keep everything else waiting
 
 
-@dataclass(slots=True)
-class _PiecedCall:
-    id: str | None
-    name: str
-    args: str
-
-
 class StreamedAnswer:
-    """The listener is given the words: clean, without blank ends, and never half a character.
+    """The listener is given the words: clean, without blank ends, and never half a character. `has_begun` says that it
+    has heard some, which cannot be taken back.
 
     `begins_inside` says that the model is known to begin inside its thinking; afterwards, whether it has done so.
     """
@@ -225,19 +208,14 @@ class StreamedAnswer:
         self._reasoning: list[str] = []
         self._half = ""
         self._blank = ""
-        self._heard = False
-        self._pieces: dict[int | None, list[_PiecedCall]] = {}
+        self.has_begun = False
+        self._pieces: dict[int | None, list[RawCall]] = {}
         self._calls: list[ModelCall] = []
         self._opaque: Opaque | None = None
         self._finish_reason: str | None = None
         self._usage: UsageMetadata | None = None
         self._answered_by = ""
         self._response_id = ""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a listener has heard words: they cannot be taken back."""
-        return self._heard
 
     @property
     def has_come(self) -> bool:
@@ -283,7 +261,7 @@ class StreamedAnswer:
         pieces = [call for calls in self._pieces.values() for call in calls]
         reply = Reply(
             text="".join(self._texts),
-            calls=(*self._calls, *(_as_asked(RawCall(call.id, call.name, call.args)) for call in pieces)),
+            calls=(*self._calls, *map(_as_asked, pieces)),
             input_tokens=0,
             output_tokens=0,
             reasoning=clean_text("".join(self._reasoning)).strip(),
@@ -303,9 +281,9 @@ class StreamedAnswer:
         if told.withdrawn:
             self._texts.clear()
             self._blank = ""
-            if self._heard and self._listener is not None:
+            if self.has_begun and self._listener is not None:
                 self._listener.on_withdrawn()
-            self._heard = False
+            self.has_begun = False
         if told.thinking:
             self._add_reasoning(told.thinking)
         joined = self._blank + told.text
@@ -316,7 +294,7 @@ class StreamedAnswer:
         if text:
             self._texts.append(text)
             if self._listener is not None:
-                self._heard = True
+                self.has_begun = True
                 self._listener.on_text(text)
 
     def _add_reasoning(self, text: str) -> None:
@@ -328,11 +306,11 @@ class StreamedAnswer:
         # Pieces of a call share an index. Another id under it is another call; without an index each name begins one.
         calls = self._pieces.setdefault(piece["index"], [])
         is_another = piece["name"] if piece["index"] is None else piece["id"] and calls and calls[-1].id != piece["id"]
+        name, args = piece["name"] or "", piece["args"] or ""
         if not calls or is_another:
-            calls.append(_PiecedCall(piece["id"], piece["name"] or "", piece["args"] or ""))
-            return
-        calls[-1].name += piece["name"] or ""
-        calls[-1].args += piece["args"] or ""
+            calls.append(RawCall(piece["id"], name, args))
+        else:
+            calls[-1] = RawCall(calls[-1].id, calls[-1].name + name, calls[-1].args + args)
 
 
 def _name(told: object) -> str:

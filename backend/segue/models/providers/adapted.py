@@ -1,12 +1,8 @@
-"""One of LangChain's own chat models as the service takes it: our keys on its messages, our errors, bounded.
+"""The models of providers as the service takes them: asked asynchronously, for a whole answer or for its chunks.
 
-What differs between the packages is a Dialect. Knows nothing of deadlines and retries: those are `model.py`'s.
-
-What all models of the service share: each is asked asynchronously, for a whole answer or for its chunks.
-
-Holds LangChain's signatures, so that a model is its two methods `whole` and `chunks`.
-
-The options that the model of every provider is made from.
+`AsyncChatModel` holds LangChain's signatures. `AdaptedModel` is one of LangChain's own models with our keys on its
+messages and our errors, bounded; what differs between the packages is a Dialect. `ProviderOptions` is what each is made
+from. Knows nothing of deadlines and retries: those are `model.py`'s.
 """
 
 from abc import abstractmethod
@@ -41,6 +37,8 @@ from segue.models.refusals import (
 )
 from segue.models.reply import REASONING, SCHEMA
 from segue.secret_files import LiveKey
+
+log = structlog.get_logger()
 
 
 class AsyncChatModel(BaseChatModel):
@@ -96,9 +94,6 @@ class AsyncChatModel(BaseChatModel):
 
 def _messages(given: LanguageModelInput) -> list[BaseMessage]:
     return [HumanMessage(given)] if isinstance(given, str) else convert_to_messages(given)
-
-
-log = structlog.get_logger()
 
 
 class AdaptedModel(AsyncChatModel):
@@ -166,7 +161,9 @@ class AdaptedModel(AsyncChatModel):
         self, messages: list[BaseMessage], reader: AnswerReader, *, is_streamed: bool
     ) -> AsyncGenerator[AIMessage]:
         """Yields the answer, whole or in chunks, asked for again without what is refused of the parameters."""
-        given = self.dialect.with_cache_marks([self._given_back(message) for message in messages])
+        given = self.dialect.with_cache_marks(
+            [given_back(each, self.dialect, self.made_by) if isinstance(each, AIMessage) else each for each in messages]
+        )
         refused = frozenset(self.refused)
         while True:
             sent = {name: value for name, value in self.parameters.items() if name not in refused}
@@ -205,9 +202,6 @@ class AdaptedModel(AsyncChatModel):
             raise self.read_error(error) or error from error
         if reader.finish_reason is None:
             raise NotAnAnswer(BROKE_OFF)
-
-    def _given_back(self, message: BaseMessage) -> BaseMessage:
-        return given_back(message, self.dialect, self.made_by) if isinstance(message, AIMessage) else message
 
 
 @dataclass(frozen=True, slots=True)
