@@ -1,11 +1,8 @@
 """How a call is shown to the person who approves it: to the letter, or with its length and hash if it is too long.
 
 A value's lines stand behind `│`, its continuations behind `┆`, and what is not of the call stands between `‹` and `›`,
-which no value can write. So two calls are never shown alike, and no value looks like another argument. Pure.
-
-The sentences that the engine itself writes to a user, in the user's language. They are `translations.toml`.
-
-Pure; knows nothing of plans and of who calls it.
+which no value can write. So two calls are never shown alike, and no value looks like another argument. The sentences
+around are `translations.toml`. Pure; knows nothing of plans.
 """
 
 import hashlib
@@ -23,6 +20,18 @@ from segue.domain.visible import visible, whole_before
 from segue.language.lexicon import WordList
 
 ENGLISH: Final = "en"
+
+LONGEST_VALUE: Final = 4000  # characters; the values of a call share LONGEST_CALL
+LONGEST_CALL: Final = 12_000
+SHORTEST_CUT: Final = 300
+LONGEST_IN_LINE: Final = 80
+WIDTH: Final = 80
+FIRST_LINES, LAST_LINES = 40, 20
+FIRST_ARGUMENTS, LAST_ARGUMENTS = 30, 10
+
+_PLAIN_NAME: Final = re.compile(r"[^\W\d][\w.-]{0,59}")
+# What a Markdown renderer would hide or turn into something else.
+_MARKUP: Final = re.compile(r"[\\`*_~<>\[\]&|$]|://|\bwww\.")
 
 Sentences = Mapping[str, str]
 
@@ -56,19 +65,6 @@ def _fields(sentence: str) -> frozenset[str]:
 
 
 TRANSLATIONS: Final = WordList("translations.toml", check_translations, sentences=True)
-
-
-LONGEST_VALUE: Final = 4000  # characters; the values of a call share LONGEST_CALL
-LONGEST_CALL: Final = 12_000
-SHORTEST_CUT: Final = 300
-LONGEST_IN_LINE: Final = 80
-WIDTH: Final = 80
-FIRST_LINES, LAST_LINES = 40, 20
-FIRST_ARGUMENTS, LAST_ARGUMENTS = 30, 10
-
-_PLAIN_NAME: Final = re.compile(r"[^\W\d][\w.-]{0,59}")
-# What a Markdown renderer would hide or turn into something else.
-_MARKUP: Final = re.compile(r"[\\`*_~<>\[\]&|$]|://|\bwww\.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,8 @@
-"""Resolves the references in the arguments of a step, just before it starts. It gets the earlier results.
+"""The arguments of a step or call: references in them are resolved, and each value is traced to the text it came from.
 
-`{"$from": 1, "path": "emails[0].id"}` is the result of step 1 at that JMESPath, without a path the whole result. What a
-result is, only `at_path` knows.
-
-Where each value in the arguments of a call came from, found in the texts that it may have come from. Pure.
-
-Nothing here is claimed by a model: what a tool said may have told the model what to claim. A text has a value only to
-the letter, and a number by its value. A key that the tool's schema does not name is a value too.
+`{"$from": 1, "path": "emails[0].id"}` is the result of step 1 at that JMESPath, without a path the whole result. Where
+a value came from is never claimed by a model: what a tool said may have told it what to claim. A text has a value only
+to the letter, and a number by its value. A key that the tool's schema does not name is a value too.
 """
 
 import json
@@ -19,8 +15,23 @@ from typing import Any, Final
 
 from segue.plans.plan_parser import REFERENCE
 
-MAX_BYTES = 1_000_000  # of the arguments of a step, about what a model can write itself
+MAX_BYTES: Final = 1_000_000  # of the arguments of a step, about what a model can write itself
+SHORTEST_TEXT: Final = 3  # characters; what is shorter stands in any text
+MAX_VALUES: Final = 100
+MAX_LEAVES: Final = 10_000
+REST: Final = "…"  # the path that stands for all values beyond these
+USER, MODEL = "user", "model"
 
+_FROM_USER: Final = (USER, "message:", "fact:")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DOT: Final = re.compile(r"\S*\w[.。]")  # the end of a sentence too, if nothing comes behind it
+# Of scripts that put spaces between words, a letter beside a value makes it a part of another word.
+_LETTER: Final = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]"
+_BEFORE: Final = rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])"
+_AFTER: Final = rf"(?!{_LETTER}|[@-]|[./\\]\w|[,'’]\d)"
+
+ScalarValue = str | int | float
+Sources = Sequence[tuple[str, str]]  # an origin and a text each
 AtPath = Callable[[Any, str], Awaitable[Any]]
 
 
@@ -80,41 +91,21 @@ def missing(args: Mapping[str, Any], schema: Mapping[str, Any], planned: Iterabl
 
 
 async def _resolved(value: Any, results: Mapping[int, Any], at_path: AtPath) -> Any:
-    if isinstance(value, dict) and REFERENCE in value:
-        return await _referred(value, results, at_path)
-    if isinstance(value, dict):
-        return {key: await _resolved(item, results, at_path) for key, item in value.items()}
-    if isinstance(value, list):
-        return [await _resolved(item, results, at_path) for item in value]
-    return value
-
-
-async def _referred(reference: Mapping[str, Any], results: Mapping[int, Any], at_path: AtPath) -> Any:
-    step, path = reference[REFERENCE], reference.get("path")
-    if not isinstance(step, int) or step not in results:
-        raise Unresolved(f"step {step} has no result to refer to")
-    found = await at_path(results[step], str(path or ""))
-    if found is None and path:
-        raise _NoValue
-    return found
-
-
-SHORTEST_TEXT: Final = 3  # characters; what is shorter stands in any text
-MAX_VALUES: Final = 100
-MAX_LEAVES: Final = 10_000
-REST: Final = "…"  # the path that stands for all values beyond these
-USER, MODEL = "user", "model"
-
-_FROM_USER: Final = (USER, "message:", "fact:")
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DOT: Final = re.compile(r"\S*\w[.。]")  # the end of a sentence too, if nothing comes behind it
-# Of scripts that put spaces between words, a letter beside a value makes it a part of another word.
-_LETTER: Final = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]"
-_BEFORE: Final = rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])"
-_AFTER: Final = rf"(?!{_LETTER}|[@-]|[./\\]\w|[,'’]\d)"
-
-ScalarValue = str | int | float
-Sources = Sequence[tuple[str, str]]  # an origin and a text each
+    match value:
+        case dict() if REFERENCE in value:
+            step, path = value[REFERENCE], value.get("path")
+            if not isinstance(step, int) or step not in results:
+                raise Unresolved(f"step {step} has no result to refer to")
+            found = await at_path(results[step], str(path or ""))
+            if found is None and path:
+                raise _NoValue
+            return found
+        case dict():
+            return {key: await _resolved(item, results, at_path) for key, item in value.items()}
+        case list():
+            return [await _resolved(item, results, at_path) for item in value]
+        case _:
+            return value
 
 
 def values_of(args: Mapping[str, Any]) -> dict[str, ScalarValue]:

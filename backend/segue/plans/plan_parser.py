@@ -68,11 +68,8 @@ def parse_plan(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Ste
 
     `done` steps come before these, which count on from there and may refer to them. At most MAX_STEPS in all are kept.
     """
-    draft = first_object(text, Draft)
-    return _usable_steps(draft.steps[: MAX_STEPS - done], tools, done) if draft else ()
-
-
-def _usable_steps(drafts: list[DraftStep], tools: Collection[str], done: int) -> tuple[Step, ...]:
+    found = first_object(text, Draft)
+    drafts = found.steps[: MAX_STEPS - done] if found else []
     numbers = _numbers(drafts, done)
     steps = []
     for index, draft in enumerate(drafts, start=done + 1):

@@ -44,8 +44,7 @@ class StoredPlan:
 
     - A yes is a grant: for the steps that waited, the last of which is `granted_step`, in the turn `granted_to`, until
       each has started. `granted_seq` is that turn's seq as it was read; it is not stored.
-    - `tool_hash`: of the tool definition that was shown with the first step that waits or is granted; another one asks
-      again.
+    - `tool_hash`: the digest of the tool that was shown with the first step that waits or is granted.
     - `asked_in`: the turn whose answer asked for a yes last. `blocked_tools`: what that answer said cannot run.
     - `reminded`: an answer about something else has mentioned the plan.
     - `made_with`: digests of the agent and, by name, of the tools of the open steps, as a yes was last asked for or the
