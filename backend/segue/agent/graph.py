@@ -59,9 +59,9 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         asked = prompts.with_instruction(state["conversation"], prompts.OUT_OF_ROUNDS)
         reply, started = await stream_reply(context, asked, tools, tool_choice="none")
         answer = reply.text or prompts.NO_ANSWER
-    postscript, beside = state.get("postscript"), state.get("beside")
-    if beside is not None and touched is not None and touched.plan.id != beside.plan.id:
-        postscript = plan_messages.superseded(beside.plan, language_of(state))
+    postscript, left_waiting = state.get("postscript"), state.get("left_waiting")
+    if left_waiting is not None and touched is not None and touched.plan.id != left_waiting.plan.id:
+        postscript = plan_messages.superseded(left_waiting.plan, language_of(state))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     return {"answer": answer, "answer_id": emit_message(context, answer, started)}
 

@@ -41,11 +41,11 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class KnownThing:
-    """What a tool's result says of the thing with an id: `said` is by the names of its fields."""
+    """What a tool's result says of the thing with an id: `fields` are by name."""
 
     tool: str
     thing: str
-    said: Mapping[str, str]
+    fields: Mapping[str, str]
 
 
 def ask(
@@ -55,7 +55,7 @@ def ask(
     changed: Mapping[str, Sequence[str]] | None = None,
     blocked: Mapping[str, str] = MappingProxyType({}),
     is_away: bool = False,
-    told: Mapping[int, KnownThing] = MappingProxyType({}),
+    known: Mapping[int, KnownThing] = MappingProxyType({}),
     results: Mapping[str, str] = MappingProxyType({}),
     unseen: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
@@ -63,7 +63,7 @@ def ask(
 
     `changed`, unless it is None, says that it differs from what was approved, and by tool what of its definition.
     `blocked` holds tools that cannot run now and the reasons; what was approved `is_away` if it waits for one of these.
-    `told` is by step what is known of the thing that its call names, `results` are the names of tools by the ids of
+    `known` is by step what is known of the thing that its call names, `results` are the names of tools by the ids of
     calls. `unseen` are the values that are new to a user who has agreed to the rest already.
     """
     plan, step = stored.plan, stored.plan.waiting_step
@@ -81,7 +81,7 @@ def ask(
         parts.append(translate("unseen", language, values=_view(stored, language).in_line(unseen)))
     for each in plan.waiting_steps:
         parts += [*([] if unseen else [_next_step(each, language)]), *_call_block(stored, each, language)]
-        parts += [_told_line(told[each.id], language)] if each.id in told else []
+        parts += [_known_line(known[each.id], language)] if each.id in known else []
         parts += _not_from_you(stored, each, language, results, shown_above=True)
     if len(plan.waiting_steps) > 1:
         parts.append(translate("ask_several", language, count=len(plan.waiting_steps)))
@@ -223,9 +223,9 @@ def _view(stored: StoredPlan, language: str) -> CallView:
     return CallView(language, f"GET /sessions/{stored.session_id}/plan")
 
 
-def _told_line(told: KnownThing, language: str) -> str:
-    said = "; ".join(f"{name}: {one_line(value, MAX_TOLD_CHARS)}" for name, value in told.said.items())
-    return translate("told", language, tool=told.tool, thing=code(visible(told.thing)), said=code(visible(said)))
+def _known_line(known: KnownThing, language: str) -> str:
+    said = "; ".join(f"{name}: {one_line(value, MAX_TOLD_CHARS)}" for name, value in known.fields.items())
+    return translate("told", language, tool=known.tool, thing=code(visible(known.thing)), said=code(visible(said)))
 
 
 def _failure_line(step: Step, language: str) -> str:
@@ -240,27 +240,29 @@ def _line(text: str, limit: int = MAX_LINE_CHARS) -> str:
     return plain(one_line(text, limit))
 
 
-async def told_about(turn: TurnCalls, steps: Sequence[Step], references: Sequence[Reference]) -> dict[int, KnownThing]:
+async def known_things(
+    turn: TurnCalls, steps: Sequence[Step], references: Sequence[Reference]
+) -> dict[int, KnownThing]:
     """Returns by step what a recent result says of the thing that it names, None of a step that changes nothing.
     `references` are to results, the newest first.
     """
-    found = {step.id: await _told_about(turn, step, references) for step in steps}
+    found = {step.id: await _known_thing(turn, step, references) for step in steps}
     return {number: known for number, known in found.items() if known is not None}
 
 
-async def _told_about(turn: TurnCalls, step: Step, references: Sequence[Reference]) -> KnownThing | None:
+async def _known_thing(turn: TurnCalls, step: Step, references: Sequence[Reference]) -> KnownThing | None:
     tool = turn.tools.get(step.tool or "")
     wanted = identifiers(step.args) if tool and tool.spec.effect != "read_only" else ()
     if not wanted or tool is None:
         return None
     sources = {name: each.spec.source for name, each in turn.tools.items()}
-    told_by = {
+    tools_by_call = {
         reference.tool_call_id: reference.tool_name
         for reference in references
         if reference.status == "succeeded" and 0 < reference.size_bytes <= MAX_RESULT_BYTES
         if sources.get(reference.tool_name) == tool.spec.source
     }
-    newest = dict(list(told_by.items())[:MAX_RESULTS])
+    newest = dict(list(tools_by_call.items())[:MAX_RESULTS])
     if not newest:
         return None
     context = turn.context
@@ -269,8 +271,10 @@ async def _told_about(turn: TurnCalls, step: Step, references: Sequence[Referenc
     return await to_thread.run_sync(_found, wanted, newest, kept)
 
 
-def _found(wanted: Sequence[str], told_by: Mapping[str, str], kept: Mapping[str, StoredResult]) -> KnownThing | None:
-    values = [(name, kept[call_id].value()) for call_id, name in told_by.items() if call_id in kept]
+def _found(
+    wanted: Sequence[str], tools_by_call: Mapping[str, str], kept: Mapping[str, StoredResult]
+) -> KnownThing | None:
+    values = [(name, kept[call_id].value()) for call_id, name in tools_by_call.items() if call_id in kept]
     for thing, (tool, value) in product(wanted, values):
         if (item := object_with(thing, value)) and (said := _telling(item)):
             return KnownThing(tool, thing, said)

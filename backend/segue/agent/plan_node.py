@@ -139,7 +139,7 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
         case "amend":
             return update | await _amend(context, state, stored, read, may_approve=may_approve)
         case "none":
-            return update | await _answer_beside(context, state, stored)
+            return update | await _answer_something_else(context, state, stored)
 
 
 async def _read_reply(
@@ -194,7 +194,7 @@ async def _answer_asking(
     answer = await read_answer(context, state, stored.plan, asks)
     asked_last = stored.asked_in == state["answered_turn_id"]
     if answer.reading == "other":
-        return await _answer_beside(context, state, stored)
+        return await _answer_something_else(context, state, stored)
     if answer.reading == "decline":
         return await _decide(context, state, stored, "reject")
     given, step = dict(answer.values), stored.plan.waiting_step
@@ -288,12 +288,12 @@ async def _leave_waiting(context: TurnContext, stored: StoredPlan, answer: str) 
     return _answered(stored, answer)
 
 
-async def _answer_beside(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+async def _answer_something_else(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """Answers a message about something else. The plan waits on, and one answer of these says so."""
-    update = await _make_or_skip(context, state) | {"beside": stored}
+    update = await _make_or_skip(context, state) | {"left_waiting": stored}
     if update["plan_runs"]:
         return update
-    update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None, "beside": stored}
+    update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None, "left_waiting": stored}
     if not stored.reminded:
         async with context.transaction() as connection:
             await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)

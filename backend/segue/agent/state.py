@@ -75,7 +75,7 @@ class TurnState(TurnInput, total=False):
 
     replied_to: the plan and version that the message answered.
     cautious: the user's yes was weak, so that what changes the world asks first.
-    beside: the plan that waits while the message is about something else.
+    left_waiting: the plan that waits while the message is about something else.
     touched_plan: the plan this turn made, advanced or ended; `plan_runs` says that its open steps are to run now.
     note: an instruction to the model for this turn only.
     conversation: what the model has been shown in this turn.
@@ -89,7 +89,7 @@ class TurnState(TurnInput, total=False):
     search: SearchDecision
     replied_to: tuple[str, int] | None
     cautious: bool
-    beside: StoredPlan | None
+    left_waiting: StoredPlan | None
     touched_plan: StoredPlan | None
     plan_runs: bool
     asked_again: str | None

@@ -38,7 +38,7 @@ async def stream_reply(
 
     Raises what `MeteredModel.reply` raises.
     """
-    if not await context.listened():  # a whole answer costs less
+    if not await context.has_listener():  # a whole answer costs less
         return await context.model.reply(messages, tools, tool_choice=tool_choice), None
     heard = _HeardMessage(context)
     try:

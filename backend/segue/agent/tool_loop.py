@@ -16,7 +16,7 @@ from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.agreed_calls import agreement_in
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import PlanRun, blocked_tools, execute_plan, hold_calls, offer_asking, offer_plan
-from segue.agent.plan_messages import told_about
+from segue.agent.plan_messages import known_things
 from segue.agent.state import EarlierAttempt, TurnState, Update, language_of, web_search_report
 from segue.agent.stream_reply import stream_reply
 from segue.agent.tool_executor import (
@@ -245,9 +245,9 @@ async def _ask_for_yes(
 async def _question(turn: TurnCalls, state: TurnState, stored: StoredPlan, **shown: Any) -> str:
     """Returns the question for a yes to the steps that wait, with what the session's results say of them."""
     references = (*turn.references, *state["earlier_results"])
-    told = await told_about(turn, stored.plan.waiting_steps, references)
+    known = await known_things(turn, stored.plan.waiting_steps, references)
     results = {each.tool_call_id: each.tool_name for each in references}
-    return plan_messages.ask(stored, language_of(state), told=told, results=results, **shown)
+    return plan_messages.ask(stored, language_of(state), known=known, results=results, **shown)
 
 
 def _offer(state: TurnState, conversation: Sequence[BaseMessage]) -> Offer:

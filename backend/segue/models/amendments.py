@@ -1,7 +1,7 @@
 """What is changed in a request that an endpoint has refused, so that it can be asked once more. Pure.
 
-`Asked` is what a request is made of: messages, tools and their form. `Learned` is what an endpoint of chat completions
-refuses of the parameters of a request, or misses in its messages.
+`RequestParts` are the messages and tools of a request, and their form. `Learned` is what an endpoint of chat
+completions refuses of the parameters of a request, or misses in its messages.
 """
 
 import re
@@ -61,7 +61,7 @@ RequestBody = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestParts:
     """What a call of the model is made of.
 
     `left_out` are tools that the endpoint refused, each with its words, and `refused_sources` where they come from.
@@ -78,17 +78,17 @@ class Asked:
     too_long: int | None = None  # the size that was refused
 
 
-def amended(asked: Asked, refusal: ProviderRefusal, offered: Sequence[str]) -> Asked | None:
+def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str]) -> RequestParts | None:
     """Returns what to ask instead, None if nothing helps. `offered` are the names of the tools as they were sent."""
     if refusal.cause.name == "context_length":
-        return _shorter(asked) if asked.too_long is None else None
+        return _shorter(parts) if parts.too_long is None else None
     if refusal.cause.name != "refused" or refusal.status not in BAD_REQUEST:
         return None
     tool = _tool_named(refusal, offered)
-    if tool is not None and tool < len(asked.tools) and len(asked.refused_sources) < MAX_TOOL_REFUSALS:
-        return _without_tool(asked, asked.tools[tool], refusal.message)
-    form = refused_form(asked.messages, asked.form)
-    return None if form is None else replace(asked, form=form)
+    if tool is not None and tool < len(parts.tools) and len(parts.refused_sources) < MAX_TOOL_REFUSALS:
+        return _without_tool(parts, parts.tools[tool], refusal.message)
+    form = refused_form(parts.messages, parts.form)
+    return None if form is None else replace(parts, form=form)
 
 
 def images_refused(refusal: ProviderRefusal) -> Literal["all", "these"] | None:
@@ -99,11 +99,11 @@ def images_refused(refusal: ProviderRefusal) -> Literal["all", "these"] | None:
     return "these" if _OF_THESE_IMAGES.search(said) else "all"
 
 
-def fitting(asked: Asked, too_long: int | None) -> Asked:
+def fitting(parts: RequestParts, too_long: int | None) -> RequestParts:
     """Returns the request at half the size that was refused before, if it has that size."""
-    if too_long is None or size_of(asked.messages) < too_long:
-        return asked
-    return replace(asked, messages=shortened(asked.messages, too_long // 2))
+    if too_long is None or size_of(parts.messages) < too_long:
+        return parts
+    return replace(parts, messages=shortened(parts.messages, too_long // 2))
 
 
 def size_of(messages: Iterable[BaseMessage]) -> int:
@@ -138,22 +138,22 @@ def shortened(messages: Sequence[BaseMessage], most: int) -> list[BaseMessage]:
     return [*leading, *kept]
 
 
-def _shorter(asked: Asked) -> Asked | None:
-    size = size_of(asked.messages)
-    messages = shortened(asked.messages, size // 2)
-    return replace(asked, messages=messages, too_long=size) if size_of(messages) < size else None
+def _shorter(parts: RequestParts) -> RequestParts | None:
+    size = size_of(parts.messages)
+    messages = shortened(parts.messages, size // 2)
+    return replace(parts, messages=messages, too_long=size) if size_of(messages) < size else None
 
 
-def _without_tool(asked: Asked, tool: ToolSpec, why: str) -> Asked:
+def _without_tool(parts: RequestParts, tool: ToolSpec, why: str) -> RequestParts:
     """After several tools of one source, such as an MCP server, all of it is left out: one refusal names one tool."""
     gone = [tool.name]
-    if asked.refused_sources.count(tool.source) >= MAX_SINGLE_TOOLS:
-        gone = [each.name for each in asked.tools if each.source == tool.source]
+    if parts.refused_sources.count(tool.source) >= MAX_SINGLE_TOOLS:
+        gone = [each.name for each in parts.tools if each.source == tool.source]
     return replace(
-        asked,
-        tools=tuple(each for each in asked.tools if each.name not in gone),
-        left_out={**asked.left_out, **dict.fromkeys(gone, why)},
-        refused_sources=(*asked.refused_sources, tool.source),
+        parts,
+        tools=tuple(each for each in parts.tools if each.name not in gone),
+        left_out={**parts.left_out, **dict.fromkeys(gone, why)},
+        refused_sources=(*parts.refused_sources, tool.source),
     )
 
 

@@ -22,7 +22,7 @@ from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.models import traced_call
-from segue.models.amendments import Asked, amended, fitting, images_refused
+from segue.models.amendments import RequestParts, amended, fitting, images_refused
 from segue.models.answer_schemas import AnswerSchema
 from segue.models.normal_form import form_of, normal_form, own_ids, takes_images, without_images
 from segue.models.refusals import (
@@ -56,27 +56,27 @@ class ModelRequest:
 
     bound: BoundTools
     messages: list[BaseMessage]
-    asked: Asked
+    parts: RequestParts
     account: Account | None
     key: str = field(default="", repr=False)
 
     def at_most(self, tariff: Tariff) -> Charge:
         """Returns what the call takes if its answer is as long as can be."""
-        return tariff.at_most(estimated_input(self.messages, self.asked.tools))
+        return tariff.at_most(estimated_input(self.messages, self.parts.tools))
 
     def counted(self, reply: Reply) -> Reply:
         """Returns the reply with the tokens of its request, if the endpoint counted none."""
-        count = reply.input_tokens if not reply.estimated else estimated_input(self.messages, self.asked.tools)
+        count = reply.input_tokens if not reply.estimated else estimated_input(self.messages, self.parts.tools)
         return replace(reply, input_tokens=count)
 
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""
-        names, messages = self.bound.names, self.asked.messages
+        names, messages = self.bound.names, self.parts.messages
         own = (
             replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages))
             for call in reply.calls
         )
-        return replace(reply, calls=tuple(own), left_out=self.asked.left_out)
+        return replace(reply, calls=tuple(own), left_out=self.parts.left_out)
 
 
 PROBE_TOOL = ToolSpec("current_time", "Returns the time.", {"type": "object", "properties": {}}, source="builtin")
@@ -180,12 +180,14 @@ class ChatModel:
         Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
         account, retries = options.get("account"), options.get("retries")
-        asked = Asked(messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema"))
-        request = self._request(fitting(asked, self._too_long), account)
+        parts = RequestParts(
+            messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema")
+        )
+        request = self._request(fitting(parts, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         with self._span("model", model=self.id, provider=self.traced_as) as span:
             session = {"session_id": account.session_id} if account else {}
-            form = {"gen_ai.output.type": "json"} if asked.schema else {}
+            form = {"gen_ai.output.type": "json"} if parts.schema else {}
             span.set_attributes(**self._server, **session, **form, **{"gen_ai.request.stream": listener is not None})
             if span.content:
                 span.set_attributes(**traced_call.asked(request.messages))
@@ -206,15 +208,15 @@ class ChatModel:
             await account.settle()
         return replace(reply, model=self.name)
 
-    def _request(self, asked: Asked, account: Account | None) -> ModelRequest:
+    def _request(self, parts: RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        bound = self._tools.of(asked.tools, tool_choice=asked.tool_choice)
-        if asked.schema is not None and self._takes_schemas:
-            bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: asked.schema}))
-        shown = normal_form(asked.messages, asked.form, with_images=asked.without_images or self._takes_images)
-        if asked.without_images:
+        bound = self._tools.of(parts.tools, tool_choice=parts.tool_choice)
+        if parts.schema is not None and self._takes_schemas:
+            bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
+        shown = normal_form(parts.messages, parts.form, with_images=parts.without_images or self._takes_images)
+        if parts.without_images:
             shown = without_images(shown) or shown
-        return ModelRequest(bound, shown, asked, account, self._key.value if self._key else "")
+        return ModelRequest(bound, shown, parts, account, self._key.value if self._key else "")
 
     async def _in_time(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
         deadline_s = self._deadline_s(is_streamed=listener is not None)
@@ -245,8 +247,8 @@ class ChatModel:
                     continue
             else:
                 if not reply.is_empty:
-                    self._too_long = request.asked.too_long or self._too_long
-                    self._form = request.asked.form if request.asked.form.opaque_too else self._form
+                    self._too_long = request.parts.too_long or self._too_long
+                    self._form = request.parts.form if request.parts.form.opaque_too else self._form
                     return request.in_own_terms(reply)
                 empty_answers += 1
                 log.warning("model_answer_empty", reasoning_chars=len(reply.reasoning))
@@ -266,20 +268,20 @@ class ChatModel:
             await asyncio.sleep(failure.delay_s)
         raise failure.error
 
-    async def _instead(self, request: ModelRequest, error: Exception) -> Asked | None:
+    async def _instead(self, request: ModelRequest, error: Exception) -> RequestParts | None:
         """Returns what to ask instead after a refusal, None if nothing helps."""
         if not isinstance(error, ProviderRefusal):
             return None
         if self._key and error.cause.name == "key" and await self._key.has_replaced(request.key):
             log.info("model_key_renewed", model=self.name)
-            return request.asked
+            return request.parts
         if (refused := images_refused(error)) and without_images(request.messages):
             self._takes_images = refused == "these"
             log.warning("model_images_left_out", reason=error.message, status=error.status)
-            return replace(request.asked, without_images=True)
-        instead = amended(request.asked, error, list(request.bound.names))
+            return replace(request.parts, without_images=True)
+        instead = amended(request.parts, error, list(request.bound.names))
         if instead is not None:
-            left_out = sorted(instead.left_out.keys() - request.asked.left_out.keys())
+            left_out = sorted(instead.left_out.keys() - request.parts.left_out.keys())
             log.warning("model_request_amended", reason=error.message, status=error.status, tools_left_out=left_out)
         return instead
 

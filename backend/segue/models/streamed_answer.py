@@ -50,7 +50,7 @@ _ANY_TAG: Final = re.compile("|".join(re.escape(tag) for pair in TAGS for tag in
 _STARTS: Final = frozenset(tag[:length] for pair in TAGS for tag in pair for length in range(1, len(tag)))
 _LONGEST: Final = max(map(len, _STARTS))
 
-# Why a provider stopped, if it is a reason not to take what came for an answer: what people are told, and whether to
+# Why a provider stopped, if it is a reason not to take what came for an answer: what the user reads, and whether to
 # ask the same again.
 _NOT_ENDED: Final = {
     "error": ("The model provider broke the answer off with an error.", True),
@@ -68,8 +68,8 @@ def begins_inside(model: str) -> bool:
 
 
 @dataclass(slots=True)
-class Told:
-    """What a piece of text adds. `withdrawn` says that all the text told before was thinking."""
+class Addition:
+    """What a piece of text adds. `withdrawn` says that all the text before was thinking."""
 
     text: str = ""
     thinking: str = ""
@@ -89,69 +89,69 @@ class Thinking:
         self._last = ""
         self._outside: list[str] = []
 
-    def add(self, piece: str) -> Told:
-        told = Told()
+    def add(self, piece: str) -> Addition:
+        added = Addition()
         text = self._pending + piece
         place = 0
         for found in _ANY_TAG.finditer(text):
-            self._tell(told, text[place : found.start()])
-            self._meet(told, found.group())
+            self._append(added, text[place : found.start()])
+            self._on_tag(added, found.group())
             place = found.end()
         rest = text[place:]
         kept = _start_of_a_tag(rest)
-        self._tell(told, rest[: len(rest) - kept])
+        self._append(added, rest[: len(rest) - kept])
         self._pending = rest[len(rest) - kept :]
-        return told
+        return added
 
-    def end(self) -> Told:
+    def end(self) -> Addition:
         """Returns what was kept back and turned out to be text."""
-        told = Told()
-        self._tell(told, self._pending)
+        added = Addition()
+        self._append(added, self._pending)
         self._pending = ""
-        self._let_go(told)
-        return told
+        self._release(added)
+        return added
 
-    def _meet(self, told: Told, tag: str) -> None:
+    def _on_tag(self, added: Addition, tag: str) -> None:
         is_quoted = not self._held and (self._in_fence or self._last == "`")
         if self._end == tag:
             self._end = None
         elif self._end is not None:
-            self._tell(told, tag)
+            self._append(added, tag)
         elif tag == "```":
-            self._tell(told, tag)
+            self._append(added, tag)
             self._in_fence = not self._in_fence
         elif tag in _END_OF and not is_quoted:
             self._end, self._had_tag = _END_OF[tag], True
-            self._let_go(told)
+            self._release(added)
         elif tag in _ENDS and not is_quoted and not self._had_tag:
-            self._withdraw(told)
+            self._withdraw(added)
         elif is_quoted:
-            self._tell(told, tag)
+            self._append(added, tag)
 
-    def _withdraw(self, told: Told) -> None:
+    def _withdraw(self, added: Addition) -> None:
         """All the text so far was thinking: its first tag was in the prompt."""
-        told.thinking += "".join(self._outside)
-        told.text, told.withdrawn = "", True
+        added.thinking += "".join(self._outside)
+        added.text, added.withdrawn = "", True
         self._outside.clear()
         self._had_tag = self.began_inside = True
         self._held = self._in_fence = False
 
-    def _let_go(self, told: Told) -> None:
+    def _release(self, added: Addition) -> None:
         if self._held:
             self._held = False
-            told.text += "".join(self._outside)
+            added.text += "".join(self._outside)
 
-    def _tell(self, told: Told, text: str) -> None:
+    def _append(self, added: Addition, text: str) -> None:
         if not text:
             return
         self._last = text[-1]
         if self._end is not None:
-            told.thinking += text
+            added.thinking += text
             return
         if not self._had_tag:
             self._outside.append(text)
         if not self._held:
-            told.text += text
+            added.text += text
 
 
 def _start_of_a_tag(text: str) -> int:
@@ -163,7 +163,7 @@ def _start_of_a_tag(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Follows an answer word by word. `on_withdrawn` is told that all the words so far were the model's thinking."""
+    """Follows an answer word by word. `on_withdrawn` is called once all the words so far turn out to be thinking."""
 
     on_text: OnText
     on_withdrawn: Callable[[], None]
@@ -277,16 +277,16 @@ class StreamedAnswer:
         self._half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
         self._pass_on(self._thinking.add(clean_text(piece.removesuffix(self._half))))
 
-    def _pass_on(self, told: Told) -> None:
-        if told.withdrawn:
+    def _pass_on(self, added: Addition) -> None:
+        if added.withdrawn:
             self._texts.clear()
             self._blank = ""
             if self.has_begun and self._listener is not None:
                 self._listener.on_withdrawn()
             self.has_begun = False
-        if told.thinking:
-            self._add_reasoning(told.thinking)
-        joined = self._blank + told.text
+        if added.thinking:
+            self._add_reasoning(added.thinking)
+        joined = self._blank + added.text
         text = joined.rstrip()
         self._blank = joined[len(text) :]
         if not self._texts:
@@ -313,8 +313,8 @@ class StreamedAnswer:
             calls[-1] = RawCall(calls[-1].id, calls[-1].name + name, calls[-1].args + args)
 
 
-def _name(told: object) -> str:
-    return clean_text(str(told))[:_NAME_CHARS]
+def _name(name: object) -> str:
+    return clean_text(str(name))[:_NAME_CHARS]
 
 
 def _as_asked(call: RawCall) -> ModelCall:

@@ -28,7 +28,7 @@ CHAT: Final = "chat"
 RESPONSES: Final = "responses"
 NO_EFFORT: Final = "chat without reasoning"
 # Causes of refusals, by name, that another way of asking may not meet. Rows of words are in CAUSES.
-_OTHER_WAYS: Final = {CHAT: {"other_api"}, RESPONSES: {"other_api", "not_found"}}
+_MAY_DO_BETTER: Final = {CHAT: {"other_api"}, RESPONSES: {"other_api", "not_found"}}
 
 log = structlog.get_logger()
 
@@ -139,7 +139,7 @@ def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:
     return "", {RAW_TEXT: words.text, **reasoning}
 
 
-class Ways:
+class Protocols:
     """The ways to ask, in order. Each is opened when it is first needed: one of them imports for most of a second."""
 
     def __init__(self, stack: AsyncExitStack, options: ProviderOptions) -> None:
@@ -173,7 +173,7 @@ class Ways:
 class OpenAIModel(AsyncChatModel):
     """Asks in the first way that is left, and in the next if the refusal says that another may do."""
 
-    ways: Any = Field(exclude=True)
+    protocols: Any = Field(exclude=True)
     made_by: tuple[str, ...] = ()
     takes_schemas: bool = True
 
@@ -192,22 +192,22 @@ class OpenAIModel(AsyncChatModel):
     ) -> AsyncGenerator[Any]:
         """Yields the result, or the chunks of a stream. Raises the first way's refusal if no other does."""
         first: ProviderRefusal | None = None
-        names = self.ways.names
+        names = self.protocols.names
         for name in names:
             try:
-                model = await self.ways.model(name)
+                model = await self.protocols.model(name)
                 if is_streamed:
                     async with aclosing(model.chunks(messages, options)) as chunks:
                         async for chunk in chunks:
-                            self.ways.pass_over(name)
+                            self.protocols.pass_over(name)
                             yield chunk
                 else:
                     result = await model.whole(messages, options)
-                    self.ways.pass_over(name)
+                    self.protocols.pass_over(name)
                     yield result
             except ProviderRefusal as refusal:
                 first = first or refusal
-                if name == names[-1] or refusal.cause.name not in _OTHER_WAYS[name]:
+                if name == names[-1] or refusal.cause.name not in _MAY_DO_BETTER[name]:
                     raise first from None
                 log.warning("model_way_refused", way=name, status=refusal.status, reason=refusal.message)
             else:
@@ -218,10 +218,10 @@ class OpenAIModel(AsyncChatModel):
 async def openai_model(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
     """Yields a model whose connections close with the block."""
     async with AsyncExitStack() as stack:
-        ways = Ways(stack, options)
-        await ways.model(ways.names[0])
+        protocols = Protocols(stack, options)
+        await protocols.model(protocols.names[0])
         yield OpenAIModel(
-            ways=ways,
+            protocols=protocols,
             made_by=tuple(made_by(options, api) for api in (CHAT, RESPONSES)),
             takes_schemas=options.structured_output,
             cache=False,
