@@ -202,7 +202,7 @@ async def _read_steers(run: PlanRun) -> None:
 
     run.steered = await read_steers(run.turn, run.conversation, also=stop)
     if run.steered:
-        run.conversation[:] = prompts.with_note(run.conversation, prompts.stopped_note(run.plan))
+        run.conversation[:] = prompts.with_note(run.conversation, prompts.with_plan(prompts.STOPPED, run.plan))
         run.context.emit(PlanChanged(run.plan))
 
 

@@ -14,7 +14,7 @@ from segue.agent import plan_messages
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
-from segue.agent.prompts import POSTPONED, TOO_LATE, VERDICT_NOTES, steers_in, stopped_note, waiting_note
+from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, VERDICT_NOTES, WAITING, steers_in, with_plan
 from segue.agent.state import TurnState, Update, acknowledgement_report, language_of, web_search_report
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
@@ -79,7 +79,7 @@ async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan
     if stored.plan.status in ("active", "waiting", "completed", "failed"):
         return update | _run(stored)
     if stored.plan.status == "superseded" and steers_in(state["prompt"]):
-        return update | {"touched_plan": stored, "plan_runs": False, "note": stopped_note(stored.plan)}
+        return update | {"touched_plan": stored, "plan_runs": False, "note": with_plan(STOPPED, stored.plan)}
     return update | _close(stored, state)
 
 
@@ -293,7 +293,7 @@ async def _answer_something_else(context: TurnContext, state: TurnState, stored:
     update = await _make_or_skip(context, state) | {"left_waiting": stored}
     if update["plan_runs"]:
         return update
-    update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None, "left_waiting": stored}
+    update = {"note": with_plan(WAITING, stored.plan), "plan_runs": False, "touched_plan": None, "left_waiting": stored}
     if not stored.reminded:
         async with context.transaction() as connection:
             await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)

@@ -98,7 +98,7 @@ async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done:
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
     """Returns how the model reads a message the rules could not. Never enough to approve what changes the world."""
     offered = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
-    conversation = prompts.with_instruction(state["prompt"], prompts.reader_note(plan))
+    conversation = prompts.with_instruction(state["prompt"], prompts.with_plan(prompts.READER, plan))
     return _verdict_in(await _ask(context, conversation, offered, answer_schemas.READING))
 
 

@@ -104,11 +104,9 @@ class SeenText:
         """Returns whether its last sentence with a word that begins so says yes or no to it, None if it has none."""
         sentences = (words_of(each) for each in reversed(sentences_of(self.text[:MAX_TEXT_CHARS])))
         words = next((each for each in sentences if any(word.startswith(name) for word in each)), None)
-        return (
-            None
-            if words is None
-            else _NOES.isdisjoint((*words, *kinds_of(words, detect_language(self.text), LEXICON.now)))
-        )
+        if words is None:
+            return None
+        return _NOES.isdisjoint((*words, *kinds_of(words, detect_language(self.text), LEXICON.now)))
 
     def names_another(self, value: str, known: frozenset[str]) -> bool:
         """Returns whether it has an id or an address of this form that is not `known` to be of another kind."""
@@ -131,12 +129,8 @@ class Record:
     def id(self) -> str | None:
         """What tells it from others of its kind."""
         own = ((0 if not key else kind_of_key(key), value) for key, value in self.has.items())
-        return min(
-            ((kind, value) for kind, value in own if kind in (0, 1)), key=lambda each: each[0] or 0, default=(0, None)
-        )[1]
-
-    def key_of(self, value: str) -> str | None:
-        return next((key for key, own in self.has.items() if own == value), None)
+        ids = sorted(((kind, value) for kind, value in own if kind in (0, 1)), key=lambda each: each[0] or 0)
+        return ids[0][1] if ids else None
 
 
 class _TooMuch(Exception):
@@ -151,8 +145,7 @@ class Shown:
     def __init__(self, texts: Sequence[SeenText], results: Sequence[Any], quoted: Sequence[str] = ()) -> None:
         self._texts = texts
         found = (record for number, result in enumerate(results) for record in _records(result, number))
-        told = (str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
-        self._told = frozenset(told)
+        self._told = frozenset(str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
         self._texts_told = [text.lower() for text in (*quoted, *self._told)]
         self._with: dict[str, list[tuple[Record, str]]] = defaultdict(list)
         self._of_kind: dict[tuple[str, frozenset[str]], list[Record]] = defaultdict(list)
@@ -262,9 +255,8 @@ class Shown:
 
     def _is_known(self, record: Record, key: str, call: "_Values", text: SeenText) -> bool:
         value, around = record.has.get(key, ""), record.around
-        if any(
-            self._shows(text, detail) for detail in record.details - {value} if self._is_peculiar(detail, record, call)
-        ):
+        peculiar = (detail for detail in record.details - {value} if self._is_peculiar(detail, record, call))
+        if any(self._shows(text, detail) for detail in peculiar):
             return True
         # All of its kind that the record around it has, such as the flights of a booking.
         of_kind = {each.has.get(key, "") for each in self._of_kind[record.place] if each.around is around}

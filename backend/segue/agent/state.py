@@ -113,15 +113,9 @@ def language_of(state: TurnState) -> str:
 
 def acknowledgement_report(state: TurnState) -> AcknowledgementReport:
     """Returns how the message was read. Complete only after the plan node has seen what it answers."""
-    acknowledgement = state["acknowledgement"]
-    plan_id, plan_version = state.get("replied_to") or (None, None)
+    read, (plan_id, version) = state["acknowledgement"], state.get("replied_to") or (None, None)
     return AcknowledgementReport(
-        verdict=acknowledgement.verdict,
-        strength=acknowledgement.strength,
-        rule=acknowledgement.rule,
-        language=acknowledgement.language,
-        plan_id=plan_id,
-        plan_version=plan_version,
+        read.verdict, read.strength, rule=read.rule, language=read.language, plan_id=plan_id, plan_version=version
     )
 
 

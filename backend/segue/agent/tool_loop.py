@@ -173,7 +173,8 @@ async def _go_on(turn: TurnCalls, state: TurnState, run: PlanRun, conversation: 
     turn must not look as if they had done nothing.
     """
     if not run.steered:
-        conversation[:] = prompts.with_note(conversation, prompts.carried_out_note(run.plan))
+        note = prompts.with_plan(f"{prompts.CARRIED_OUT} {run.plan.status}:", run.plan)
+        conversation[:] = prompts.with_note(conversation, note)
     try:
         update = await _ask_and_call(turn, state, conversation)
     except AppError as error:

@@ -4,6 +4,7 @@ The causes are one table. `RefusalReader` reads HTTP statuses, and the error obj
 text of the provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages.
 """
 
+import math
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -231,10 +232,8 @@ def failure_of(error: Exception, *, attempt: int, setting: str, provider: ModelP
             return Failure(timeout(error.seconds, error.setting))
         case ProviderUnreachable():
             return Failure(unavailable(f"The model provider cannot be reached: check {provider.base_url}."), doubled)
-        case ProviderRefusal():
-            return Failure(
-                _refusal(error, setting), doubled if error.retry_after_s is None else max(error.retry_after_s, 0.0)
-            )
+        case ProviderRefusal(retry_after_s=wait_s):
+            return Failure(_refusal(error, setting), doubled if wait_s is None else max(wait_s, 0.0))
         case NotAnAnswer():
             return Failure(unavailable(error.detail, retryable=error.again))
         case _:
@@ -266,20 +265,15 @@ def budget_spent() -> AppError:
 
 
 def another_may_answer(error: AppError) -> bool:
-    """Whether another model may answer what this one did not."""
-    if error.code not in _MODELS_OWN:
-        return False
-    match _cause_of(error):
-        case ProviderRefusal() as refusal:
-            return refusal.cause.elsewhere
-        case NotAnAnswer() as broken:
-            return broken.again
-        case _:
-            return True
+    """Returns whether another model may answer what this one did not."""
+    cause = _cause_of(error)
+    if isinstance(cause, ProviderRefusal):
+        return error.code in _MODELS_OWN and cause.cause.elsewhere
+    return error.code in _MODELS_OWN and (not isinstance(cause, NotAnAnswer) or cause.again)
 
 
 def is_down(error: AppError) -> bool:
-    """Whether the model would not answer another request either."""
+    """Returns whether the model would not answer another request either."""
     return isinstance(_cause_of(error), (ProviderRefusal, ProviderUnreachable, TimeoutError))
 
 
@@ -358,9 +352,7 @@ class RefusalReader:
     def within(self, body: Any) -> ProviderRefusal | None:
         """Returns the error in an answer, or in one event of a stream."""
         error = error_in(body)
-        if error is None:
-            return None
-        return self.refused(_status_of(error), error, {})
+        return None if error is None else self.refused(_status_of(error), error, {})
 
     def refused(self, status: int, said: Any, headers: Mapping[str, str]) -> ProviderRefusal:
         error = error_in(said) if isinstance(said, dict | list) else said
@@ -409,7 +401,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
             seconds = float(text) * unit_s
         except ValueError:
             seconds = _seconds_until(text)
-        if seconds == seconds:  # noqa: PLR0124 (not NaN)
+        if not math.isnan(seconds):
             return min(max(seconds, 0.0), _TOO_FAR_S)
     return None
 
@@ -435,7 +427,7 @@ def _seconds_until(date: str) -> float:
     try:
         return parsedate_to_datetime(date).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):
-        return float("nan")
+        return math.nan
 
 
 def _code_of(details: Mapping[str, Any]) -> str:

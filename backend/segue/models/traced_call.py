@@ -95,10 +95,9 @@ def _shown(text: str) -> str:
 
 
 def _json(newest_first: Iterable[Mapping[str, Any]]) -> str:
-    written: list[str] = []
-    for item in newest_first:
-        written.append(orjson.dumps(item).decode())
-        if sum(map(len, written)) > MAX_CHARS:
-            written.pop()
+    written, room = list[str](), MAX_CHARS
+    for text in (orjson.dumps(item).decode() for item in newest_first):
+        if (room := room - len(text)) < 0:
             break
+        written.append(text)
     return f"[{','.join(reversed(written))}]"
