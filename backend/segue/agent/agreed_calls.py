@@ -111,9 +111,7 @@ def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[tuple[Message, s
 
 
 def _repeats(agreement: Agreement, request: RequestedCall) -> bool:
-    """Returns whether what the user adds to the yes is in the call, or is a plain word of the answer: one that begins
-    small there, and so is no name.
-    """
+    """Returns whether what the user adds to the yes is in the call, or is a word of the answer that is no name."""
     values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
     small = [word for word in agreement.answer.split() if word[0].islower() and not is_value(word)]
     plain = set(words_of(" ".join(small)))
@@ -134,9 +132,7 @@ async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall)
 async def find_origins(
     turn: TurnCalls, args: Mapping[str, Any], schema: Mapping[str, Any], *, every: bool = False
 ) -> dict[str, str]:
-    """Returns by path where each value of a call comes from, as `Step.args_origin` has it; of `every` value if it must
-    be the user's whatever it is.
-    """
+    """Returns where each value of a call comes from, as `Step.args_origin`; `every` includes those too short."""
     context, session_id = turn.context, turn.context.turn.session_id
     async with context.transaction() as connection:
         said = await recent_user_messages(connection, context.owner, session_id, limit=MAX_MESSAGES)

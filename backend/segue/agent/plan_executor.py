@@ -207,9 +207,7 @@ async def _read_steers(run: PlanRun) -> None:
 
 
 def _change(run: PlanRun, step: Step) -> Change | None:
-    """Returns what has changed since the user was asked, but for the step's own tool, which is looked at when it runs.
-    A tool whose server is not connected has not changed.
-    """
+    """Returns what has changed since the user was asked, but for the step's tool, which is looked at when it runs."""
     if step.tool and not run.context.guard.may_use(step.tool):
         return None  # it fails: there is nothing to ask
     now, shown = _made_with(run.context, run.plan), run.stored.made_with

@@ -243,9 +243,7 @@ def _line(text: str, limit: int = MAX_LINE_CHARS) -> str:
 async def known_things(
     turn: TurnCalls, steps: Sequence[Step], references: Sequence[Reference]
 ) -> dict[int, KnownThing]:
-    """Returns by step what a recent result says of the thing that it names, None of a step that changes nothing.
-    `references` are to results, the newest first.
-    """
+    """Returns by step what the newest of these results say of the thing that it names; nothing if it only reads."""
     found = {step.id: await _known_thing(turn, step, references) for step in steps}
     return {number: known for number, known in found.items() if known is not None}
 

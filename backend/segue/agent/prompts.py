@@ -211,9 +211,7 @@ class Instructions:
 
 
 def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: bool) -> str:
-    """Returns which calls of the tools wait for the user's yes, empty if none does. `has_rule`: the operator's own rule
-    may hold more of them.
-    """
+    """Returns which calls wait for the user's yes, empty if none does. The operator's rule may hold more of them."""
     names = sorted(offered_name(tool.name) for tool in tools if needs_confirmation(tool, mode))
     if names:
         named = ", ".join([*names[:MAX_NAMED_TOOLS], *(["others"] if len(names) > MAX_NAMED_TOOLS else [])])
@@ -222,9 +220,7 @@ def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: b
 
 
 def instructions_of(agent: Agent, user: str, confirmation: str = "", *, is_gone: bool = False) -> Instructions:
-    """`confirmation` is as `confirmation_line` returns it. `is_gone` says that the agent answers in the place of the
-    session's own.
-    """
+    """Returns what an agent is told. `is_gone` says that it answers in the place of the session's own."""
     lines = agent.instructions.replace("{user}", user).splitlines()
     dated = [line for line in lines if DATE in line or TIME_ZONE in line]
     own = "\n".join(line for line in lines if line not in dated).strip()
@@ -258,9 +254,7 @@ def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
 
 
 def turn_notes(now: datetime, told: str, facts: Sequence[Memory], language: str | None = None) -> str:
-    """Returns what the notes of a turn begin with: the time, in its own time zone, the language to answer in if it is
-    not just the user's, what the agent is `told`, and the facts of use.
-    """
+    """Returns what a turn's notes begin with: its time, the language to answer in, the agent's lines, and facts."""
     said = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzinfo}, {now:%z})."
     said += f" Answer in the language {language!r}, whatever language the user writes in." if language else ""
     return "\n\n".join(filter(None, [said, told, facts_block(facts, now.tzinfo) if facts else ""]))
@@ -358,9 +352,7 @@ def _why_withheld(state: ToolState) -> str:
 
 
 def planner_note(*, locked: Sequence[ToolSpec], barred: Iterable[str]) -> str:
-    """Returns the planner's instruction. `locked` are tools that are not offered yet: an earlier step may unlock one.
-    `barred` are the names of offered tools that no step may use.
-    """
+    """Returns the planner's instruction. A step may unlock the `locked` tools; none may use those that are `barred`."""
     without = f"{PLANNER}\n- No step uses {', '.join(barred)}." if barred else PLANNER
     described = ({"name": tool.name, "description": tool.description, "args": tool.input_schema} for tool in locked)
     lines = _bounded_lines(map(as_json, described), MAX_TOOLS_CHARS)

@@ -284,9 +284,7 @@ class ToolChooser:
         self._own = (Tool(FIND_TOOLS, self._find),) if may_find else ()
 
     async def choose(self, wanted: ToolNeeds) -> int:
-        """Chooses the tools for a turn, unless it has done so before. Returns the tokens they take in a request, and at
-        most half of the budget: the rest is always the conversation's.
-        """
+        """Chooses the turn's tools, once. Returns their tokens in a request, at most half of the budget."""
         tools, self._wanted = self._guard.tools(), wanted
         if len(tools) <= self._limits.most:
             return self._counted(tool.spec for tool in tools.values())

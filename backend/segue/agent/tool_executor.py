@@ -61,9 +61,7 @@ class ReadyCall:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """A call that waits for the user's yes. `made` is the call as the model made it, `unseen` are its values that are
-    new to a user who agreed to what the model said.
-    """
+    """A call, `made` by the model, that waits for a yes. `unseen` values are new to a user who agreed to the rest."""
 
     request: RequestedCall
     tool: Tool
@@ -143,9 +141,7 @@ def interrupted_call(
 
 
 async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> list[BaseMessage]:
-    """Records calls whose outcomes are known before they start, with these, in one transaction. Returns what the model
-    is shown.
-    """
+    """Stores calls with outcomes known before they start, in one transaction. Returns what the model is shown."""
     ends: list[StoredEnd] = []
     requests = [call.request for call in calls]
 
@@ -203,9 +199,7 @@ async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: Writ
 
 
 async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | SettledCall:
-    """Every call that runs comes through here. One that is asked about and was not approved had run before its process
-    died, when the policy allowed it.
-    """
+    """Returns the call as the policy has it now. One it asks about now had run when it was allowed."""
     if isinstance(call, SettledCall):
         return call
     ruling = await turn.ruling(call.request, call.tool)

@@ -119,10 +119,7 @@ async def _show_attachments(turn: TurnCalls, state: TurnState, conversation: lis
 
 
 async def _search_first(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> SearchDecision:
-    """Searches the web if the message is a query as it is; else the model is told that a search is wanted.
-
-    Returns the decision, which an outage may change.
-    """
+    """Searches the web for a message that is a query as it is. Returns the decision, which an outage may change."""
     search, tool = state["search"], turn.tools.get(WEB_SEARCH)
     if search.reason == "forbidden":
         conversation[:] = prompts.with_note(conversation, prompts.SEARCH_FORBIDDEN)
@@ -169,9 +166,7 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
 
 
 async def _go_on(turn: TurnCalls, state: TurnState, run: PlanRun, conversation: list[BaseMessage]) -> Update:
-    """Goes on as any turn does, once the plan is over. If no model can be reached the answer is what the steps did: the
-    turn must not look as if they had done nothing.
-    """
+    """Goes on as any turn does. Without a model the answer is what the steps did, not that the turn failed."""
     if not run.steered:
         note = prompts.with_plan(f"{prompts.CARRIED_OUT} {run.plan.status}:", run.plan)
         conversation[:] = prompts.with_note(conversation, note)
@@ -223,10 +218,7 @@ def plain_request(
 async def _ask_for_yes(
     turn: TurnCalls, state: TurnState, reply: Reply, held: Sequence[HeldCall], conversation: list[BaseMessage]
 ) -> Update:
-    """Stores the held calls as a plan that waits for one yes to them all, and asks for it after the model's text.
-
-    If an approved plan is about to run, nothing is stored, and the model says so.
-    """
+    """Stores the held calls as a plan that waits for one yes. Stores nothing if an approved plan is about to run."""
     context, wanted = turn.context, _wanted(state, conversation)
     offered = _distinct(held)
     steps = [

@@ -120,9 +120,7 @@ class TurnCalls:
 
 
 async def mark_refused(turn: TurnCalls, left_out: Mapping[str, str]) -> None:
-    """Stores that the endpoint refuses tools, so that the session is offered them no more until a reset. `left_out` has
-    the provider's words by the tool's name.
-    """
+    """Stores that the endpoint refuses these tools, in its words: no request has them until a reset."""
     context = turn.context
     for name, said in left_out.items():
         spec = turn.tools[name].spec

@@ -88,9 +88,7 @@ class CallView:
                 yield from self._argument(name, _text(args[name]), longest)
 
     def in_line(self, args: Mapping[str, Any], *, shown_above: bool = False) -> str:
-        """Returns all arguments in one line, each in a code span of its own. Of those that are `shown_above`, to the
-        letter, it has how they begin.
-        """
+        """Returns all arguments in one line of code spans; only how they begin if they are `shown_above`."""
         brief = _beginning if shown_above else self.brief
         shown = islice(args.items(), FIRST_ARGUMENTS)
         parts = [code(f"{self._name(name)}: {brief(_text(value))}") for name, value in shown]

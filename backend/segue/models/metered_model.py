@@ -174,10 +174,7 @@ class MeteredModel:
         small: bool = False,
         schema: AnswerSchema | None = None,
     ) -> Reply:
-        """Returns what the main or the small model replies.
-
-        Raises AppError `turn_budget_spent` (502) beside what `ChatModel.reply` raises.
-        """
+        """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
         if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
             raise budget_spent()
         self.llm_calls += 1

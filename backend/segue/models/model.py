@@ -50,9 +50,7 @@ from segue.users.prices import Tariff
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What one call of the model sends, the same in every attempt unless it is refused. `key` is the one that it is
-    sent with, if that may change.
-    """
+    """What one call of the model sends. `key` is the one that it is sent with, if that may change."""
 
     bound: BoundTools
     messages: list[BaseMessage]

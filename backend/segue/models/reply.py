@@ -136,9 +136,7 @@ def texts_of(reply: Reply) -> Sequence[str]:
 
 
 def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: CountTokens = estimate) -> int:
-    """Returns the tokens of a request, rather too many than too few: what is reserved for it, and what it is charged if
-    the endpoint does not count.
-    """
+    """Returns the tokens of a request, rather too many than too few."""
     calls = (
         f"{call['name']}{call['args']}" for each in messages if isinstance(each, AIMessage) for call in each.tool_calls
     )

@@ -173,10 +173,7 @@ class Listener:
 async def within_pauses(
     chunks: AsyncIterator[AIMessage], *, first_token_s: float, idle_s: float
 ) -> AsyncGenerator[AIMessage]:
-    """Yields the chunks. Before the first with a content each may take `first_token_s`, afterwards `idle_s`.
-
-    Raises NothingCame, then StreamIdle.
-    """
+    """Yields the chunks. Raises NothingCame before the first with a content, then StreamIdle, if one takes too long."""
     async with aclosing(chunks):  # type: ignore[type-var]  # LangChain's streams are generators
         has_begun = False
         while True:

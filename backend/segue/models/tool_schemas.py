@@ -58,10 +58,7 @@ BOUNDS: Final = Bounds()
 
 
 def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:
-    """Returns the schema of an object, with properties, in which no reference and no unknown keyword is left.
-
-    Alternatives at the top become one object. The result is its own acceptable schema.
-    """
+    """Returns the schema of an object without references, unknown keywords and, at the top, alternatives."""
     found = _Conversion(schema, bounds).of(schema)
     if "anyOf" in found:
         found |= _one_object(found["anyOf"])
@@ -291,9 +288,7 @@ class BoundTools:
 
 
 class ToolBindings:
-    """Binds tools to a model, each distinct set once. A tool is made fit once too: a schema takes a third of a
-    millisecond, and the tools of requests change often.
-    """
+    """Binds tools to a model, each distinct set once, and makes each fit once, which takes a third of a millisecond."""
 
     def __init__(self, model: BaseChatModel, bounds: Bounds) -> None:
         self._model = model

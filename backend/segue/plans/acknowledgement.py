@@ -248,10 +248,7 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
 
 
 def _after_change_of_mind(kinds: list[str]) -> list[str]:
-    """Drops the decision that the user takes back: `yes, but actually no` is a no.
-
-    If no decision follows, something else does: `yes, actually Friday` has a condition.
-    """
+    """Drops a decision that is taken back. What follows is another (`yes, but actually no`), else a condition."""
     if "change_of_mind" not in kinds:
         return kinds
     last = len(kinds) - 1 - kinds[::-1].index("change_of_mind")
@@ -423,9 +420,7 @@ SELECTION: Final = WordList("selection.toml", partial(parse_lexicon, kinds=_WORD
 
 
 def chosen_of(message: str, ids: Sequence[int]) -> frozenset[int] | None:
-    """Returns which of the `ids`, in the order in which they were asked about, a message picks; None if it picks none
-    or says anything else.
-    """
+    """Returns which of the `ids`, in the order in which they were asked about, a message picks, or None."""
     utterance = parse_own_words(message)
     if utterance.asks or utterance.quotes or not utterance.words:
         return None

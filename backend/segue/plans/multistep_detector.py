@@ -55,9 +55,7 @@ def asks_for_the_web(kinds: Sequence[str]) -> bool:
 
 
 def needs_own_things_first(message: str) -> bool:
-    """Returns whether what is asked for needs the newest mail, file or such read first: to search the web for what is
-    in it, or to make something from it.
-    """
+    """Returns whether the newest mail, file or such has to be read first, to search for or make what is asked for."""
     return any(_needs_own_things(kinds) for kinds in search_readings(message))
 
 

@@ -273,9 +273,7 @@ def tool_words(name: str) -> Phrase:
 
 
 def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the English words for the actions that a text names, and those for the things, in its language, or in any
-    if none shows.
-    """
+    """Returns the English words for the actions, and for the things, that a text names in its language, or in any."""
     language, words = detect_language(text, default=""), words_of(text[:LONGEST_TRANSLATED])
     actions, things = set[str](), set[str]()
     for lists in [ACTIONS.now[language]] if language in ACTIONS.now else ACTIONS.now.values():

@@ -104,10 +104,7 @@ async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan 
 async def plan_in_question(
     connection: AsyncConnection, session_id: str, *, answered_turn_id: str | None
 ) -> StoredPlan | None:
-    """Returns the plan that a yes is for: the open one, or the one that expired after the last answer asked for it.
-
-    None if it cannot be read: then no yes is for it.
-    """
+    """Returns the plan that a yes is for: the open one, or one that expired after the last answer asked for it."""
     statement = _WITH_GRANT.where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
     stored = await _first(connection, statement.order_by(is_open().desc(), *newest_first(plans)))
     return None if stored is None or isinstance(stored.plan, UnreadablePlan) else stored

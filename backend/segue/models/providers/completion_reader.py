@@ -183,10 +183,7 @@ class CompletionReader:
             current.opaque[field_name] = joined(current.opaque.get(field_name), value, field_name)
 
     def _continued(self, piece: _OpenCall, position: int) -> _OpenCall | None:
-        """Returns the call that a piece goes on with, or None if it begins one.
-
-        Endpoints repeat a call's name and id in every piece, or give two calls one index and no id.
-        """
+        """Returns the call that a piece goes on with, or None. Endpoints repeat names and ids, or lack them."""
         index = position if piece.index is None else piece.index
         known = [call for call in self._calls if call.index == index]
         if not known:

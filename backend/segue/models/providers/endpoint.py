@@ -58,9 +58,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def with_live_key(options: ProviderOptions) -> list[RequestHook]:
-    """Returns the hooks of an HTTP client that send the key as it is now; no hooks if it never changes. The clients of
-    libraries keep the one that they were made with.
-    """
+    """Returns hooks that send the key as it is now: libraries keep the one that they were made with."""
     live = options.live_key
     if live is None:
         return []
