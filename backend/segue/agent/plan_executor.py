@@ -28,7 +28,7 @@ from segue.domain.turn_errors import NO_ROOM
 from segue.domain.user_request import ToolAsks, UserAnswer, answers_to, with_question
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
-from segue.plans.arguments import Unresolved, missing, referred_to, resolve
+from segue.plans.plan_parser import Unresolved, missing, referred_to, resolve
 from segue.plans.policy import Deny
 from segue.plans.store import StoredPlan
 from segue.tools import results
