@@ -165,7 +165,8 @@ class Shown:
         call = _Values(frozenset(map(str, told.values())), list(_enumerations(schema)))
         try:
             new = {path for path, value in told.items() if not self._has(path, value, call)}
-            new |= {path for path, keys in open_keys(args, schema).items() if not all(map(self._has_key, keys))}
+            unnamed = ((path, key) for path, keys in open_keys(args, schema).items() for key in keys)
+            new |= {path for path, key in unnamed if self._is_only_told(key) or not self._is_shown(key)}
         except _TooMuch:
             return told
         return {path: value for path, value in values.items() if path in new}
@@ -175,7 +176,7 @@ class Shown:
         if isinstance(value, bool) or text.lower() in _FLAGS:
             return self._is_flag_meant(path, value)
         if value == 0:
-            return self._is_flag_meant(path, value) or any(self._shows(each, value) for each in self._texts)
+            return self._is_flag_meant(path, value) or self._is_shown(value)
         if choices := next((each for each in call.enumerations if text in each), None):
             return self._is_nearest(text, choices - {text})
         if isinstance(value, str) and text not in self._told and self._is_only_told(text):
@@ -193,8 +194,8 @@ class Shown:
         if self._checks < 0:
             raise _TooMuch
 
-    def _has_key(self, key: str) -> bool:
-        return not self._is_only_told(key) and any(self._shows(each, key) for each in self._texts)
+    def _is_shown(self, value: object) -> bool:
+        return any(self._shows(each, value) for each in self._texts)
 
     def _is_only_told(self, value: str) -> bool:
         """Returns whether a text of a result has the value, and none of the user's."""
@@ -221,7 +222,7 @@ class Shown:
         """Returns whether the nearest text with amounts of money has this one, if it is shown as one."""
         if any(value in each.money for each in self._texts):
             return value in next(each.money for each in self._texts if each.money)
-        return any(self._shows(each, value) for each in self._texts)
+        return self._is_shown(value)
 
     def _is_meant(self, value: str, call: "_Values") -> bool:
         """Returns whether the nearest text that names a thing of its kind names this one."""

@@ -81,7 +81,9 @@ class RequestParts:
 def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str]) -> RequestParts | None:
     """Returns what to ask instead, None if nothing helps. `offered` are the names of the tools as they were sent."""
     if refusal.cause.name == "context_length":
-        return _shorter(parts) if parts.too_long is None else None
+        size = size_of(parts.messages)
+        messages = shortened(parts.messages, size // 2) if parts.too_long is None else parts.messages
+        return replace(parts, messages=messages, too_long=size) if size_of(messages) < size else None
     if refusal.cause.name != "refused" or refusal.status not in BAD_REQUEST:
         return None
     tool = _tool_named(refusal, offered)
@@ -136,12 +138,6 @@ def shortened(messages: Sequence[BaseMessage], most: int) -> list[BaseMessage]:
         room = max(most - size + size_of(results), 0) * CHARS_PER_TOKEN // len(results)
         kept = [_cut(each, max(room, MIN_RESULT_CHARS)) if isinstance(each, ToolMessage) else each for each in kept]
     return [*leading, *kept]
-
-
-def _shorter(parts: RequestParts) -> RequestParts | None:
-    size = size_of(parts.messages)
-    messages = shortened(parts.messages, size // 2)
-    return replace(parts, messages=messages, too_long=size) if size_of(messages) < size else None
 
 
 def _without_tool(parts: RequestParts, tool: ToolSpec, why: str) -> RequestParts:
