@@ -174,8 +174,8 @@ async def read_answer(context: TurnContext, state: TurnState, plan: Plan, asks: 
     if asks.mode == "url":  # what is done elsewhere only has to be called done
         done = "confirm" if verdict == "confirm" else await classify_reply(context, state, plan)
         return ReadAnswer("complete" if done == "confirm" else "decline" if done == "reject" else "other")
-    if (told := _told_plainly(state, asks)) is not None:
-        return _answer(asks, told)
+    if (values := _plain_answer(state, asks)) is not None:
+        return _answer(asks, values)
     conversation = prompts.with_instruction(state["prompt"], prompts.answer_reader_note(asks))
     reply = await context.model.reply(conversation, small=True, schema=answer_schemas.ANSWER)
     read = first_object(reply.text, _Read) or _Read(reading="other")
@@ -185,7 +185,7 @@ async def read_answer(context: TurnContext, state: TurnState, plan: Plan, asks: 
     return _answer(asks, await _said_by_user(context, state, asks, values), read_any=bool(values))
 
 
-def _told_plainly(state: TurnState, asks: UserRequest) -> dict[str, Any] | None:
+def _plain_answer(state: TurnState, asks: UserRequest) -> dict[str, Any] | None:
     """Returns what a yes, or a choice by its name, number or title, says to a form that needs nothing else."""
     fields, wanted = (asks.schema or {}).get("properties", {}), asks.missing
     says_yes = state["acknowledgement"].verdict == "confirm"

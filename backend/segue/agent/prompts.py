@@ -253,11 +253,11 @@ def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
     return _fenced_lines(FACTS, map(as_json, given))
 
 
-def turn_notes(now: datetime, told: str, facts: Sequence[Memory], language: str | None = None) -> str:
+def turn_notes(now: datetime, own: str, facts: Sequence[Memory], language: str | None = None) -> str:
     """Returns what a turn's notes begin with: its time, the language to answer in, the agent's lines, and facts."""
     said = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzinfo}, {now:%z})."
     said += f" Answer in the language {language!r}, whatever language the user writes in." if language else ""
-    return "\n\n".join(filter(None, [said, told, facts_block(facts, now.tzinfo) if facts else ""]))
+    return "\n\n".join(filter(None, [said, own, facts_block(facts, now.tzinfo) if facts else ""]))
 
 
 def with_notes(text: str, notes: str) -> str:
@@ -272,10 +272,10 @@ def notes_and_message(text: str) -> tuple[str, str]:
 
 
 def note_of(message: Message) -> str | None:
-    """Returns what is told with a message of the user's in every request: its files, and its note."""
+    """Returns what goes with a message of the user's in every request: its files, and its note."""
     files = message.metadata.get("attachments")
-    told = [_fenced_lines(ATTACHED, map(as_json, files)) if files else None, message.metadata.get("note")]
-    return "\n\n".join(filter(None, told)) or None
+    notes = [_fenced_lines(ATTACHED, map(as_json, files)) if files else None, message.metadata.get("note")]
+    return "\n\n".join(filter(None, notes)) or None
 
 
 def taken_back(calls: Iterable[str]) -> str:
@@ -291,8 +291,8 @@ def plan_block(plan: Plan) -> str:
 def _shown_step(step: Step) -> dict[str, Any]:
     asks = replace(step.asks, schema=None) if step.asks else None
     known = asdict(replace(step, args_origin=None, asks=asks))
-    told = {name: value for name, value in known.items() if value not in (None, False)}
-    return told | ({"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {})
+    shown = {name: value for name, value in known.items() if value not in (None, False)}
+    return shown | ({"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {})
 
 
 def message_and_instruction(text: str) -> tuple[str, str]:

@@ -133,13 +133,13 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: CountToke
     before = {name: count(part) for name, part in system.items()} | {
         "messages": sum(cost(key := message_key(each), window.forms[key]) for each in window.history[:begins])
     }
-    told = "\n".join(filter(None, [notes, note_of(window.history[begins])]))
+    opening = "\n".join(filter(None, [notes, note_of(window.history[begins])]))
     brief = {key for key, form in window.forms.items() if form == "brief"}
     opaque = {key: parts for key, parts in session.opaque.items() if window.forms.get(key) == "whole"}
     shown = [
         to_model(message, text(key := message_key(message), window.forms[key]), brief=brief, opaque=opaque.get(key))
         if index != begins
-        else HumanMessage(with_notes(without_notes(str(message.content)), told))
+        else HumanMessage(with_notes(without_notes(str(message.content)), opening))
         for index, message in enumerate(window.history)
     ]
     cached = tuple(PromptPart(part, tokens, cacheable=True) for part, tokens in before.items())

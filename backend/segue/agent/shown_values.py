@@ -145,8 +145,8 @@ class Shown:
     def __init__(self, texts: Sequence[SeenText], results: Sequence[Any], quoted: Sequence[str] = ()) -> None:
         self._texts = texts
         found = (record for number, result in enumerate(results) for record in _records(result, number))
-        self._told = frozenset(str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
-        self._texts_told = [text.lower() for text in (*quoted, *self._told)]
+        self._from_tools = frozenset(str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
+        self._texts_of_others = [text.lower() for text in (*quoted, *self._from_tools)]
         self._with: dict[str, list[tuple[Record, str]]] = defaultdict(list)
         self._of_kind: dict[tuple[str, frozenset[str]], list[Record]] = defaultdict(list)
         self._tellers: dict[tuple[object, str], set[str | None]] = defaultdict(set)
@@ -161,14 +161,14 @@ class Shown:
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         """Returns by path the values of a call, under the `schema` of its tool, that are new to the user."""
         values = dict(leaves(args))
-        told = {path: value for path, value in values.items() if value not in (None, "", [], {})}
-        call = _Values(frozenset(map(str, told.values())), list(_enumerations(schema)))
+        given = {path: value for path, value in values.items() if value not in (None, "", [], {})}
+        call = _Values(frozenset(map(str, given.values())), list(_enumerations(schema)))
         try:
-            new = {path for path, value in told.items() if not self._has(path, value, call)}
+            new = {path for path, value in given.items() if not self._has(path, value, call)}
             unnamed = ((path, key) for path, keys in open_keys(args, schema).items() for key in keys)
-            new |= {path for path, key in unnamed if self._is_only_told(key) or not self._is_shown(key)}
+            new |= {path for path, key in unnamed if self._is_only_from_tools(key) or not self._is_shown(key)}
         except _TooMuch:
-            return told
+            return given
         return {path: value for path, value in values.items() if path in new}
 
     def _has(self, path: str, value: Any, call: "_Values") -> bool:
@@ -179,7 +179,7 @@ class Shown:
             return self._is_flag_meant(path, value) or self._is_shown(value)
         if choices := next((each for each in call.enumerations if text in each), None):
             return self._is_nearest(text, choices - {text})
-        if isinstance(value, str) and text not in self._told and self._is_only_told(text):
+        if isinstance(value, str) and text not in self._from_tools and self._is_only_from_tools(text):
             return False
         if _TOP_LEVEL.fullmatch(path):
             return self._is_amount_meant(value) if isinstance(value, int | float) else self._is_meant(text, call)
@@ -197,10 +197,10 @@ class Shown:
     def _is_shown(self, value: object) -> bool:
         return any(self._shows(each, value) for each in self._texts)
 
-    def _is_only_told(self, value: str) -> bool:
+    def _is_only_from_tools(self, value: str) -> bool:
         """Returns whether a text of a result has the value, and none of the user's."""
-        is_told = any(stands_in(value.lower(), text) for text in self._texts_told)
-        return is_told and not any(each.by_user and self._shows(each, value) for each in self._texts)
+        is_from_others = any(stands_in(value.lower(), text) for text in self._texts_of_others)
+        return is_from_others and not any(each.by_user and self._shows(each, value) for each in self._texts)
 
     def _is_flag_meant(self, path: str, value: object) -> bool:
         """Returns whether the nearest sentence that has the name of a flag says yes or no as the flag does."""
@@ -227,7 +227,7 @@ class Shown:
     def _is_meant(self, value: str, call: "_Values") -> bool:
         """Returns whether the nearest text that names a thing of its kind names this one."""
         beside = self._beside(value)
-        of_other_kinds = self._told - beside
+        of_other_kinds = self._from_tools - beside
         for each in self._texts:
             if self._shows(each, value):
                 return True

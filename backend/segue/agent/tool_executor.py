@@ -268,13 +268,13 @@ async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
         identity = replace(identity, report=lambda *progress: context.emit(CallProgressed(call.request.id, *progress)))
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
-        told = _tool_outcome(outcome)
-        span.set_attributes(outcome=told, **traced_call.described(call.tool.spec))
+        ended = _tool_outcome(outcome)
+        span.set_attributes(outcome=ended, **traced_call.described(call.tool.spec))
         if span.content:
             said = outcome.payload.shown_text or outcome.error or ""
             span.set_attributes(**traced_call.called(call.request.args, said))
-        if told != "succeeded":
-            span.fail(told)
+        if ended != "succeeded":
+            span.fail(ended)
     return outcome
 
 

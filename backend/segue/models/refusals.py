@@ -361,19 +361,19 @@ class RefusalReader:
         parameter = details.get("param")
         return ProviderRefusal(
             status,
-            code=self._told(_code_of(details), _MAX_CODE_CHARS) or None,
-            message=self._told(message, MAX_MESSAGE_CHARS),
+            code=self._safe(_code_of(details), _MAX_CODE_CHARS) or None,
+            message=self._safe(message, MAX_MESSAGE_CHARS),
             parameter=parameter if isinstance(parameter, str) else None,
             retry_after_s=retry_after_s(headers),
             provider=self.provider,
         )
 
-    def _told(self, text: Any, max_chars: int) -> str:
+    def _safe(self, text: Any, max_chars: int) -> str:
         if not text:
             return ""
         text = text if isinstance(text, str) else write_json(text).decode()
-        told: str = without(without_secret_texts(clean_text(text[: 8 * max_chars])), self.secrets)
-        return shortened(" ".join(told.split()), max_chars)
+        safe: str = without(without_secret_texts(clean_text(text[: 8 * max_chars])), self.secrets)
+        return shortened(" ".join(safe.split()), max_chars)
 
 
 def error_in(body: Any) -> Any:

@@ -142,14 +142,14 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     """Returns what a step shows: the names in its tool, its description and its short arguments."""
     description = description[:LONGEST_DESCRIPTION]
     named = _named_by(ACTIONS.now[ENGLISH], tool_words(tool)) if tool else Question()
-    lists, told_words = ACTIONS.now.get(detect_language(description), ACTIONS.now[ENGLISH]), words_of(description)
-    told = _named_by(lists, told_words)
-    if sum(bool(lists.action_at(told_words, at)[1] - {ANY_ACTION}) for at in range(len(told_words))) > 1:
-        told, told_words = Question(), ()  # the words of a request for several steps say little of this one
+    lists, described_words = ACTIONS.now.get(detect_language(description), ACTIONS.now[ENGLISH]), words_of(description)
+    described = _named_by(lists, described_words)
+    if sum(bool(lists.action_at(described_words, at)[1] - {ANY_ACTION}) for at in range(len(described_words))) > 1:
+        described, described_words = Question(), ()  # the words of a request for several steps say little of this one
     leaf_values = (str(value) for _, value in leaves(args or {}) if value is not None)
     values = chain.from_iterable(words_of(each) for each in leaf_values if len(each) <= LONGEST_ARGUMENT)
-    words = frozenset((*tool_words(tool or ""), *told_words, *values))
-    return Question(named.actions | told.actions, named.things | told.things, words)
+    words = frozenset((*tool_words(tool or ""), *described_words, *values))
+    return Question(named.actions | described.actions, named.things | described.things, words)
 
 
 def joined(questions: Sequence[Question]) -> Question:

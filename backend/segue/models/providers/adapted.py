@@ -97,13 +97,13 @@ def _messages(given: LanguageModelInput) -> list[BaseMessage]:
 
 
 class AdaptedModel(AsyncChatModel):
-    """`asked` is the package's model. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
+    """Asks `package_model`. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
     tools is called there, and one that is not in it is not sent. `parameters` go into every request until they are
     refused, which is remembered for as long as the process lives; `offered` and `schema_parameters` put a tool and a
     schema of the answer as they are wanted there.
     """
 
-    asked: Any = Field(exclude=True)
+    package_model: Any = Field(exclude=True)
     dialect: Any = Field(exclude=True)
     errors: Any = Field(exclude=True)
     read_error: Any = Field(exclude=True)
@@ -132,7 +132,8 @@ class AdaptedModel(AsyncChatModel):
             changed["parameters"] = {**self.parameters, **self.schema_parameters(options.pop(SCHEMA))}
         if tools and (tool_choice != "none" or "none" in self.choices):
             chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
-            changed["asked"] = self.asked.bind_tools([self.offered(tool) for tool in tools], **chosen, **options)
+            offered = [self.offered(tool) for tool in tools]
+            changed["package_model"] = self.package_model.bind_tools(offered, **chosen, **options)
         return self.model_copy(update=changed) if changed else self
 
     async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
@@ -187,9 +188,9 @@ class AdaptedModel(AsyncChatModel):
         """Raises ModelFailure or TimeoutError."""
         try:
             if not is_streamed:
-                yield await self.asked.ainvoke(given, **parameters)
+                yield await self.package_model.ainvoke(given, **parameters)
                 return
-            async with aclosing(self.asked.astream(given, **parameters)) as chunks:
+            async with aclosing(self.package_model.astream(given, **parameters)) as chunks:
                 async for chunk in chunks:
                     yield chunk
                     if reader.size > self.max_answer_bytes:

@@ -36,7 +36,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
     guard = guarded(refusals, options.max_answer_bytes, before_requests(options))
     async with openai.DefaultAsyncHttpxClient(verify=tls_context(), **guard) as http_client:
         arguments["default_headers"] |= UNPACKED
-        asked = ChatOpenAI(
+        package_model = ChatOpenAI(
             **arguments,
             model=options.model,
             use_responses_api=True,
@@ -47,7 +47,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             cache=False,
         )
         yield AdaptedModel(
-            asked=asked,
+            package_model=package_model,
             dialect=Dialect("openai", _finish_reason),
             errors=(openai.APIError, ValueError),
             read_error=lambda error: _refusal(refusals, error),
