@@ -240,16 +240,10 @@ async def _amend(
     amended = replace_open_steps(stored.plan, wanted)
     done, waiting = len(stored.plan.started_steps), len(stored.plan.waiting_steps)
     is_approved = read.carries_yes and may_approve and _differ_in_words_of(own_words(state["message"]), wanted, before)
+    turn_id, changed = context.turn.turn_id, replace(stored, opaque=None, answers=())  # which are of the old calls
+    grant, tool_hash = ((turn_id, done + waiting), stored.tool_hash) if is_approved else (None, None)
     async with context.transaction() as connection:
-        changed = replace(stored, opaque=None, answers=())  # the new steps are not the calls that these are of
-        stored = await store.swap(
-            connection,
-            changed,
-            amended,
-            taken_on_by=context.turn.turn_id,
-            grant=(context.turn.turn_id, done + waiting) if is_approved else None,
-            tool_hash=stored.tool_hash if is_approved else None,
-        )
+        stored = await store.swap(connection, changed, amended, taken_on_by=turn_id, grant=grant, tool_hash=tool_hash)
     return _run(stored)
 
 

@@ -242,5 +242,5 @@ class _Call:
             input_tokens=now.input_tokens - before.input_tokens,
             cached_tokens=now.cached_tokens - before.cached_tokens,
             output_tokens=now.output_tokens - before.output_tokens,
-            cost=float(now.cost - before.cost) if now.cost is not None and before.cost is not None else None,
+            cost=None if now.cost is None or before.cost is None else float(now.cost - before.cost),
         )

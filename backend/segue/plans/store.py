@@ -172,6 +172,7 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
 
 
 async def cancel_open(connection: AsyncConnection, session_id: str) -> None:
+    """Cancels the session's open plan, if it has one."""
     while (stored := await open_plan(connection, session_id)) is not None:
         with suppress(StalePlan):  # it has expired just now
             await swap(connection, stored, end(stored.plan, "cancelled"))
@@ -258,14 +259,9 @@ async def decide(
     if args is not None:
         typed |= {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
         stored = replace(stored, opaque=None)  # the call is not the one that it came with
-    return await swap(
-        connection,
-        stored,
-        approve(stored.plan, chosen, **typed),
-        grant=(turn_id, max(each.id for each in stored.plan.waiting_steps)),
-        tool_hash=stored.tool_hash,
-        taken_on_by=turn_id,
-    )
+    moved = approve(stored.plan, chosen, **typed)
+    grant = (turn_id, max(each.id for each in stored.plan.waiting_steps))
+    return await swap(connection, stored, moved, grant=grant, tool_hash=stored.tool_hash, taken_on_by=turn_id)
 
 
 async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str, reminded: bool) -> None:
@@ -341,9 +337,5 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
         return {"status": stored.plan.status, "version": stored.plan.version}
     columns = asdict(stored)
     del columns["granted_seq"]
-    return {
-        **columns.pop("plan"),
-        **columns,
-        "blocked_tools": stored.blocked_tools or None,
-        "answers": stored.answers or None,
-    }
+    absent = {name: None for name in ("blocked_tools", "answers") if not columns[name]}
+    return {**columns.pop("plan"), **columns, **absent}
