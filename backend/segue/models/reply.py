@@ -17,6 +17,8 @@ ToolChoiceMode = Literal["auto", "required", "none"]
 
 SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
 
+ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}  # by LangChain's types
+
 # Keys of a message's `additional_kwargs`.
 RAW_TEXT: Final = "segue_text"  # text that ends in half a character, which `content` may not hold
 REASONING: Final = "segue_reasoning"

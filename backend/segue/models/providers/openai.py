@@ -21,9 +21,8 @@ from segue.models.providers.completion_reader import AnswerWords, CompletionRead
 from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
 from segue.models.providers.event_stream import write_json
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
-from segue.models.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, SCHEMA, Opaque
+from segue.models.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, ROLES, SCHEMA, Opaque
 
-ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
 NO_EFFORT: Final = "chat without reasoning"
