@@ -11,8 +11,7 @@ import orjson
 from segue.domain.plan import MAX_STEPS as MOST_STEPS
 from segue.domain.redaction import without_secret_texts, without_secrets
 from segue.models.untrusted import CLOSE, fenced, neutralised, unfenced
-from segue.plans.arguments import referred_to
-from segue.plans.plan_parser import MAX_DESCRIPTION_CHARS, REFERENCE, find_json, parse_plan
+from segue.plans.plan_parser import MAX_DESCRIPTION_CHARS, REFERENCE, find_json, parse_plan, referred_to
 from segue.tools.normalize import clean, described, make_payload
 from segue.tools.paging import MAX_STEPS, InvalidPath, TooManySteps, Wanted, page_here
 from segue.tools.run import credentials_refused, reported_error

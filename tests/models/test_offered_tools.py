@@ -9,10 +9,15 @@ import pytest
 from segue.around.replay.request_rules import invalid_tools
 from segue.config import Settings
 from segue.domain.tool import ToolSpec
-from segue.models.tool_schemas import BOUNDS, Bounds, ToolOffers, offered_name
+from segue.models.providers.openai import ChatCompletions
+from segue.models.tool_schemas import BOUNDS, Bounds, ToolBindings, offered_name
 from tests.support.provider import Provider, calls, says
 from tests.support.results import TOOLBOX, use_toolbox
 from tests.support.service import running
+
+
+def bindings(bounds: Bounds = BOUNDS) -> ToolBindings:
+    return ToolBindings(ChatCompletions(llm="m", made_by="", endpoint=None), bounds)
 
 
 def tool(name: str, description: str = "Does something.") -> ToolSpec:
@@ -21,29 +26,29 @@ def tool(name: str, description: str = "Does something.") -> ToolSpec:
 
 def test_a_tool_goes_out_under_a_name_that_endpoints_take_and_is_known_by_it() -> None:
     own = ["look_up", "look.up", "look up", "", "名前", "a" * 64, "a" * 65, "b" * 70, "b" * 69 + "c"]
-    offered = ToolOffers(BOUNDS).of(map(tool, own))
-    names = [function["function"]["name"] for function in offered.functions]
-    assert invalid_tools(offered.functions) is None
-    assert [offered.names[name] for name in names] == own
+    offered, bound = bindings().offered(map(tool, own)), bindings().of(tuple(map(tool, own)), tool_choice="auto")
+    names = [function["function"]["name"] for function in offered]
+    assert invalid_tools(offered) is None
+    assert [bound.names[name] for name in names] == own
     assert (names[0], names[5]) == ("look_up", "a" * 64)
     assert names[1:5] == [offered_name(name) for name in own[1:5]]
 
 
 def test_a_tool_with_the_name_that_another_would_go_out_under_keeps_it_apart() -> None:
     taken = offered_name("look.up")
-    offered = ToolOffers(BOUNDS).of([tool(taken), tool("look.up")])
-    assert invalid_tools(offered.functions) is None
-    assert list(offered.names.values()) == [taken, "look.up"]
+    tools = tool(taken), tool("look.up")
+    assert invalid_tools(bindings().offered(tools)) is None
+    assert list(bindings().of(tools, tool_choice="auto").names.values()) == [taken, "look.up"]
 
 
 def test_descriptions_are_bounded() -> None:
-    [function] = ToolOffers(Bounds(description_chars=40)).of([tool("look", "x" * 100)]).functions
+    [function] = bindings(Bounds(description_chars=40)).offered([tool("look", "x" * 100)])
     assert function["function"]["description"] == "x" * 39 + "…"
 
 
 def test_a_tool_that_its_server_has_changed_is_offered_as_it_is_now() -> None:
-    offers = ToolOffers(BOUNDS)
-    [before], [again], [after] = (offers.of([tool("look", said)]).functions for said in ("Old.", "Old.", "New."))
+    offers = bindings()
+    [before], [again], [after] = (offers.offered([tool("look", said)]) for said in ("Old.", "Old.", "New."))
     assert before == again
     assert after["function"]["description"] == "New."
 

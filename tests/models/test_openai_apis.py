@@ -20,7 +20,7 @@ from segue.domain.telemetry import unobserved, untraced
 from segue.models.answer_schemas import PLAN
 from segue.models.model import ChatModel, ModelLimits
 from segue.models.providers.adapted import ProviderOptions
-from segue.models.providers.openai import CHAT, NO_EFFORT, RESPONSES, OpenAIModel, Ways
+from segue.models.providers.openai import CHAT, NO_EFFORT, RESPONSES, OpenAIModel, Protocols
 from segue.models.streamed_answer import Listener
 from segue.version import VERSION
 from tests.support import responses_api
@@ -81,10 +81,10 @@ class Opened(AsyncExitStack):
 
     def model(self, options: ProviderOptions, *ways: str) -> ChatModel:
         """A model that has these ways to ask, or those of its options."""
-        found = Ways(self, options)
+        found = Protocols(self, options)
         found.names = ways or found.names
         limits = ModelLimits(timeout_s=20, first_token_s=20, idle_s=20, max_retries=0)
-        model = OpenAIModel(ways=found, cache=False)
+        model = OpenAIModel(protocols=found, cache=False)
         return ChatModel(model, name="gpt-5.6", limits=limits, observe=unobserved, span=untraced)
 
 
@@ -173,7 +173,7 @@ async def test_a_stream_is_asked_for_in_the_other_way_before_its_first_word(endp
 )
 def test_the_responses_api_is_asked_first_where_openai_itself_answers(base_url: str | None, first: str) -> None:
     options = ProviderOptions("gpt-5.6", KEY, base_url, timeout_s=20, max_answer_bytes=20_000)
-    assert Ways(AsyncExitStack(), options).names[0] == first
+    assert Protocols(AsyncExitStack(), options).names[0] == first
 
 
 async def test_azures_classic_address_keeps_its_query_and_takes_the_key_in_its_own_header(

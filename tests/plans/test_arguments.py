@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from segue.plans.arguments import Unresolved, missing, resolve
+from segue.plans.plan_parser import Unresolved, missing, resolve
 from segue.tools.paging import InvalidPath, at_path
 
 RESULTS = {

@@ -1,14 +1,8 @@
-"""Whether the user's yes to what the model offered in its own words covers a call that needs one.
+"""Whether a call that needs a yes has one: to what the model offered in its own words, or the user's for the session.
 
-It does if the offer is of that action, the reply is a strong yes, and every value of the call was said by the user in
-this session or shown to them. It covers each call once, and none that the session has made already. See
-docs/security.md for what an operator who leaves CONFIRM_WORDS on relies on.
-
-Whether a call that needs a yes has one already: the user's, for its tool and the rest of the session.
-
-Asked only about calls that would wait otherwise, right before they run: what was revoked meanwhile counts no more.
-
-What the values of a call may come from: the user's own words, what is known of the user, and what others said.
+The first covers a call if the offer is of that action, the reply is a strong yes, and the user said or was shown every
+value; each call once, and none that the session has made already. docs/security.md says what an operator who leaves
+CONFIRM_WORDS on relies on. Asked right before a call runs: what was revoked meanwhile counts no more.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,12 +29,14 @@ from segue.tools.results import StoredResult, load_results, recent_references
 MAX_TEXTS = 100
 MAX_SHOWN_RESULTS = 40
 MAX_RESULT_BYTES = 200_000
+MAX_MESSAGES = 200  # of the user's, in which a value may stand
+MAX_RESULTS = 20
 
 log = structlog.get_logger()
 
 
 def agreement_in(state: TurnState) -> Agreement | None:
-    """Returns the yes of the user's message to an offer in the last answer. A plan that waited is what it was for."""
+    """Returns the yes of the user's message to an offer in the last answer; None if a plan waited: it was for that."""
     read, answer = state["acknowledgement"], state["answered"]
     is_yes = read.carries_yes or (read.verdict == "confirm" and read.strength == "strong")
     if not is_yes or not state["approves"] or state["shown_plan"] is not None or answer is None or not offer_in(answer):
@@ -115,9 +111,7 @@ def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[tuple[Message, s
 
 
 def _repeats(agreement: Agreement, request: RequestedCall) -> bool:
-    """Returns whether what the user adds to the yes is in the call, or is a plain word of the answer: one that begins
-    small there, and so is no name.
-    """
+    """Returns whether what the user adds to the yes is in the call, or is a word of the answer that is no name."""
     values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
     small = [word for word in agreement.answer.split() if word[0].islower() and not is_value(word)]
     plain = set(words_of(" ".join(small)))
@@ -135,39 +129,33 @@ async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall)
         return False
 
 
-MAX_MESSAGES = 200
-MAX_RESULTS = 20
-
-
 async def find_origins(
     turn: TurnCalls, args: Mapping[str, Any], schema: Mapping[str, Any], *, every: bool = False
 ) -> dict[str, str]:
-    """Returns by path where each value of a call comes from, as `Step.args_origin` has it; of `every` value if it must
-    be the user's whatever it is.
-    """
+    """Returns where each value of a call comes from, as `Step.args_origin`; `every` includes those too short."""
     context, session_id = turn.context, turn.context.turn.session_id
     async with context.transaction() as connection:
         said = await recent_user_messages(connection, context.owner, session_id, limit=MAX_MESSAGES)
-        told = (await recent_references(connection, session_id))[:MAX_RESULTS]
-        ids = [reference.tool_call_id for reference in told]
+        references = (await recent_references(connection, session_id))[:MAX_RESULTS]
+        ids = [reference.tool_call_id for reference in references]
         kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
 
     def find() -> dict[str, str]:
         words = [(message, said_by_user(message)) for message in said]
         own = [(f"message:{message.id}", text) for message, text in words]
-        quoted = [(_of_another(message), str(message.content)) for message, text in words if text != message.content]
+        others = (message for message, text in words if text != message.content)
+        quoted = [
+            (f"{'program' if BY_PROGRAM in each.metadata else 'quoted'}:{each.id}", str(each.content))
+            for each in others
+        ]
         facts = [(f"fact:{fact.id}", fact.content) for fact in turn.facts]
-        return origins_of(args, [*own, *facts, *quoted, *_told(told, kept)], schema, every=every)
+        return origins_of(args, [*own, *facts, *quoted, *_results(references, kept)], schema, every=every)
 
     return await to_thread.run_sync(find)
 
 
-def _of_another(message: Message) -> str:
-    return f"{'program' if BY_PROGRAM in message.metadata else 'quoted'}:{message.id}"
-
-
-def _told(references: Sequence[Reference], kept: Mapping[str, StoredResult]) -> Iterator[tuple[str, str]]:
-    for reference in reversed(references):  # the first that told it: later ones repeat what they were asked
+def _results(references: Sequence[Reference], kept: Mapping[str, StoredResult]) -> Iterator[tuple[str, str]]:
+    for reference in reversed(references):  # the first that has a value: later ones repeat what they were asked
         result = kept.get(reference.tool_call_id)
         content = result.content if result else None
         values = [str(value) for _, value in leaves(result.value())] if result and content else []

@@ -81,7 +81,7 @@ class TurnContext:
     `transaction` opens a short transaction that raises StaleTurn once another worker owns the turn, and so does
     `start_calls`, which stores calls before they run. `emit` takes an event, only after its commit. `is_steered`
     returns whether the user has said something to the turn since, and `read_steers` makes it part of the turn, in the
-    caller's transaction. `listened` returns whether the turn has a follower who wants words as they come.
+    caller's transaction. `has_listener` returns whether the turn has a follower who wants words as they come.
     `agent` is the id of the agent that answers, and `agent_digest` is its own.
     """
 
@@ -102,7 +102,7 @@ class TurnContext:
     read_steers: Callable[[AsyncConnection], Awaitable[Sequence[SteerRead]]]
     emit: Emit
     span: OpenSpan
-    listened: Callable[[], Awaitable[bool]]
+    has_listener: Callable[[], Awaitable[bool]]
 
     def caller(self, tool_call_id: str, answers: tuple[UserAnswer, ...] = ()) -> ToolContext:
         """Returns what a tool, and the policy, is told of who a call is for; `answers` are to what it asked before."""

@@ -1,13 +1,7 @@
-"""The graph of a turn, readable as a picture:
+"""The graph of a turn, readable as a picture, and its smaller nodes:
 
 START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond → knowledge → END
                                        └─────────────┘  if the plan node has answered already
-
-Reads the message as a yes, a no or something else, and decides whether a search that was asked for makes sense.
-
-Writes the answer: the loop's own, or beyond its bounds what there is.
-
-Writes the session's short-term memory, before the turn ends.
 """
 
 from dataclasses import replace
@@ -22,12 +16,11 @@ from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
 from segue.agent.plan_node import plan
 from segue.agent.state import TurnInput, TurnState, Update, language_of
-from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply
+from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_loop import tool_loop
 from segue.domain.events import PlanChanged, StepFinished, StepStarted
 from segue.memory import short_term
 from segue.memory.short_term import ShortTermMemory
-from segue.models.reply import Reply
 from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.policy import should_search_web, without_forbidden
 from segue.plans.question import Question, joined, question_in, question_of
@@ -35,6 +28,7 @@ from segue.tools.normalize import clean
 
 
 async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]) -> Update:  # noqa: ARG001 (a node's)
+    """Reads the message as a yes, a no or something else, and decides whether to search the web."""
     if state["amends"]:
         acknowledgement = Acknowledgement("amend", "button")
     else:
@@ -56,27 +50,24 @@ def _question(state: TurnState) -> Question | None:
 
 
 async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    context = runtime.context
+    """Emits the answer: the loop's own or, if the loop reached a bound, the model's last words without calls."""
+    context, touched = runtime.context, state["touched_plan"]
     answer, started = state["answer"], state.get("started")
-    touched = state["touched_plan"]
     if answer is None:
-        reply, started = await _last_words(context, state, prompts.OUT_OF_ROUNDS)
+        # With the tools all the same: the request begins as those before it.
+        tools = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
+        asked = prompts.with_instruction(state["conversation"], prompts.OUT_OF_ROUNDS)
+        reply, started = await stream_reply(context, asked, tools, tool_choice="none")
         answer = reply.text or prompts.NO_ANSWER
-    postscript, beside = state.get("postscript"), state.get("beside")
-    if beside is not None and touched is not None and touched.plan.id != beside.plan.id:
-        postscript = plan_messages.superseded(beside.plan, language_of(state))
+    postscript, left_waiting = state.get("postscript"), state.get("left_waiting")
+    if left_waiting is not None and touched is not None and touched.plan.id != left_waiting.plan.id:
+        postscript = plan_messages.superseded(left_waiting.plan, language_of(state))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     return {"answer": answer, "answer_id": emit_message(context, answer, started)}
 
 
-async def _last_words(context: TurnContext, state: TurnState, instruction: str) -> tuple[Reply, StartedMessage | None]:
-    """Returns a reply without calls. Shows the tools all the same: the request begins as those before it."""
-    tools = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
-    conversation = prompts.with_instruction(state["conversation"], instruction)
-    return await stream_reply(context, conversation, tools, tool_choice="none")
-
-
 async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
+    """Writes the session's short-term memory, before the turn ends."""
     context = runtime.context
     memory = ShortTermMemory(
         session_id=context.turn.session_id,
@@ -96,6 +87,8 @@ Graph = CompiledStateGraph[TurnState, TurnContext, TurnInput, TurnState]
 class Node(Protocol):
     """A node as LangGraph calls it. It returns the keys of the state that it changes."""
 
+    __name__: str
+
     async def __call__(self, state: TurnState, runtime: Runtime[TurnContext]) -> Update: ...
 
 
@@ -103,11 +96,9 @@ class Node(Protocol):
 def build_graph() -> Graph:
     # No checkpointer: what outlives a turn is rows, and a user's reply to a plan is a new turn.
     graph = StateGraph(TurnState, context_schema=TurnContext, input_schema=TurnInput)
-    graph.add_node("detect_acknowledgement", _observed("detect_acknowledgement", detect_acknowledgement))
-    graph.add_node("plan", _observed("plan", plan))
-    graph.add_node("tool_loop", _observed("tool_loop", tool_loop))
-    graph.add_node("respond", _observed("respond", respond))
-    graph.add_node("knowledge", _observed("knowledge", knowledge))
+    nodes: tuple[Node, ...] = (detect_acknowledgement, plan, tool_loop, respond, knowledge)
+    for node in nodes:
+        graph.add_node(node.__name__, _observed(node))
     graph.add_edge(START, "detect_acknowledgement")
     graph.add_edge("detect_acknowledgement", "plan")
     graph.add_conditional_edges("plan", _after_plan)
@@ -117,8 +108,9 @@ def build_graph() -> Graph:
     return graph.compile()
 
 
-def _observed(name: str, node: Node) -> Node:
+def _observed(node: Node) -> Node:
     """Returns the node with a span around it and the events of its start, its end, and the plan's state by then."""
+    name = node.__name__
 
     async def run(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         emit = runtime.context.emit

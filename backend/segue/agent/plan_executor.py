@@ -4,7 +4,7 @@ A step that needs the user's yes waits with its exact arguments; the yes is cons
 fails ends the plan. Every change is a compare-and-set in the transaction of what caused it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -28,7 +28,7 @@ from segue.domain.turn_errors import NO_ROOM
 from segue.domain.user_request import ToolAsks, UserAnswer, answers_to, with_question
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
-from segue.plans.arguments import Unresolved, missing, referred_to, resolve
+from segue.plans.plan_parser import Unresolved, missing, referred_to, resolve
 from segue.plans.policy import Deny
 from segue.plans.store import StoredPlan
 from segue.tools import results
@@ -78,19 +78,15 @@ class PlanRun:
 
 
 async def offer_plan(
-    context: TurnContext,
-    *,
-    goal: str,
-    origin_message_id: str,
-    steps: tuple[Step, ...],
-    opaque: Mapping[str, Any] | None = None,
+    context: TurnContext, goal: str, origin: str, steps: Sequence[Step], *, opaque: Mapping[str, Any] | None = None
 ) -> StoredPlan | None:
     """Stores a new plan and returns it. The session's open plan, if any, is superseded. Returns None and stores nothing
     if that one is approved for a later turn.
 
-    `opaque` is what came with the calls that are its steps, as `reply.opaque_parts` returns it.
+    `goal` is what the user wants, `origin` the id of the message that says so. `opaque` is what came with the calls
+    that are its steps, as `reply.opaque_parts` returns it.
     """
-    offered = _new(context, goal, origin_message_id, steps)
+    offered = _new(context, goal, origin, steps)
     async with context.transaction() as connection:
         stored = await store.offer(connection, replace(offered, opaque=clean(opaque)), context.turn)
     if stored is not None:
@@ -98,12 +94,12 @@ async def offer_plan(
     return stored
 
 
-def _new(context: TurnContext, goal: str, origin_message_id: str, steps: tuple[Step, ...]) -> StoredPlan:
+def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step]) -> StoredPlan:
     now = context.clock()
     plan = new_plan(
         new_id("plan", now),
         goal=goal[:MAX_GOAL_CHARS],
-        origin_message_id=origin_message_id,
+        origin_message_id=origin,
         steps=steps,
         created_at=now,
         expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
@@ -138,15 +134,17 @@ async def _hold_asking(
     request = replace(asks.request, source=call.tool.spec.source, fields=fields)
     asked = UserAnswer(step.id, request.key, state=asks.state, may_repeat=call.tool.spec.may_repeat)
     moved = update_step(stored.plan, step.id, "waiting", args=call.request.args, tool_call_id=None, asks=request)
-    answers = with_question(stored.answers, asked)
-    return await store.swap(
-        connection,
-        replace(stored, made_with=_made_with(turn.context, moved), answers=answers),
-        moved,
-        tool_hash=definition_of(call.tool.spec),
-        asked_in=turn.context.turn.turn_id,
-        blocked_tools=tuple(blocked_tools(turn, moved)),
-    )
+    stored = replace(stored, answers=with_question(stored.answers, asked))
+    return await _swap_waiting(connection, turn, stored, moved, tool_hash=definition_of(call.tool.spec))
+
+
+async def _swap_waiting(
+    connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, moved: Plan, *, tool_hash: str | None
+) -> StoredPlan:
+    """Stores a plan that waits, with what the question to the user says of its tools."""
+    made_with, blocked = _made_with(turn.context, moved), tuple(blocked_tools(turn, moved))
+    stored, asked_in = replace(stored, made_with=made_with), turn.context.turn.turn_id
+    return await store.swap(connection, stored, moved, tool_hash=tool_hash, asked_in=asked_in, blocked_tools=blocked)
 
 
 async def hold_calls(turn: TurnCalls, stored: StoredPlan) -> StoredPlan:
@@ -158,14 +156,8 @@ async def hold_calls(turn: TurnCalls, stored: StoredPlan) -> StoredPlan:
         moved = update_step(moved, step.id, "waiting", requires_confirmation=True, args_origin=origin)
     first = tools.get(stored.plan.steps[0].tool or "")
     async with turn.context.transaction() as connection:
-        stored = await store.swap(
-            connection,
-            stored,
-            moved,
-            tool_hash=definition_of(first.spec) if first else None,
-            asked_in=turn.context.turn.turn_id,
-            blocked_tools=tuple(blocked_tools(turn, moved)),
-        )
+        tool_hash = definition_of(first.spec) if first else None
+        stored = await _swap_waiting(connection, turn, stored, moved, tool_hash=tool_hash)
     turn.context.emit(PlanChanged(stored.plan))
     return stored
 
@@ -192,7 +184,7 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
         await run.context.guard.refresh()
         run.changed = _change(run, step) if run.stored.granted_to == run.turn_id else None
         if run.changed:  # the yes was given to a plan that stood and could run as it was
-            await _tell_differences(run, run.stored.made_with)
+            await _note_differences(run, run.stored.made_with)
             await _hold(run, step, tool_hash=run.stored.tool_hash)
         else:
             await _run_step(run, step)
@@ -210,14 +202,12 @@ async def _read_steers(run: PlanRun) -> None:
 
     run.steered = await read_steers(run.turn, run.conversation, also=stop)
     if run.steered:
-        run.conversation[:] = prompts.with_note(run.conversation, prompts.stopped_note(run.plan))
+        run.conversation[:] = prompts.with_note(run.conversation, prompts.with_plan(prompts.STOPPED, run.plan))
         run.context.emit(PlanChanged(run.plan))
 
 
 def _change(run: PlanRun, step: Step) -> Change | None:
-    """Returns what has changed since the user was asked, but for the step's own tool, which is looked at when it runs.
-    A tool whose server is not connected has not changed.
-    """
+    """Returns what has changed since the user was asked, but for the step's tool, which is looked at when it runs."""
     if step.tool and not run.context.guard.may_use(step.tool):
         return None  # it fails: there is nothing to ask
     now, shown = _made_with(run.context, run.plan), run.stored.made_with
@@ -228,12 +218,10 @@ def _change(run: PlanRun, step: Step) -> Change | None:
     return "tool_blocked" if newly_blocked else None
 
 
-async def _tell_differences(run: PlanRun, shown: Mapping[str, str]) -> None:
+async def _note_differences(run: PlanRun, shown: Mapping[str, str]) -> None:
     """Notes what has changed of tools since they had these digests."""
-    tools = run.context.guard.tools()
-    changed = {
-        name: tools[name].spec for name in shown if name in tools and definition_of(tools[name].spec) != shown[name]
-    }
+    specs = {name: tool.spec for name, tool in run.context.guard.tools().items() if name in shown}
+    changed = {name: spec for name, spec in specs.items() if definition_of(spec) != shown[name]}
     if changed:
         async with run.context.transaction() as connection:
             told = {name: await changed_since(connection, shown[name], spec) for name, spec in changed.items()}
@@ -251,10 +239,7 @@ def _made_with(context: TurnContext, plan: Plan) -> dict[str, str]:
 async def _run_step(run: PlanRun, step: Step) -> None:
     """Raises AppError `rate_limited`: then the plan waits, and a later turn goes on with it."""
     try:
-        if step.tool is None:
-            await _run_without_tool(run, step)
-        else:
-            await _run_with_tool(run, step)
+        await (_run_without_tool(run, step) if step.tool is None else _run_with_tool(run, step))
     except AppError as error:
         if error.code in NO_ROOM:
             await _hold(run, step)
@@ -291,8 +276,7 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
 
 async def _run_with_tool(run: PlanRun, step: Step) -> None:
     """Runs the step's call, or holds it for a yes, or fails it."""
-    context, stored = run.context, run.stored
-    tool = run.turn.tools.get(step.tool or "")
+    context, stored, tool = run.context, run.stored, run.turn.tools.get(step.tool or "")
     granted = stored.grants(step, run.turn_id) and stored.tool_hash is not None
     if tool is None and (not granted or not context.guard.may_use(step.tool or "")):
         await _fail(run, step, f"{step.tool} is not available now")
@@ -320,7 +304,7 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     if needs_yes and not as_shown and not await runs_under_grant(run.turn, request, tool, ruling):
         if granted:
             run.changed = "tool_changed"
-            await _tell_differences(run, {tool.spec.name: stored.tool_hash or ""})
+            await _note_differences(run, {tool.spec.name: stored.tool_hash or ""})
         known = step.args_origin if args == step.args else None
         origin = known or await find_origins(run.turn, args, tool.spec.input_schema)
         await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, args_origin=origin)
@@ -370,7 +354,11 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
 
 async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
     """Resolves references; one model call bound to the tool fills what is still open. Raises Unresolved."""
-    args = await resolve(step.args, await _values_for(run, step), at_path=_at_path)
+    args = await resolve(
+        step.args,
+        await _values_for(run, step),
+        at_path=lambda result, path: at_path(result.content or "", path, is_json=result.kind == "json"),
+    )
     open_arguments = missing(args, tool.spec.input_schema, step.args or ())
     if not open_arguments and accepts(tool, args):
         return args
@@ -385,10 +373,6 @@ async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]
     if still_open := missing(complete, tool.spec.input_schema, step.args or ()):
         raise Unresolved(f"{', '.join(still_open)} could not be found for {tool.spec.name}")
     return complete
-
-
-async def _at_path(stored: StoredResult, path: str) -> Any:
-    return await at_path(stored.content or "", path, is_json=stored.kind == "json")
 
 
 async def _values_for(run: PlanRun, step: Step) -> Mapping[int, StoredResult]:
@@ -417,14 +401,6 @@ async def _fail(run: PlanRun, step: Step, error: str) -> None:
 async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **shown: Any) -> None:
     """Leaves the step to the user's yes; `shown` are the fields of the step that the question shows."""
     moved = update_step(run.plan, step.id, "waiting", **shown)
-    blocked = tuple(blocked_tools(run.turn, moved))
     async with run.context.transaction() as connection:
-        run.stored = await store.swap(
-            connection,
-            replace(run.stored, made_with=_made_with(run.context, moved)),
-            moved,
-            tool_hash=tool_hash,
-            asked_in=run.turn_id,
-            blocked_tools=blocked,
-        )
+        run.stored = await _swap_waiting(connection, run.turn, run.stored, moved, tool_hash=tool_hash)
     run.context.emit(PlanChanged(run.plan))

@@ -1,10 +1,7 @@
-"""What the engine tells the user about a plan, in the user's language: what waits, is done, or how it ended. Pure.
+"""What the engine tells the user about a plan, in the user's language: what waits, is done, or how it ended.
 
-The user approves what is shown here, so the engine writes it and the model does not.
-
-What the results of a session say of the thing that a waiting call names, so that the user sees more than an id.
-
-It is data: only results of the tool's own server count, and the question says which tool said it.
+The user approves what is shown here, so the engine writes it and the model does not. What a result says of the thing
+that a call names is data: it comes from the tool's own server only, and the question says which tool said it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,15 +29,23 @@ MAX_LINE_CHARS = 160
 MAX_ERROR_CHARS = 500
 MAX_TOLD_CHARS = 80
 INDENT = " " * 4  # which Markdown shows as it is
+MAX_RESULTS = 5
+MAX_RESULT_BYTES = 200_000
+# Of each row the first that the object has: what it is called, who it is from, when it was.
+FIELDS = (
+    ("subject", "title", "name", "label", "filename"),
+    ("from", "sender", "author", "owner", "to"),
+    ("date", "sent_at", "received_at", "start", "created_at", "updated_at"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownThing:
-    """What a tool's result says of the thing with an id: `said` is by the names of its fields. Data, as all results."""
+    """What a tool's result says of the thing with an id: `fields` are by name."""
 
     tool: str
     thing: str
-    said: Mapping[str, str]
+    fields: Mapping[str, str]
 
 
 def ask(
@@ -50,7 +55,7 @@ def ask(
     changed: Mapping[str, Sequence[str]] | None = None,
     blocked: Mapping[str, str] = MappingProxyType({}),
     is_away: bool = False,
-    told: Mapping[int, KnownThing] = MappingProxyType({}),
+    known: Mapping[int, KnownThing] = MappingProxyType({}),
     results: Mapping[str, str] = MappingProxyType({}),
     unseen: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
@@ -58,7 +63,7 @@ def ask(
 
     `changed`, unless it is None, says that it differs from what was approved, and by tool what of its definition.
     `blocked` holds tools that cannot run now and the reasons; what was approved `is_away` if it waits for one of these.
-    `told` is by step what is known of the thing that its call names, `results` are the names of tools by the ids of
+    `known` is by step what is known of the thing that its call names, `results` are the names of tools by the ids of
     calls. `unseen` are the values that are new to a user who has agreed to the rest already.
     """
     plan, step = stored.plan, stored.plan.waiting_step
@@ -66,7 +71,8 @@ def ask(
         return ended(plan, language)
     parts = [done(plan, language)]
     if changed is not None:
-        parts.append(" ".join((translate("changed", language), *_changed(changed))))
+        differences = (f"`{tool}`: {', '.join(f'`{what}`' for what in each)}." for tool, each in changed.items())
+        parts.append(" ".join((translate("changed", language), *differences)))
     for tool, reason in blocked.items():
         parts.append(translate("blocked", language, tool=tool, reason=_line(reason)))
     if step.asks is not None:
@@ -75,7 +81,7 @@ def ask(
         parts.append(translate("unseen", language, values=_view(stored, language).in_line(unseen)))
     for each in plan.waiting_steps:
         parts += [*([] if unseen else [_next_step(each, language)]), *_call_block(stored, each, language)]
-        parts += [_told_line(told[each.id], language)] if each.id in told else []
+        parts += [_known_line(known[each.id], language)] if each.id in known else []
         parts += _not_from_you(stored, each, language, results, shown_above=True)
     if len(plan.waiting_steps) > 1:
         parts.append(translate("ask_several", language, count=len(plan.waiting_steps)))
@@ -114,16 +120,10 @@ def not_changed(stored: StoredPlan, language: str) -> str:
 
 def done(plan: Plan, language: str) -> str:
     """Returns a line for each step that is complete."""
-    return "\n".join(
-        translate(
-            "done_step",
-            language,
-            description=_line(step.description),
-            summary=_line(step.result_preview or ""),
-        )
-        for step in plan.steps
-        if step.status == "complete"
+    shown = (
+        (_line(step.description), _line(step.result_preview or "")) for step in plan.steps if step.status == "complete"
     )
+    return "\n".join(translate("done_step", language, description=step, summary=result) for step, result in shown)
 
 
 def ended(plan: Plan, language: str) -> str:
@@ -138,6 +138,11 @@ def ended(plan: Plan, language: str) -> str:
             return "\n".join(line for line in lines if line)
 
 
+def superseded(plan: Plan, language: str) -> str:
+    """Returns that a new plan has taken this one's place."""
+    return translate("superseded", language, goal=_line(plan.goal))
+
+
 def still_waiting(stored: StoredPlan, language: str) -> str:
     """Returns the reminder that follows an answer about something else: a yes to it runs what it shows."""
     return _with_calls(translate("still_waiting", language, goal=_line(stored.plan.goal)), stored, language)
@@ -146,11 +151,6 @@ def still_waiting(stored: StoredPlan, language: str) -> str:
 def _with_calls(said: str, stored: StoredPlan, language: str) -> str:
     calls = (_call_line(stored, step, language) for step in stored.plan.waiting_steps)
     return " — ".join(filter(None, (said, *calls)))
-
-
-def superseded(plan: Plan, language: str) -> str:
-    """Returns that a new plan has taken this one's place."""
-    return translate("superseded", language, goal=_line(plan.goal))
 
 
 def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> list[str]:
@@ -165,7 +165,7 @@ def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> 
     parts.append("\n".join(f"{INDENT}{line}" for line in quoted(asks.message)))
     if asks.mode == "url" and asks.url is not None:
         return [*parts, asks.url, translate("answer_url", language, host=urlsplit(asks.url).netloc)]
-    parts.append("\n".join(f"- {_field_line(asks, name, language)}" for name in asks.fields))
+    parts.append("\n".join(_field_line(asks, name, language) for name in asks.fields))
     if asks.given and asks.missing:
         parts.append(translate("still_needed", language, fields=_line(", ".join(asks.missing))))
     return [*filter(None, parts), translate("answer_form", language)]
@@ -176,13 +176,8 @@ def _field_line(asks: UserRequest, name: str, language: str) -> str:
     choices = ", ".join(f"{number}. {title}" for number, title in enumerate(choices_of(field).values(), start=1))
     said = " — ".join(filter(None, (field.get("title", name), field.get("description"), choices)))
     mark = "*" if name in asks.required else ""
-    return f"{_line(said, MAX_ERROR_CHARS)}{mark}" + (
-        f": {CallView(language, None).brief(str(given))}" if given else ""
-    )
-
-
-def _changed(tools: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"`{tool}`: {', '.join(f'`{what}`' for what in changed)}." for tool, changed in tools.items()]
+    shown = f": {CallView(language, None).brief(str(given))}" if given else ""
+    return f"- {_line(said, MAX_ERROR_CHARS)}{mark}{shown}"
 
 
 def _next_step(step: Step, language: str) -> str:
@@ -228,25 +223,16 @@ def _view(stored: StoredPlan, language: str) -> CallView:
     return CallView(language, f"GET /sessions/{stored.session_id}/plan")
 
 
-def _told_line(told: KnownThing, language: str) -> str:
-    said = "; ".join(f"{name}: {one_line(value, MAX_TOLD_CHARS)}" for name, value in told.said.items())
-    return translate("told", language, tool=told.tool, thing=code(visible(told.thing)), said=code(visible(said)))
+def _known_line(known: KnownThing, language: str) -> str:
+    said = "; ".join(f"{name}: {one_line(value, MAX_TOLD_CHARS)}" for name, value in known.fields.items())
+    return translate("told", language, tool=known.tool, thing=code(visible(known.thing)), said=code(visible(said)))
 
 
 def _failure_line(step: Step, language: str) -> str:
-    match step.status:
-        case "failed":
-            return translate(
-                "failed",
-                language,
-                number=step.id,
-                description=_line(step.description),
-                error=_line(step.error or "", MAX_ERROR_CHARS),
-            )
-        case "unknown":
-            return translate("unknown", language, number=step.id, description=_line(step.description))
-        case _:
-            return ""
+    if step.status not in ("failed", "unknown"):
+        return ""
+    error = _line(step.error or "", MAX_ERROR_CHARS)
+    return translate(step.status, language, number=step.id, description=_line(step.description), error=error)
 
 
 def _line(text: str, limit: int = MAX_LINE_CHARS) -> str:
@@ -254,35 +240,27 @@ def _line(text: str, limit: int = MAX_LINE_CHARS) -> str:
     return plain(one_line(text, limit))
 
 
-MAX_RESULTS = 5
-MAX_RESULT_BYTES = 200_000
-# Of each row the first that the object has: what it is called, who it is from, when it was.
-FIELDS = (
-    ("subject", "title", "name", "label", "filename"),
-    ("from", "sender", "author", "owner", "to"),
-    ("date", "sent_at", "received_at", "start", "created_at", "updated_at"),
-)
-
-
-async def told_about(turn: TurnCalls, steps: Sequence[Step], earlier: Sequence[Reference]) -> dict[int, KnownThing]:
-    """Returns by step what a recent result has of the thing that it names. A step that changes nothing has none."""
-    found = {step.id: await _told_about(turn, step, earlier) for step in steps}
+async def known_things(
+    turn: TurnCalls, steps: Sequence[Step], references: Sequence[Reference]
+) -> dict[int, KnownThing]:
+    """Returns by step what the newest of these results say of the thing that it names; nothing if it only reads."""
+    found = {step.id: await _known_thing(turn, step, references) for step in steps}
     return {number: known for number, known in found.items() if known is not None}
 
 
-async def _told_about(turn: TurnCalls, step: Step, earlier: Sequence[Reference]) -> KnownThing | None:
+async def _known_thing(turn: TurnCalls, step: Step, references: Sequence[Reference]) -> KnownThing | None:
     tool = turn.tools.get(step.tool or "")
     wanted = identifiers(step.args) if tool and tool.spec.effect != "read_only" else ()
     if not wanted or tool is None:
         return None
     sources = {name: each.spec.source for name, each in turn.tools.items()}
-    told_by = {
+    tools_by_call = {
         reference.tool_call_id: reference.tool_name
-        for reference in (*turn.references, *earlier)
+        for reference in references
         if reference.status == "succeeded" and 0 < reference.size_bytes <= MAX_RESULT_BYTES
         if sources.get(reference.tool_name) == tool.spec.source
     }
-    newest = dict(list(told_by.items())[:MAX_RESULTS])
+    newest = dict(list(tools_by_call.items())[:MAX_RESULTS])
     if not newest:
         return None
     context = turn.context
@@ -291,8 +269,10 @@ async def _told_about(turn: TurnCalls, step: Step, earlier: Sequence[Reference])
     return await to_thread.run_sync(_found, wanted, newest, kept)
 
 
-def _found(wanted: Sequence[str], told_by: Mapping[str, str], kept: Mapping[str, StoredResult]) -> KnownThing | None:
-    values = [(name, kept[call_id].value()) for call_id, name in told_by.items() if call_id in kept]
+def _found(
+    wanted: Sequence[str], tools_by_call: Mapping[str, str], kept: Mapping[str, StoredResult]
+) -> KnownThing | None:
+    values = [(name, kept[call_id].value()) for call_id, name in tools_by_call.items() if call_id in kept]
     for thing, (tool, value) in product(wanted, values):
         if (item := object_with(thing, value)) and (said := _telling(item)):
             return KnownThing(tool, thing, said)

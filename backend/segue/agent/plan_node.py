@@ -4,7 +4,7 @@ A message answers a waiting plan or leaves it as it is; a yes moves it by the sa
 runs here: `tool_loop` runs the plan if this node sets `plan_runs`, and `respond` sends `answer` if it sets that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from segue.agent import plan_messages
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
-from segue.agent.prompts import POSTPONED, TOO_LATE, VERDICT_NOTES, steers_in, stopped_note, waiting_note
+from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, VERDICT_NOTES, WAITING, steers_in, with_plan
 from segue.agent.state import TurnState, Update, acknowledgement_report, language_of, web_search_report
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
@@ -22,7 +22,6 @@ from segue.domain.session import Strength, Verdict
 from segue.domain.tool import Effect
 from segue.domain.user_request import UserRequest
 from segue.language.utterance import own_words
-from segue.models.answer_schemas import Reading
 from segue.plans import store
 from segue.plans.acknowledgement import NEVER_A_YES, POSTPONES, Acknowledgement, chosen_of
 from segue.plans.arguments import leaves, stands_in
@@ -57,12 +56,16 @@ async def _plan_update(context: TurnContext, state: TurnState) -> Update:
         raise StalePlan
     if stored is None or stored.is_for_a_later_turn(context.turn):
         return await _make_or_skip(context, state)
-    if stored.plan.status == "active":
-        stored = await _settle(context, stored)
-        if not stored.plan.is_open:
-            return await _make_or_skip(context, state, ended=stored)
-    if stored.plan.expires_at <= context.clock():
-        return await _expire_waiting(context, state, stored)
+    ended: StoredPlan | None = None
+    if stored.plan.status == "active" and not (stored := await _settle(context, stored)).plan.is_open:
+        ended = stored
+    elif stored.plan.expires_at <= context.clock():
+        # Upkeep may have ended the plan already; even then a yes meant it, and the user has not been told.
+        ended = await _end_as_expired(context, stored) if stored.plan.is_open else stored
+        if state["acknowledgement"].verdict != "none":
+            return {"replied_to": (stored.plan.id, stored.plan.version)} | _close(ended, state)
+    if ended is not None:
+        return await _make_or_skip(context, state, ended=ended)
     return await _answer_waiting(context, state, stored, was_seen=was_seen)
 
 
@@ -76,7 +79,7 @@ async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan
     if stored.plan.status in ("active", "waiting", "completed", "failed"):
         return update | _run(stored)
     if stored.plan.status == "superseded" and steers_in(state["prompt"]):
-        return update | {"touched_plan": stored, "plan_runs": False, "note": stopped_note(stored.plan)}
+        return update | {"touched_plan": stored, "plan_runs": False, "note": with_plan(STOPPED, stored.plan)}
     return update | _close(stored, state)
 
 
@@ -112,20 +115,22 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
     steps = await make_plan(context, state)
     if not steps or (len(steps) == 1 and mode != "always"):
         return skip
-    made = await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
+    made = await offer_plan(context, state["message"], state["message_id"], steps)
     return skip | _run(made) if made else skip
 
 
 async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:
     """Reads the message as an answer to the waiting plan."""
-    if state["acknowledgement"].rule in POSTPONES:
-        return await _wait(context, state, stored)
+    update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
+    if state["acknowledgement"].rule in POSTPONES:  # the next yes is for it
+        update["acknowledgement"] = replace(state["acknowledgement"], verdict="none")
+        return update | await _leave_waiting(context, stored, plan_messages.waits(stored, language_of(state)))
     if stored.plan.waiting_step is not None and stored.plan.waiting_step.asks is not None:
-        return await _answer_asking(context, state, stored, stored.plan.waiting_step.asks, was_seen=was_seen)
+        asks = stored.plan.waiting_step.asks
+        return update | await _answer_asking(context, state, stored, asks, was_seen=was_seen)
     read, chosen = await _read_reply(context, state, stored.plan)
     may_approve = was_seen and await _is_enough(context, state, stored, read)
-    update: Update = {"replied_to": (stored.plan.id, stored.plan.version), "acknowledgement": read}
-    update["cautious"] = read.strength == "weak"
+    update |= {"acknowledgement": read, "cautious": read.strength == "weak"}
     match read.verdict:
         case "confirm" if not may_approve:
             return update | await _ask_again(context, state, stored)
@@ -134,7 +139,7 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
         case "amend":
             return update | await _amend(context, state, stored, read, may_approve=may_approve)
         case "none":
-            return update | await _answer_beside(context, state, stored)
+            return update | await _answer_something_else(context, state, stored)
 
 
 async def _read_reply(
@@ -156,7 +161,9 @@ async def _read_reply(
         return replace(read, verdict="confirm", rule="rules_and_model", strength="strong"), None
     if read.verdict == "amend" and reading != "question":  # a condition, or words that a planner has to read
         return read, None
-    return _read_by_model(read, reading), None
+    verdict: Verdict = "none" if reading == "question" else reading
+    strength: Strength | None = "weak" if reading == "confirm" else None
+    return replace(read, rule=f"model_{reading}", verdict=verdict, strength=strength), None
 
 
 async def _is_enough(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> bool:
@@ -180,53 +187,26 @@ async def _last_rule(context: TurnContext, state: TurnState) -> str | None:
         return await store.rule_of(connection, state["answered_turn_id"] or "")
 
 
-async def _wait(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    """Leaves the plan waiting: the next yes is for it."""
-    async with context.transaction() as connection:
-        await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=False)
-    return {
-        "replied_to": (stored.plan.id, stored.plan.version),
-        "acknowledgement": replace(state["acknowledgement"], verdict="none"),
-        "touched_plan": stored,
-        "plan_runs": False,
-        "answer": plan_messages.waits(stored, language_of(state)),
-    }
-
-
 async def _answer_asking(
     context: TurnContext, state: TurnState, stored: StoredPlan, asks: UserRequest, *, was_seen: bool
 ) -> Update:
     """Reads the message as an answer to what a tool asks. What is still missing is asked for again."""
     answer = await read_answer(context, state, stored.plan, asks)
-    update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
     asked_last = stored.asked_in == state["answered_turn_id"]
     if answer.reading == "other":
-        return update | await _answer_beside(context, state, stored)
+        return await _answer_something_else(context, state, stored)
     if answer.reading == "decline":
-        return update | await _decide(context, state, stored, "reject")
+        return await _decide(context, state, stored, "reject")
+    given, step = dict(answer.values), stored.plan.waiting_step
     if answer.reading == "complete" and was_seen and (asked_last or _effects(context, stored.plan) <= {"read_only"}):
-        return update | await _decide(context, state, stored, "confirm", answer=dict(answer.values))
-    if was_seen:  # else the words are to another question, or a program's
-        stored = await _keep_given(context, stored, asks, answer.values)
-    return update | await _ask_again(context, state, stored)
-
-
-async def _keep_given(
-    context: TurnContext, stored: StoredPlan, asks: UserRequest, given: Mapping[str, Any]
-) -> StoredPlan:
-    if stored.plan.waiting_step is None or dict(given) == dict(asks.given or {}):
-        return stored
-    moved = update_step(stored.plan, stored.plan.waiting_step.id, "waiting", asks=replace(asks, given=dict(given)))
-    async with context.transaction() as connection:
-        stored = await store.swap(connection, stored, moved, tool_hash=stored.tool_hash)
-    context.emit(PlanChanged(stored.plan))
-    return stored
-
-
-def _read_by_model(unread: Acknowledgement, reading: Reading) -> Acknowledgement:
-    verdict: Verdict = "none" if reading == "question" else reading
-    strength: Strength | None = "weak" if reading == "confirm" else None
-    return replace(unread, rule=f"model_{reading}", verdict=verdict, strength=strength)
+        return await _decide(context, state, stored, "confirm", answer=given)
+    # A plan that was not seen is not what the words, or a program's, are about.
+    if was_seen and step is not None and given != dict(asks.given or {}):
+        moved = update_step(stored.plan, step.id, "waiting", asks=replace(asks, given=given))
+        async with context.transaction() as connection:
+            stored = await store.swap(connection, stored, moved, tool_hash=stored.tool_hash)
+        context.emit(PlanChanged(stored.plan))
+    return await _ask_again(context, state, stored)
 
 
 def _was_weak(state: TurnState) -> bool:
@@ -236,19 +216,12 @@ def _was_weak(state: TurnState) -> bool:
 
 
 async def _decide(
-    context: TurnContext,
-    state: TurnState,
-    stored: StoredPlan,
-    decision: Decision,
-    *,
-    answer: dict[str, Any] | None = None,
-    chosen: frozenset[int] | None = None,
+    context: TurnContext, state: TurnState, stored: StoredPlan, decision: Decision, **given: Any
 ) -> Update:
+    """`given` is what `store.decide` takes beside the decision: an `answer`, or the `chosen` steps."""
     turn_id, now = context.turn.turn_id, context.clock()
     async with context.transaction() as connection:
-        decided = await store.decide(
-            connection, stored, decision, turn_id=turn_id, now=now, answer=answer, chosen=chosen
-        )
+        decided = await store.decide(connection, stored, decision, turn_id=turn_id, now=now, **given)
     return _run(decided) if decided.plan.status == "active" else _close(decided, state)
 
 
@@ -262,25 +235,15 @@ async def _amend(
     before = [step for step in stored.plan.steps if step.status in NOT_STARTED]
     if not steps or list(map(_call_of, steps)) == list(map(_call_of, before)):
         return await _not_changed(context, state, stored, read)
-    asked = {
-        step.tool
-        for step in stored.plan.steps
-        if step.status == "waiting" or (step.status == "pending" and step.requires_confirmation)
-    }
+    asked = {step.tool for step in before if step.status == "waiting" or step.requires_confirmation}
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     amended = replace_open_steps(stored.plan, wanted)
     done, waiting = len(stored.plan.started_steps), len(stored.plan.waiting_steps)
     is_approved = read.carries_yes and may_approve and _differ_in_words_of(own_words(state["message"]), wanted, before)
+    turn_id, changed = context.turn.turn_id, replace(stored, opaque=None, answers=())  # which are of the old calls
+    grant, tool_hash = ((turn_id, done + waiting), stored.tool_hash) if is_approved else (None, None)
     async with context.transaction() as connection:
-        changed = replace(stored, opaque=None, answers=())  # the new steps are not the calls that these are of
-        stored = await store.swap(
-            connection,
-            changed,
-            amended,
-            taken_on_by=context.turn.turn_id,
-            grant=(context.turn.turn_id, done + waiting) if is_approved else None,
-            tool_hash=stored.tool_hash if is_approved else None,
-        )
+        stored = await store.swap(connection, changed, amended, taken_on_by=turn_id, grant=grant, tool_hash=tool_hash)
     return _run(stored)
 
 
@@ -289,12 +252,8 @@ async def _not_changed(context: TurnContext, state: TurnState, stored: StoredPla
     async with context.transaction() as connection:
         same = next_version(stored.plan)
         stored = await store.swap(connection, stored, same, tool_hash=stored.tool_hash, asked_in=context.turn.turn_id)
-    return {
-        "acknowledgement": replace(read, rule=NOT_CHANGED),
-        "touched_plan": stored,
-        "plan_runs": False,
-        "answer": plan_messages.not_changed(stored, language_of(state)),
-    }
+    answer = plan_messages.not_changed(stored, language_of(state))
+    return {"acknowledgement": replace(read, rule=NOT_CHANGED)} | _answered(stored, answer)
 
 
 def _call_of(step: Step) -> tuple[str | None, object]:
@@ -314,34 +273,26 @@ def _differ_in_words_of(message: str, steps: Sequence[Step], before: Sequence[St
 
 
 async def _ask_again(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    return await _leave_waiting(context, stored, plan_messages.ask_again(stored, language_of(state)))
+
+
+async def _leave_waiting(context: TurnContext, stored: StoredPlan, answer: str) -> Update:
     async with context.transaction() as connection:
         await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=False)
-    return {
-        "touched_plan": stored,
-        "plan_runs": False,
-        "answer": plan_messages.ask_again(stored, language_of(state)),
-    }
+    return _answered(stored, answer)
 
 
-async def _answer_beside(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+async def _answer_something_else(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """Answers a message about something else. The plan waits on, and one answer of these says so."""
-    update = await _make_or_skip(context, state) | {"beside": stored}
+    update = await _make_or_skip(context, state) | {"left_waiting": stored}
     if update["plan_runs"]:
         return update
-    update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None, "beside": stored}
+    update = {"note": with_plan(WAITING, stored.plan), "plan_runs": False, "touched_plan": None, "left_waiting": stored}
     if not stored.reminded:
         async with context.transaction() as connection:
             await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
         update["postscript"] = plan_messages.still_waiting(stored, language_of(state))
     return update
-
-
-async def _expire_waiting(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    # Upkeep may have ended the plan already; even then a yes meant it, and the user has not been told.
-    expired = await _end_as_expired(context, stored) if stored.plan.is_open else stored
-    if state["acknowledgement"].verdict == "none":
-        return await _make_or_skip(context, state, ended=expired)
-    return {"replied_to": (stored.plan.id, stored.plan.version)} | _close(expired, state)
 
 
 async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
@@ -375,5 +326,8 @@ def _run(stored: StoredPlan) -> Update:
 
 
 def _close(stored: StoredPlan, state: TurnState) -> Update:
-    answer = plan_messages.ended(stored.plan, language_of(state))
+    return _answered(stored, plan_messages.ended(stored.plan, language_of(state)))
+
+
+def _answered(stored: StoredPlan, answer: str) -> Update:
     return {"touched_plan": stored, "plan_runs": False, "answer": answer}

@@ -1,19 +1,18 @@
-"""Asks the model for a plan, for a changed plan, and how to read a reply to one. The model only proposes.
+"""What the model is asked about plans: for a plan, for a changed one, and how to read a reply to one.
 
-Reads a message as the answer to what a tool asks: by rules where they can tell, else by the model.
-
-The model only copies what the user said: a text that stands in none of the user's messages is not taken from it.
+The model only proposes. Of an answer to what a tool asks it only copies what the user said: a text that stands in none
+of the user's messages is not taken from it. Rules come first where they can tell.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
 from anyio import to_thread
 from langchain_core.messages import BaseMessage
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, field_validator
 
 from segue.agent import prompts
 from segue.agent.context import TurnContext
@@ -38,8 +37,9 @@ from segue.tools.tool_health import is_blocked
 from segue.tools.user_requests import choices_of, faults_of_answer
 
 CACHE_TTL_S = 600
+MAX_MESSAGES = 50  # in which a text of an answer may stand
 
-AskModel = Callable[[str, Sequence[ToolSpec]], Awaitable[str]]
+AskModel = Callable[[str, Sequence[ToolSpec], Mapping[str, Tool]], Awaitable[str]]
 
 
 class _Classification(BaseModel):
@@ -48,9 +48,8 @@ class _Classification(BaseModel):
 
 async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     """Returns no steps if the model sees no need for any or writes nothing usable."""
-    tools = _plannable(context.guard, state)
 
-    async def ask(note: str, offered: Sequence[ToolSpec]) -> str:
+    async def ask(note: str, offered: Sequence[ToolSpec], tools: Mapping[str, Tool]) -> str:
         conversation = prompts.with_instruction(state["prompt"], note)
         if state["search"].search and WEB_SEARCH in tools:
             conversation = prompts.with_note(conversation, prompts.SEARCH_WANTED)
@@ -62,54 +61,55 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
             await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
         return text
 
-    return await _steps(context, state, tools, ask)
+    return await _steps(context, state, ask)
 
 
 async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tuple[Step, ...]:
     """Returns the steps still to be done; none if the model writes nothing usable."""
 
-    async def ask(note: str, offered: Sequence[ToolSpec]) -> str:
+    async def ask(note: str, offered: Sequence[ToolSpec], _: Mapping[str, Tool]) -> str:
         conversation = prompts.with_instruction(state["prompt"], prompts.amender_note(note, plan))
         return (await _ask(context, conversation, offered, answer_schemas.PLAN)).text
 
-    return await _steps(context, state, _plannable(context.guard, state), ask, done=len(plan.started_steps))
+    return await _steps(context, state, ask, done=len(plan.started_steps))
 
 
-async def _steps(
-    context: TurnContext, state: TurnState, tools: Mapping[str, Tool], ask: AskModel, *, done: int = 0
-) -> tuple[Step, ...]:
+async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done: int = 0) -> tuple[Step, ...]:
     """Returns the steps of the planner's answer. It is asked again, once, if it looks for tools instead."""
-    chooser = context.chooser
+    tools, chooser = _plannable(context.guard, state), context.chooser
     offered, note = _offered(context.guard, tools, state)
-    text = await ask(note, offered)
-    if FIND_TOOLS in offered and (wanted := _looked_for(parse_plan(text, tools={*tools, FIND_TOOLS.name}))):
-        for query in wanted:
-            await chooser.find(query)
-        offered, note = _offered(context.guard, tools, state)
-        text = await ask(note, offered)
-    steps = _storable(parse_plan(text, tools=tools, done=done))
+    text = await ask(note, offered, tools)
+    if FIND_TOOLS in offered:
+        found = parse_plan(text, tools={*tools, FIND_TOOLS.name})
+        if searches := [step for step in found if step.tool == FIND_TOOLS.name]:
+            for step in searches:
+                await chooser.find(str((step.args or {}).get("query") or step.description))
+            offered, note = _offered(context.guard, tools, state)
+            text = await ask(note, offered, tools)
+    # JSON can spell out what Postgres refuses in a text, such as `\u0000`.
+    steps = tuple(
+        replace(step, description=clean(step.description), args=None if step.args is None else clean(step.args))
+        for step in parse_plan(text, tools=tools, done=done)
+    )
     await chooser.add(step.tool for step in steps if step.tool)
     return steps
-
-
-def _looked_for(steps: Iterable[Step]) -> list[str]:
-    return [str((step.args or {}).get("query") or step.description) for step in steps if step.tool == FIND_TOOLS.name]
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
     """Returns how the model reads a message the rules could not. Never enough to approve what changes the world."""
     offered = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
-    conversation = prompts.with_instruction(state["prompt"], prompts.reader_note(plan))
-    reply = await _ask(context, conversation, offered, answer_schemas.READING)
-    answer = first_object(reply.text, _Classification)
-    return answer.verdict if answer else "none"
+    conversation = prompts.with_instruction(state["prompt"], prompts.with_plan(prompts.READER, plan))
+    return _verdict_in(await _ask(context, conversation, offered, answer_schemas.READING))
 
 
 async def classify_agreement(context: TurnContext, answer: str, reply: str, call: RequestedCall) -> Reading:
     """Returns how the model reads a reply to what an answer offered, with a call that it may be a yes to in view."""
     asked = prompts.agreement_prompt(answer, reply, call)
-    read = await context.model.reply(asked, small=True, schema=answer_schemas.READING)
-    found = first_object(read.text, _Classification)
+    return _verdict_in(await context.model.reply(asked, small=True, schema=answer_schemas.READING))
+
+
+def _verdict_in(reply: Reply) -> Reading:
+    found = first_object(reply.text, _Classification)
     return found.verdict if found else "none"
 
 
@@ -118,14 +118,6 @@ async def _ask(
 ) -> Reply:
     # With the tools that the loop offers the request begins as the loop's does, and providers have it in their cache.
     return await context.model.reply(conversation, offered, tool_choice="none", small=True, schema=schema)
-
-
-def _storable(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    # JSON can spell out what Postgres refuses in a text, such as `\u0000`.
-    return tuple(
-        replace(step, description=clean(step.description), args=None if step.args is None else clean(step.args))
-        for step in steps
-    )
 
 
 def _plannable(guard: ToolGuard, state: TurnState) -> dict[str, Tool]:
@@ -152,11 +144,6 @@ def _digest(model: str, conversation: Sequence[BaseMessage], offered: Sequence[T
     return hashlib.sha256(orjson.dumps(texts)).hexdigest()
 
 
-MAX_MESSAGES = 50
-
-_JSON: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
-
-
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
     """How a message answers: `incomplete` has some values, and others are needed. `values` are all that are known."""
@@ -167,37 +154,38 @@ class ReadAnswer:
 
 class _Read(BaseModel):
     reading: AnswerReading
-    values: dict[str, Any] | str | None = None
+    values: dict[str, Any] | str | None = None  # a strict schema asks for the text of an object
+
+    @field_validator("values")
+    @classmethod
+    def _of_text(cls, value: dict[str, Any] | str | None) -> dict[str, Any]:
+        try:
+            values = orjson.loads(value) if isinstance(value, str) else value
+        except orjson.JSONDecodeError:
+            return {}
+        return values if isinstance(values, dict) else {}
 
 
 async def read_answer(context: TurnContext, state: TurnState, plan: Plan, asks: UserRequest) -> ReadAnswer:
-    if state["acknowledgement"].verdict == "reject":
+    """Returns how the message answers what a tool asks: by the rules if they can tell, else as the model reads it."""
+    verdict = state["acknowledgement"].verdict
+    if verdict == "reject":
         return ReadAnswer("decline")
-    if asks.mode == "url":
-        return await _read_done(context, state, plan)
-    if (told := _told_plainly(state, asks)) is not None:
-        return _answer(asks, told)
-    read = await _read_by_model(context, state, asks)
+    if asks.mode == "url":  # what is done elsewhere only has to be called done
+        done = "confirm" if verdict == "confirm" else await classify_reply(context, state, plan)
+        return ReadAnswer("complete" if done == "confirm" else "decline" if done == "reject" else "other")
+    if (values := _plain_answer(state, asks)) is not None:
+        return _answer(asks, values)
+    conversation = prompts.with_instruction(state["prompt"], prompts.answer_reader_note(asks))
+    reply = await context.model.reply(conversation, small=True, schema=answer_schemas.ANSWER)
+    read = first_object(reply.text, _Read) or _Read(reading="other")
     if read.reading != "answer":
         return ReadAnswer(read.reading)
-    values = clean(_values(read))
+    values = clean(read.values)
     return _answer(asks, await _said_by_user(context, state, asks, values), read_any=bool(values))
 
 
-async def _read_done(context: TurnContext, state: TurnState, plan: Plan) -> ReadAnswer:
-    """What is done elsewhere needs no more than to be called done."""
-    if state["acknowledgement"].verdict == "confirm":
-        return ReadAnswer("complete")
-    match await classify_reply(context, state, plan):
-        case "confirm":
-            return ReadAnswer("complete")
-        case "reject":
-            return ReadAnswer("decline")
-        case _:
-            return ReadAnswer("other")
-
-
-def _told_plainly(state: TurnState, asks: UserRequest) -> dict[str, Any] | None:
+def _plain_answer(state: TurnState, asks: UserRequest) -> dict[str, Any] | None:
     """Returns what a yes, or a choice by its name, number or title, says to a form that needs nothing else."""
     fields, wanted = (asks.schema or {}).get("properties", {}), asks.missing
     says_yes = state["acknowledgement"].verdict == "confirm"
@@ -215,20 +203,6 @@ def _told_plainly(state: TurnState, asks: UserRequest) -> dict[str, Any] | None:
     return None
 
 
-async def _read_by_model(context: TurnContext, state: TurnState, asks: UserRequest) -> _Read:
-    conversation = prompts.with_instruction(state["prompt"], prompts.answer_reader_note(asks))
-    reply = await context.model.reply(conversation, small=True, schema=answer_schemas.ANSWER)
-    return first_object(reply.text, _Read) or _Read(reading="other")
-
-
-def _values(read: _Read) -> dict[str, Any]:
-    """Returns an object that was written as one, or as its text."""
-    try:
-        return _JSON.validate_json(read.values) if isinstance(read.values, str) else read.values or {}
-    except ValidationError:
-        return {}
-
-
 async def _said_by_user(
     context: TurnContext, state: TurnState, asks: UserRequest, values: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -238,13 +212,14 @@ async def _said_by_user(
         said = await recent_user_messages(connection, context.owner, session_id, limit=MAX_MESSAGES)
     fields = (asks.schema or {})["properties"]
 
+    def is_said(name: str, value: Any, texts: Sequence[str]) -> bool:
+        of = fields.get(name, {})
+        is_free = of.get("type") == "string" and not choices_of(of) and of.get("format") not in ("date", "date-time")
+        return not is_free or any(stands_in(_plain(str(value)), text) for text in texts)
+
     def find() -> dict[str, Any]:
         texts = [_plain(text) for text in (*map(said_by_user, said), *(fact.content for fact in state["facts"]))]
-        return {
-            name: value
-            for name, value in values.items()
-            if not _is_free(fields.get(name, {})) or any(stands_in(_plain(str(value)), text) for text in texts)
-        }
+        return {name: value for name, value in values.items() if is_said(name, value, texts)}
 
     return await to_thread.run_sync(find)
 
@@ -252,10 +227,6 @@ async def _said_by_user(
 def _plain(text: str) -> str:
     """Case, spaces and what stands around a text do not matter: it is shown nowhere before it is sent."""
     return " ".join(text.lower().split()).strip(" \"'“”«».,;:!?。，！？")
-
-
-def _is_free(of: Mapping[str, Any]) -> bool:
-    return of.get("type") == "string" and not choices_of(of) and of.get("format") not in ("date", "date-time")
 
 
 def _answer(asks: UserRequest, values: Mapping[str, Any], *, read_any: bool = True) -> ReadAnswer:

@@ -55,12 +55,12 @@ MAY_BE_ASKED = """\
 - Some calls are held by the rules of this service: the user is shown them and asked before they run. That question \
 follows your text, which does not repeat it. Do not ask once more after a yes."""
 
+# What a plain yes or no means if no plan waits: it is about what the assistant last proposed.
 CONFIRMED = (
     "The user's last message is a plain yes. Do now what you last proposed, with the identifiers at hand; "
     "do not ask again for what was just approved."
 )
 REJECTED = "The user's last message is a no. Do not do what you last proposed; acknowledge it in one sentence."
-# What a plain yes or no means if no plan waits: it is about what the assistant last proposed.
 VERDICT_NOTES: dict[Verdict, str] = {"confirm": CONFIRMED, "reject": REJECTED}
 POSTPONED = "The user wants to wait. Do not do what you last proposed yet; say in one sentence that you wait."
 TOO_LATE = (
@@ -105,6 +105,10 @@ STOPPED = (
     "You were carrying out this plan when the user sent the message that now comes last. The plan is over as it "
     "stands; what it did is done, and nothing in it is approved any more. Go on with your tools as the user wants it "
     "now, and do what is still wanted of the rest:"
+)
+WAITING = (
+    "A plan is waiting for the user's yes and stays as it is; the last message is about something else. Answer it, "
+    "carry out no step of the plan."
 )
 TAKEN_BACK = (
     "The user has taken back a part of this conversation that you no longer see. These calls were made in it, and what "
@@ -207,9 +211,7 @@ class Instructions:
 
 
 def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: bool) -> str:
-    """Returns which calls of the tools wait for the user's yes, empty if none does. `has_rule`: the operator's own rule
-    may hold more of them.
-    """
+    """Returns which calls wait for the user's yes, empty if none does. The operator's rule may hold more of them."""
     names = sorted(offered_name(tool.name) for tool in tools if needs_confirmation(tool, mode))
     if names:
         named = ", ".join([*names[:MAX_NAMED_TOOLS], *(["others"] if len(names) > MAX_NAMED_TOOLS else [])])
@@ -218,9 +220,7 @@ def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: b
 
 
 def instructions_of(agent: Agent, user: str, confirmation: str = "", *, is_gone: bool = False) -> Instructions:
-    """`confirmation` is as `confirmation_line` returns it. `is_gone` says that the agent answers in the place of the
-    session's own.
-    """
+    """Returns what an agent is told. `is_gone` says that it answers in the place of the session's own."""
     lines = agent.instructions.replace("{user}", user).splitlines()
     dated = [line for line in lines if DATE in line or TIME_ZONE in line]
     own = "\n".join(line for line in lines if line not in dated).strip()
@@ -253,13 +253,11 @@ def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
     return _fenced_lines(FACTS, map(as_json, given))
 
 
-def turn_notes(now: datetime, told: str, facts: Sequence[Memory], language: str | None = None) -> str:
-    """Returns what the notes of a turn begin with: the time, in its own time zone, the language to answer in if it is
-    not just the user's, what the agent is `told`, and the facts of use.
-    """
+def turn_notes(now: datetime, own: str, facts: Sequence[Memory], language: str | None = None) -> str:
+    """Returns what a turn's notes begin with: its time, the language to answer in, the agent's lines, and facts."""
     said = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzinfo}, {now:%z})."
     said += f" Answer in the language {language!r}, whatever language the user writes in." if language else ""
-    return "\n\n".join(filter(None, [said, told, facts_block(facts, now.tzinfo) if facts else ""]))
+    return "\n\n".join(filter(None, [said, own, facts_block(facts, now.tzinfo) if facts else ""]))
 
 
 def with_notes(text: str, notes: str) -> str:
@@ -274,10 +272,10 @@ def notes_and_message(text: str) -> tuple[str, str]:
 
 
 def note_of(message: Message) -> str | None:
-    """Returns what is told with a message of the user's in every request: its files, and its note."""
+    """Returns what goes with a message of the user's in every request: its files, and its note."""
     files = message.metadata.get("attachments")
-    told = [_fenced_lines(ATTACHED, map(as_json, files)) if files else None, message.metadata.get("note")]
-    return "\n\n".join(filter(None, told)) or None
+    notes = [_fenced_lines(ATTACHED, map(as_json, files)) if files else None, message.metadata.get("note")]
+    return "\n\n".join(filter(None, notes)) or None
 
 
 def taken_back(calls: Iterable[str]) -> str:
@@ -293,8 +291,8 @@ def plan_block(plan: Plan) -> str:
 def _shown_step(step: Step) -> dict[str, Any]:
     asks = replace(step.asks, schema=None) if step.asks else None
     known = asdict(replace(step, args_origin=None, asks=asks))
-    told = {name: value for name, value in known.items() if value not in (None, False)}
-    return told | ({"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {})
+    shown = {name: value for name, value in known.items() if value not in (None, False)}
+    return shown | ({"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {})
 
 
 def message_and_instruction(text: str) -> tuple[str, str]:
@@ -353,41 +351,31 @@ def _why_withheld(state: ToolState) -> str:
     return one_line(state.reason or state.status, MAX_REASON_CHARS)
 
 
-def planner_note(*, locked: Iterable[ToolSpec], barred: Iterable[str]) -> str:
-    """Returns the planner's instruction. `locked` are tools that are not offered yet: an earlier step may unlock one.
-    `barred` are the names of offered tools that no step may use.
-    """
+def planner_note(*, locked: Sequence[ToolSpec], barred: Iterable[str]) -> str:
+    """Returns the planner's instruction. A step may unlock the `locked` tools; none may use those that are `barred`."""
     without = f"{PLANNER}\n- No step uses {', '.join(barred)}." if barred else PLANNER
-    lines = [
-        as_json({"name": tool.name, "description": tool.description, "args": tool.input_schema}) for tool in locked
-    ]
-    return f"{without}\n{LOCKED}\n{fenced(_bounded_lines(lines, MAX_TOOLS_CHARS))}" if lines else without
+    described = ({"name": tool.name, "description": tool.description, "args": tool.input_schema} for tool in locked)
+    lines = _bounded_lines(map(as_json, described), MAX_TOOLS_CHARS)
+    return f"{without}\n{LOCKED}\n{fenced(lines)}" if locked else without
+
+
+def with_plan(text: str, plan: Plan) -> str:
+    """Returns a note or an instruction that is about a plan."""
+    return f"{text}\n{plan_block(plan)}"
 
 
 def amender_note(planner_note: str, plan: Plan) -> str:
-    return f"{planner_note}\n\n{AMENDER}\n{plan_block(plan)}"
-
-
-def reader_note(plan: Plan) -> str:
-    return f"{READER}\n{plan_block(plan)}"
+    return with_plan(f"{planner_note}\n\n{AMENDER}", plan)
 
 
 def answer_reader_note(asks: UserRequest) -> str:
-    return _fenced_lines(
-        ANSWER_READER, [as_json({"message": asks.message, "schema": asks.schema, "given": asks.given})]
-    )
-
-
-def waiting_note(plan: Plan) -> str:
-    return (
-        "A plan is waiting for the user's yes and stays as it is; the last message is about something else. Answer it, "
-        f"carry out no step of the plan.\n{plan_block(plan)}"
-    )
+    asked = {"message": asks.message, "schema": asks.schema, "given": asks.given}
+    return _fenced_lines(ANSWER_READER, [as_json(asked)])
 
 
 def answer_step_note(plan: Plan, step: Step) -> str:
     return (
-        f"{CARRYING_OUT}\n{plan_block(plan)}\nDo step {step.id} now: {step.description}\n"
+        f"{with_plan(CARRYING_OUT, plan)}\nDo step {step.id} now: {step.description}\n"
         "Write only what this step asks for; the later steps follow by themselves."
     )
 
@@ -395,18 +383,10 @@ def answer_step_note(plan: Plan, step: Step) -> str:
 def fill_step_note(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence[str]) -> str:
     wanted = f" Missing: {', '.join(missing)}." if missing else ""
     return (
-        f"{CARRYING_OUT}\n{plan_block(plan)}\nCall {step.tool} for step {step.id} "
+        f"{with_plan(CARRYING_OUT, plan)}\nCall {step.tool} for step {step.id} "
         f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
         f"Known so far:\n{fenced(as_json(clipped(dict(args), MAX_STEP_ARGS_CHARS)))}"
     )
-
-
-def stopped_note(plan: Plan) -> str:
-    return f"{STOPPED}\n{plan_block(plan)}"
-
-
-def carried_out_note(plan: Plan) -> str:
-    return f"{CARRIED_OUT} {plan.status}:\n{plan_block(plan)}"
 
 
 def agreement_prompt(answer: str, reply: str, call: RequestedCall) -> list[BaseMessage]:

@@ -115,25 +115,17 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: CountToke
             tokens += count(as_json([session.opaque[key], *(call.args for call in messages[key].tool_calls)]))
         return tokens
 
-    plan = session.plan
-    instructions = session.instructions
+    plan, instructions = session.plan, session.instructions
     notes = turn_notes(session.now, instructions.notes(session.now), session.facts, session.language)
     fixed = count(joined(system_parts(instructions.fixed, session.summary, session.references))) + count(notes)
     fixed += session.tool_tokens
     fixed += count(plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None
-    window = select_window(
-        WindowParts(
-            session.history,
-            session.earlier,
-            whole=session.inline,
-            fixed=fixed,
-            origin_id=origin_id,
-            opaque=session.opaque,
-        ),
-        limits,
-        WindowCosts(message=cost, reference=cache(lambda call_id: count(line(call_id)))),
+    parts = WindowParts(
+        session.history, session.earlier, session.inline, fixed=fixed, origin_id=origin_id, opaque=session.opaque
     )
+    costs = WindowCosts(message=cost, reference=cache(lambda call_id: count(line(call_id))))
+    window = select_window(parts, limits, costs)
     listed = [line(reference.tool_call_id) for reference in window.listed]
     system = system_parts(instructions.fixed, session.summary, [*listed, *session.references])
     running = window.history[-1].turn_id
@@ -141,17 +133,17 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: CountToke
     before = {name: count(part) for name, part in system.items()} | {
         "messages": sum(cost(key := message_key(each), window.forms[key]) for each in window.history[:begins])
     }
-    told = "\n".join(filter(None, [notes, note_of(window.history[begins])]))
+    opening = "\n".join(filter(None, [notes, note_of(window.history[begins])]))
     brief = {key for key, form in window.forms.items() if form == "brief"}
     opaque = {key: parts for key, parts in session.opaque.items() if window.forms.get(key) == "whole"}
     shown = [
         to_model(message, text(key := message_key(message), window.forms[key]), brief=brief, opaque=opaque.get(key))
         if index != begins
-        else HumanMessage(with_notes(without_notes(str(message.content)), told))
+        else HumanMessage(with_notes(without_notes(str(message.content)), opening))
         for index, message in enumerate(window.history)
     ]
-    parts = tuple(PromptPart(part, tokens, cacheable=True) for part, tokens in before.items())
-    return Prompt([SystemMessage(joined(system)), *shown], window.cut_off, parts)
+    cached = tuple(PromptPart(part, tokens, cacheable=True) for part, tokens in before.items())
+    return Prompt([SystemMessage(joined(system)), *shown], window.cut_off, cached)
 
 
 def request_parts(
@@ -206,10 +198,9 @@ def shown_text(message: Message, form: ShownForm, *, inline: Mapping[str, str], 
 
 
 def _without_middle(text: str) -> str:
-    if len(text) <= MAX_BRIEF_CHARS:
-        return text
     part = MAX_BRIEF_CHARS // 2
-    return f"{text[:part]}\n[… {len(text) - 2 * part} characters left out …]\n{text[-part:]}"
+    left_out = f"{text[:part]}\n[… {len(text) - 2 * part} characters left out …]\n{text[-part:]}"
+    return text if len(text) <= MAX_BRIEF_CHARS else left_out
 
 
 def shown_call(call: RequestedCall, *, brief: bool) -> RequestedCall:

@@ -104,11 +104,9 @@ class SeenText:
         """Returns whether its last sentence with a word that begins so says yes or no to it, None if it has none."""
         sentences = (words_of(each) for each in reversed(sentences_of(self.text[:MAX_TEXT_CHARS])))
         words = next((each for each in sentences if any(word.startswith(name) for word in each)), None)
-        return (
-            None
-            if words is None
-            else _NOES.isdisjoint((*words, *kinds_of(words, detect_language(self.text), LEXICON.now)))
-        )
+        if words is None:
+            return None
+        return _NOES.isdisjoint((*words, *kinds_of(words, detect_language(self.text), LEXICON.now)))
 
     def names_another(self, value: str, known: frozenset[str]) -> bool:
         """Returns whether it has an id or an address of this form that is not `known` to be of another kind."""
@@ -131,12 +129,8 @@ class Record:
     def id(self) -> str | None:
         """What tells it from others of its kind."""
         own = ((0 if not key else kind_of_key(key), value) for key, value in self.has.items())
-        return min(
-            ((kind, value) for kind, value in own if kind in (0, 1)), key=lambda each: each[0] or 0, default=(0, None)
-        )[1]
-
-    def key_of(self, value: str) -> str | None:
-        return next((key for key, own in self.has.items() if own == value), None)
+        ids = sorted(((kind, value) for kind, value in own if kind in (0, 1)), key=lambda each: each[0] or 0)
+        return ids[0][1] if ids else None
 
 
 class _TooMuch(Exception):
@@ -151,9 +145,8 @@ class Shown:
     def __init__(self, texts: Sequence[SeenText], results: Sequence[Any], quoted: Sequence[str] = ()) -> None:
         self._texts = texts
         found = (record for number, result in enumerate(results) for record in _records(result, number))
-        told = (str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
-        self._told = frozenset(told)
-        self._texts_told = [text.lower() for text in (*quoted, *self._told)]
+        self._from_tools = frozenset(str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
+        self._texts_of_others = [text.lower() for text in (*quoted, *self._from_tools)]
         self._with: dict[str, list[tuple[Record, str]]] = defaultdict(list)
         self._of_kind: dict[tuple[str, frozenset[str]], list[Record]] = defaultdict(list)
         self._tellers: dict[tuple[object, str], set[str | None]] = defaultdict(set)
@@ -168,13 +161,14 @@ class Shown:
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         """Returns by path the values of a call, under the `schema` of its tool, that are new to the user."""
         values = dict(leaves(args))
-        told = {path: value for path, value in values.items() if value not in (None, "", [], {})}
-        call = _Values(frozenset(map(str, told.values())), list(_enumerations(schema)))
+        given = {path: value for path, value in values.items() if value not in (None, "", [], {})}
+        call = _Values(frozenset(map(str, given.values())), list(_enumerations(schema)))
         try:
-            new = {path for path, value in told.items() if not self._has(path, value, call)}
-            new |= {path for path, keys in open_keys(args, schema).items() if not all(map(self._has_key, keys))}
+            new = {path for path, value in given.items() if not self._has(path, value, call)}
+            unnamed = ((path, key) for path, keys in open_keys(args, schema).items() for key in keys)
+            new |= {path for path, key in unnamed if self._is_only_from_tools(key) or not self._is_shown(key)}
         except _TooMuch:
-            return told
+            return given
         return {path: value for path, value in values.items() if path in new}
 
     def _has(self, path: str, value: Any, call: "_Values") -> bool:
@@ -182,10 +176,10 @@ class Shown:
         if isinstance(value, bool) or text.lower() in _FLAGS:
             return self._is_flag_meant(path, value)
         if value == 0:
-            return self._is_flag_meant(path, value) or any(self._shows(each, value) for each in self._texts)
+            return self._is_flag_meant(path, value) or self._is_shown(value)
         if choices := next((each for each in call.enumerations if text in each), None):
             return self._is_nearest(text, choices - {text})
-        if isinstance(value, str) and text not in self._told and self._is_only_told(text):
+        if isinstance(value, str) and text not in self._from_tools and self._is_only_from_tools(text):
             return False
         if _TOP_LEVEL.fullmatch(path):
             return self._is_amount_meant(value) if isinstance(value, int | float) else self._is_meant(text, call)
@@ -200,13 +194,13 @@ class Shown:
         if self._checks < 0:
             raise _TooMuch
 
-    def _has_key(self, key: str) -> bool:
-        return not self._is_only_told(key) and any(self._shows(each, key) for each in self._texts)
+    def _is_shown(self, value: object) -> bool:
+        return any(self._shows(each, value) for each in self._texts)
 
-    def _is_only_told(self, value: str) -> bool:
+    def _is_only_from_tools(self, value: str) -> bool:
         """Returns whether a text of a result has the value, and none of the user's."""
-        is_told = any(stands_in(value.lower(), text) for text in self._texts_told)
-        return is_told and not any(each.by_user and self._shows(each, value) for each in self._texts)
+        is_from_others = any(stands_in(value.lower(), text) for text in self._texts_of_others)
+        return is_from_others and not any(each.by_user and self._shows(each, value) for each in self._texts)
 
     def _is_flag_meant(self, path: str, value: object) -> bool:
         """Returns whether the nearest sentence that has the name of a flag says yes or no as the flag does."""
@@ -228,12 +222,12 @@ class Shown:
         """Returns whether the nearest text with amounts of money has this one, if it is shown as one."""
         if any(value in each.money for each in self._texts):
             return value in next(each.money for each in self._texts if each.money)
-        return any(self._shows(each, value) for each in self._texts)
+        return self._is_shown(value)
 
     def _is_meant(self, value: str, call: "_Values") -> bool:
         """Returns whether the nearest text that names a thing of its kind names this one."""
         beside = self._beside(value)
-        of_other_kinds = self._told - beside
+        of_other_kinds = self._from_tools - beside
         for each in self._texts:
             if self._shows(each, value):
                 return True
@@ -262,9 +256,8 @@ class Shown:
 
     def _is_known(self, record: Record, key: str, call: "_Values", text: SeenText) -> bool:
         value, around = record.has.get(key, ""), record.around
-        if any(
-            self._shows(text, detail) for detail in record.details - {value} if self._is_peculiar(detail, record, call)
-        ):
+        peculiar = (detail for detail in record.details - {value} if self._is_peculiar(detail, record, call))
+        if any(self._shows(text, detail) for detail in peculiar):
             return True
         # All of its kind that the record around it has, such as the flights of a booking.
         of_kind = {each.has.get(key, "") for each in self._of_kind[record.place] if each.around is around}

@@ -75,7 +75,7 @@ class TurnState(TurnInput, total=False):
 
     replied_to: the plan and version that the message answered.
     cautious: the user's yes was weak, so that what changes the world asks first.
-    beside: the plan that waits while the message is about something else.
+    left_waiting: the plan that waits while the message is about something else.
     touched_plan: the plan this turn made, advanced or ended; `plan_runs` says that its open steps are to run now.
     note: an instruction to the model for this turn only.
     conversation: what the model has been shown in this turn.
@@ -89,7 +89,7 @@ class TurnState(TurnInput, total=False):
     search: SearchDecision
     replied_to: tuple[str, int] | None
     cautious: bool
-    beside: StoredPlan | None
+    left_waiting: StoredPlan | None
     touched_plan: StoredPlan | None
     plan_runs: bool
     asked_again: str | None
@@ -113,15 +113,9 @@ def language_of(state: TurnState) -> str:
 
 def acknowledgement_report(state: TurnState) -> AcknowledgementReport:
     """Returns how the message was read. Complete only after the plan node has seen what it answers."""
-    acknowledgement = state["acknowledgement"]
-    plan_id, plan_version = state.get("replied_to") or (None, None)
+    read, (plan_id, version) = state["acknowledgement"], state.get("replied_to") or (None, None)
     return AcknowledgementReport(
-        verdict=acknowledgement.verdict,
-        strength=acknowledgement.strength,
-        rule=acknowledgement.rule,
-        language=acknowledgement.language,
-        plan_id=plan_id,
-        plan_version=plan_version,
+        read.verdict, read.strength, rule=read.rule, language=read.language, plan_id=plan_id, plan_version=version
     )
 
 

@@ -34,11 +34,8 @@ async def stream_reply(
     *,
     tool_choice: ToolChoiceMode = "auto",
 ) -> tuple[Reply, StartedMessage | None]:
-    """Returns the model's reply and, if any of it was emitted, the message that `emit_message` has to end.
-
-    Raises what `MeteredModel.reply` raises.
-    """
-    if not await context.listened():  # a whole answer costs less
+    """Returns the model's reply and, if any of it was emitted, the message that `emit_message` has to end."""
+    if not await context.has_listener():  # a whole answer costs less
         return await context.model.reply(messages, tools, tool_choice=tool_choice), None
     heard = _HeardMessage(context)
     try:

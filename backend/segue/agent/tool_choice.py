@@ -3,13 +3,6 @@
 They are chosen for the session's first message, and only ever appended to: by a few for each later message, by those
 that `find_tools` finds, and by any other that is called or planned. The list is stored before a request has it. Once it
 is as long as it may get it is made anew, of what the session has used and what the message is about.
-
-Finds the tools of a catalogue that a text is about, by their words. Pure.
-
-BM25: a word counts for more the fewer tools have it, and in a tool's name more than elsewhere. A second look with the
-words that the best tools share finds what belongs to them: who moves a file may have to change the folder first.
-
-Ranks the tools of a catalogue for a text: by words, and by meaning as far as embeddings are configured and there.
 """
 
 import asyncio
@@ -28,7 +21,7 @@ import orjson
 from segue.domain.tool import Tool, ToolChoice, ToolContext, ToolSpec
 from segue.memory.fact_cues import search_words
 from segue.memory.history_window import CountTokens
-from segue.memory.long_term import Embeddings
+from segue.memory.long_term import Embeddings, fused
 from segue.models.tool_schemas import MAX_TOOLS
 from segue.plans.question import english_words, tool_words
 from segue.tools.availability import ToolGuard
@@ -40,13 +33,25 @@ ACTION, THING = 0.15, 0.25  # of a word that the text itself has; English has ma
 SATURATION, LENGTH = 1.2, 0.3  # BM25's k1 and b
 BEST, SHARED_WORDS, SHARED = 5, 30, 0.5  # the tools whose words are shared, how many words, and their weight together
 
+MAX_INDEXES = 8  # catalogues of agents, and before and after a server's tools change
+MAX_EMBEDDED_CHARS = 1000
+EMBEDDED_AT_ONCE = 64
+
+FOUND: Final = 10
+LATER: Final = 1 / 4  # of LLM_MAX_TOOLS: what a later message may append
+GROWN: Final = 2  # times LLM_MAX_TOOLS: where the list is made anew
+FIRST_TOKENS, GROWN_TOKENS = 1 / 3, 1 / 2  # of the budget
+MAX_SHOWN_CHARS: Final = 200
+MAX_KNOWN: Final = 5000
+
+_NAMES: Final = re.compile(r"[\w:./-]*\w")
+_BUILTIN: Final = "builtin"
+_NOTHING_MORE: Final = "Nothing more was found. Look through the tools you have, or try other words."
 STEM_LETTERS: Final = 7
 _ENDING: Final = re.compile(r"(?<=...)[aeios]+$")  # `emails`, `fatture` and `fattura` lose theirs
 
-Weights = Mapping[str, float]
 
-
-def asked_words(text: str) -> Weights:
+def asked_words(text: str) -> dict[str, float]:
     """Returns what to look for: the text's telling words, and English ones for the actions and things it names."""
     actions, things = english_words(text)
     own = dict.fromkeys(_stems(search_words(text).split()), 1.0)
@@ -54,7 +59,10 @@ def asked_words(text: str) -> Weights:
 
 
 class ToolIndex:
-    """Takes a tenth of a millisecond for each tool to make."""
+    """Finds the tools that a text is about, by BM25: a word counts for more the fewer tools have it, and in a tool's
+    name more than elsewhere. A second look with the words that the best tools share finds what belongs to them: who
+    moves a file may have to change the folder first. To make one takes a tenth of a millisecond for each tool.
+    """
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self._names = [spec.name for spec in specs]
@@ -72,7 +80,7 @@ class ToolIndex:
                 score = self._rarity[word] * weight * (SATURATION + 1) / (weight + bound)
                 self._entries[word].append((place, score))
 
-    def rank(self, asked: Weights) -> list[str]:
+    def rank(self, asked: Mapping[str, float]) -> list[str]:
         """Returns the tools that share a word with what is asked or with the best of those, best first."""
         scores = self._scores(asked)
         if not scores:
@@ -82,14 +90,14 @@ class ToolIndex:
             scores[place] += score
         return [self._names[place] for place in self._sorted(scores)]
 
-    def _scores(self, asked: Weights) -> dict[int, float]:
+    def _scores(self, asked: Mapping[str, float]) -> dict[int, float]:
         scores: dict[int, float] = defaultdict(float)
         for word, weight in asked.items():
             for place, score in self._entries.get(word, ()):
                 scores[place] += weight * score
         return scores
 
-    def _shared(self, best: Sequence[int], scores: Mapping[int, float]) -> Weights:
+    def _shared(self, best: Sequence[int], scores: Mapping[int, float]) -> dict[str, float]:
         """Returns the words that tell the best tools from the others, at most SHARED each."""
         shared: Counter[str] = Counter()
         for place in best:
@@ -110,7 +118,8 @@ def _words_of(spec: ToolSpec) -> dict[str, float]:
     parts += [(IN_TEXT, search_words(text).split()) for text in (spec.title, spec.description) if text]
     properties = spec.input_schema.get("properties")
     arguments: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
-    described = " ".join(filter(None, map(_described, arguments.values())))
+    schemas = (each for each in arguments.values() if isinstance(each, Mapping))
+    described = " ".join(str(each["description"]) for each in schemas if each.get("description"))
     parts += [(IN_ARGUMENT, tool_words(" ".join(arguments))), (IN_ARGUMENT_TEXT, search_words(described).split())]
     for weight, words in parts:
         for stem in _stems(words):
@@ -118,20 +127,8 @@ def _words_of(spec: ToolSpec) -> dict[str, float]:
     return dict(found)
 
 
-def _described(schema: Any) -> str:
-    return str(schema.get("description") or "") if isinstance(schema, Mapping) else ""
-
-
 def _stems(words: Iterable[str]) -> list[str]:
     return [_ENDING.sub("", word)[:STEM_LETTERS] for word in words]
-
-
-MAX_INDEXES = 8  # catalogues of agents, and before and after a server's tools change
-MAX_EMBEDDED_CHARS = 1000
-EMBEDDED_AT_ONCE = 64
-RANK_DAMPING = 60  # the usual constant of reciprocal rank fusion
-
-Vectors = Mapping[str, Sequence[float]]
 
 
 class Embed(Protocol):
@@ -141,7 +138,9 @@ class Embed(Protocol):
 
 
 class ToolSearch:
-    """One for a process. Tools get their embeddings in the background; until then they are found by words alone."""
+    """Ranks the tools of a catalogue for a text, by words and by meaning. One for a process. Tools get their embeddings
+    in the background; until then, and without an embedder, they are found by words alone.
+    """
 
     def __init__(self, embed: Embed) -> None:
         self._embed = embed
@@ -184,40 +183,19 @@ class ToolSearch:
             self._vectors.update({text: array("f", vector) for text, vector in zip(batch, found, strict=True)})
 
 
-def fused(*rankings: Sequence[str]) -> list[str]:
-    """Returns one ranking of several, by the sum of the reciprocals of a name's ranks (reciprocal rank fusion)."""
-    scores: dict[str, float] = defaultdict(float)
-    for ranking in rankings:
-        for place, name in enumerate(ranking, start=1):
-            scores[name] += 1 / (RANK_DAMPING + place)
-    return sorted(scores, key=lambda name: (-scores[name], name))
-
-
-def nearest(vectors: Vectors, asked: Sequence[float]) -> list[str]:
+def nearest(vectors: Mapping[str, Sequence[float]], asked: Sequence[float]) -> list[str]:
     """Returns the names by the cosine of their vectors with what is asked; another model's may be of another length."""
-    found = {name: _cosine(vector, asked) for name, vector in vectors.items() if len(vector) == len(asked)}
+    found: dict[str, float] = {
+        name: sum(map(mul, vector, asked)) / (math.hypot(*vector) * math.hypot(*asked) or 1)
+        for name, vector in vectors.items()
+        if len(vector) == len(asked)
+    }
     return sorted(found, key=lambda name: (-found[name], name))
-
-
-def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    cosine: float = sum(map(mul, one, other)) / (math.hypot(*one) * math.hypot(*other) or 1)
-    return cosine
 
 
 def _embedded_text(spec: ToolSpec) -> str:
     return f"{' '.join(tool_words(spec.name))}: {spec.description}"[:MAX_EMBEDDED_CHARS]
 
-
-FOUND: Final = 10
-LATER: Final = 1 / 4  # of LLM_MAX_TOOLS: what a later message may append
-GROWN: Final = 2  # times LLM_MAX_TOOLS: where the list is made anew
-FIRST_TOKENS, GROWN_TOKENS = 1 / 3, 1 / 2  # of the budget
-MAX_SHOWN_CHARS: Final = 200
-MAX_KNOWN: Final = 5000
-
-_NAMES: Final = re.compile(r"[\w:./-]*\w")
-_BUILTIN: Final = "builtin"
-_NOTHING_MORE: Final = "Nothing more was found. Look through the tools you have, or try other words."
 
 FIND_TOOLS: Final = ToolSpec(
     name="find_tools",
@@ -306,9 +284,7 @@ class ToolChooser:
         self._own = (Tool(FIND_TOOLS, self._find),) if may_find else ()
 
     async def choose(self, wanted: ToolNeeds) -> int:
-        """Chooses the tools for a turn, unless it has done so before. Returns the tokens they take in a request, and at
-        most half of the budget: the rest is always the conversation's.
-        """
+        """Chooses the turn's tools, once. Returns their tokens in a request, at most half of the budget."""
         tools, self._wanted = self._guard.tools(), wanted
         if len(tools) <= self._limits.most:
             return self._counted(tool.spec for tool in tools.values())

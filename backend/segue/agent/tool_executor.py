@@ -7,7 +7,6 @@ hangs, fails or is cancelled does not lose another's result. Knows nothing of pl
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import structlog
@@ -35,7 +34,7 @@ from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.memory.history import NewMessage, append_message
 from segue.models import traced_call
 from segue.models.reply import ModelCall, Reply, opaque_parts
-from segue.plans.policy import Deny, Ruling
+from segue.plans.policy import Deny
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
@@ -45,15 +44,14 @@ from segue.tools.run import CallOutcome, failed, lost, run_tool
 
 Offer = Callable[[AsyncConnection, "TurnCalls", "ReadyCall", ToolAsks], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, CallOutcome], Awaitable[None]]
+StoredEnd = tuple[ToolCall, Reference, str]  # a call, its reference, and the id of the tool's message
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyCall:
-    """A call that may run, under our own id. `approved` says that the user said yes to it, `answers` are the user's to
-    what it has asked before.
-    """
+    """A call that may run, under our own id. `answers` are the user's to what the call has asked before."""
 
     request: RequestedCall
     tool: Tool
@@ -63,9 +61,7 @@ class ReadyCall:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """A call that must not run before the user approves it. `made` is the call as the model made it, `unseen` its
-    values that are new to a user who agreed to what the model said.
-    """
+    """A call, `made` by the model, that waits for a yes. `unseen` values are new to a user who agreed to the rest."""
 
     request: RequestedCall
     tool: Tool
@@ -75,36 +71,20 @@ class HeldCall:
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """A call that does not run, since its outcome is known. `tool` is None if there is none of its name."""
+    """A call whose outcome is known without running it. `tool` is None if no tool has its name."""
 
     request: RequestedCall
     tool: Tool | None
     outcome: CallOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEnd:
-    """How a call ended, as its rows have it."""
-
-    call: ToolCall
-    reference: Reference
-    message_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolRound:
-    """What the model is shown of a round of calls, and the calls in it that wait for the user's yes."""
-
-    messages: list[BaseMessage]
-    held: list[HeldCall]
-
-
 async def run_tool_calls(
     turn: TurnCalls, reply: Reply, *, started: StartedMessage | None = None, offer: Offer | None = None
-) -> ToolRound:
+) -> tuple[list[BaseMessage], list[HeldCall]]:
     """Runs the calls of a reply that need no approval, equal ones once. Emits the reply's text if any call runs.
 
-    `offer` makes a step that waits of a call whose tool asks the user something first.
+    Returns what the model is shown of them, and the calls that wait for the user's yes. `offer` makes a waiting step of
+    a call whose tool asks the user something first.
     """
     context = turn.context
     await context.guard.refresh()
@@ -112,7 +92,7 @@ async def run_tool_calls(
     held = [call for call in prepared if isinstance(call, HeldCall)]
     runs = [call for call in prepared if not isinstance(call, HeldCall)]
     if not runs:
-        return ToolRound([], held)
+        return [], held
     new: dict[tuple[str, str], ReadyCall | SettledCall] = {}
     for call in runs:
         if call_key(call.request) not in turn.answers:
@@ -127,7 +107,7 @@ async def run_tool_calls(
     opaque = opaque_parts(reply, (made[call.request.id] for call in runs))
     said = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
-    return ToolRound([said, *given, *turn.new_images()], held)
+    return [said, *given, *turn.new_images()], held
 
 
 async def resume_calls(
@@ -161,26 +141,22 @@ def interrupted_call(
 
 
 async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> list[BaseMessage]:
-    """Records calls whose outcomes are known before they start, with these, in one transaction. Returns what the model
-    is shown.
-    """
+    """Stores calls with outcomes known before they start, in one transaction. Returns what the model is shown."""
     ends: list[StoredEnd] = []
+    requests = [call.request for call in calls]
 
     async def end_all(connection: AsyncConnection) -> None:
         ends.extend([await _store_end(connection, turn.context, call.request, call.outcome) for call in calls])
 
-    await record_start(turn, "", [call.request for call in calls], also=end_all)
-    for end in ends:
-        _tell_end(turn, end)
-    for call in calls:
+    await record_start(turn, "", requests, also=end_all)
+    shown: list[BaseMessage] = [render_messages.assistant_message("", requests)]
+    for call, end in zip(calls, ends, strict=True):
+        _emit_end(turn, end)
         turn.keep_images(call.request, call.outcome)
+        answer = keep_answer(turn, call.request, call.tool, call.outcome)
+        shown.append(ToolMessage(answer, tool_call_id=call.request.id))
     turn.count += len(calls)
-    said = render_messages.assistant_message("", [call.request for call in calls])
-    given = (keep_answer(turn, call.request, call.tool, call.outcome) for call in calls)
-    return [
-        said,
-        *(ToolMessage(answer, tool_call_id=each.request.id) for each, answer in zip(calls, given, strict=True)),
-    ]
+    return shown
 
 
 async def record_start(
@@ -223,18 +199,15 @@ async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: Writ
 
 
 async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | SettledCall:
-    """Every call that runs comes through here. One that is asked about and was not approved had run before its process
-    died, when the policy allowed it.
-    """
+    """Returns the call as the policy has it now. One it asks about now had run when it was allowed."""
     if isinstance(call, SettledCall):
         return call
     ruling = await turn.ruling(call.request, call.tool)
     turn.rulings.pop(call_key(call.request), None)
     match ruling:
         case Deny(reason):
-            return SettledCall(
-                call.request, call.tool, failed(prompts.DENIED.format(tool=call.request.name, reason=reason))
-            )
+            denied = failed(prompts.DENIED.format(tool=call.request.name, reason=reason))
+            return SettledCall(call.request, call.tool, denied)
         case "ask" if not call.approved:
             return SettledCall(call.request, call.tool, lost(call.request.name))
         case _:
@@ -248,8 +221,7 @@ async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | S
         offered = ", ".join(sorted(context.guard.chosen(turn.tools))[:40])
         return SettledCall(request, None, failed(f"There is no tool called {call.name!r}. There are: {offered}."))
     if call.args is None:
-        why = "The arguments were not a JSON object. Write them again as one."
-        return SettledCall(request, tool, failed(why))
+        return SettledCall(request, tool, failed("The arguments were not a JSON object. Write them again as one."))
     if locked := refusal(tool.spec, context.guard.state(tool.spec)):
         return SettledCall(request, tool, failed(locked))
     # The user is not asked to approve a call that would fail on its arguments anyway, or that is denied.
@@ -258,18 +230,13 @@ async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | S
         return ReadyCall(request, tool)
     if call_key(request) in turn.approved:
         turn.approved.remove(call_key(request))
-        return ReadyCall(request, tool, approved=True)
-    return await _agreed_or_held(turn, HeldCall(request, tool, call), ruling)
-
-
-async def _agreed_or_held(turn: TurnCalls, held: HeldCall, ruling: Ruling) -> ReadyCall | HeldCall:
-    # What a rule of the operator's asks is asked by the service itself.
-    unseen = await not_covered(turn, held.request, held.tool) if ruling == "allow" else {}
+        unseen = None
+    else:  # no yes in words answers what a rule of the operator's asks
+        unseen = await not_covered(turn, request, tool) if ruling == "allow" else {}
     if unseen is None:
-        return ReadyCall(held.request, held.tool, approved=True)
-    if await runs_under_grant(turn, held.request, held.tool, ruling):
-        return ReadyCall(held.request, held.tool)
-    return replace(held, unseen=unseen)
+        return ReadyCall(request, tool, approved=True)
+    under_grant = await runs_under_grant(turn, request, tool, ruling)
+    return ReadyCall(request, tool) if under_grant else HeldCall(request, tool, call, unseen)
 
 
 async def _run_together(
@@ -298,23 +265,17 @@ async def _run_together(
 async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
     identity = context.caller(call.request.id, call.answers)
     if _is_recorded(call.tool):
-        identity = replace(identity, report=partial(_tell_progress, context, call.request.id))
+        identity = replace(identity, report=lambda *progress: context.emit(CallProgressed(call.request.id, *progress)))
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
-        told = _tool_outcome(outcome)
-        span.set_attributes(outcome=told, **traced_call.described(call.tool.spec))
+        ended = _tool_outcome(outcome)
+        span.set_attributes(outcome=ended, **traced_call.described(call.tool.spec))
         if span.content:
             said = outcome.payload.shown_text or outcome.error or ""
             span.set_attributes(**traced_call.called(call.request.args, said))
-        if told != "succeeded":
-            span.fail(told)
+        if ended != "succeeded":
+            span.fail(ended)
     return outcome
-
-
-def _tell_progress(
-    context: TurnContext, tool_call_id: str, progress: float, total: float | None, message: str | None
-) -> None:
-    context.emit(CallProgressed(tool_call_id, progress, total, message))
 
 
 async def _record_end(
@@ -334,7 +295,7 @@ async def _record_end(
         await context.guard.committed(tool.spec, changed)
         if changed.moved:
             context.emit(ToolStateChanged(tool.spec.name, context.guard.state(tool.spec)))
-    _tell_end(turn, end)
+    _emit_end(turn, end)
 
 
 async def _store_end(
@@ -345,13 +306,14 @@ async def _store_end(
         connection, request, outcome, now=now, retention=context.limits.retention
     )
     message = NewMessage("tool", asdict(reference), now, tool_call_id=request.id)
-    return StoredEnd(call, reference, await append_message(connection, context.turn, message))
+    return call, reference, await append_message(connection, context.turn, message)
 
 
-def _tell_end(turn: TurnCalls, end: StoredEnd) -> None:
+def _emit_end(turn: TurnCalls, end: StoredEnd) -> None:
+    call, reference, message_id = end
     turn.stored_messages += 1
-    turn.ledger[end.call.tool_call_id] = end.call, end.reference
-    turn.context.emit(CallEnded(end.reference, end.message_id))
+    turn.ledger[call.tool_call_id] = call, reference
+    turn.context.emit(CallEnded(reference, message_id))
 
 
 def keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: CallOutcome) -> str:

@@ -1,14 +1,11 @@
 """Runs the open steps of the plan, then the model and its tools in turn, until something answers or a bound is reached.
 
 A call that needs the user's yes does not run: it becomes a waiting step with its exact arguments, and the question ends
-the turn. Calls of one reply are one question.
-
-What a message's files say, as the results of calls that the engine makes: the model is shown how each begins, and
-loads more of it as of any result.
+the turn. Calls of one reply are one question. Files of the message are shown as results of calls by the engine.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import structlog
 from langchain_core.messages import BaseMessage
@@ -19,7 +16,7 @@ from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.agreed_calls import agreement_in
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import PlanRun, blocked_tools, execute_plan, hold_calls, offer_asking, offer_plan
-from segue.agent.plan_messages import told_about
+from segue.agent.plan_messages import known_things
 from segue.agent.state import EarlierAttempt, TurnState, Update, language_of, web_search_report
 from segue.agent.stream_reply import stream_reply
 from segue.agent.tool_executor import (
@@ -44,36 +41,9 @@ from segue.models.reply import ModelCall, Reply, opaque_parts
 from segue.plans import store
 from segue.plans.policy import WEB_SEARCH, SearchDecision, is_query, without_forbidden
 from segue.plans.question import tool_words
-from segue.plans.store import StalePlan
+from segue.plans.store import StalePlan, StoredPlan
 from segue.tools.availability import ToolGuard
-from segue.tools.run import CallOutcome
 from segue.tools.summaries import one_line
-
-
-async def show_attachments(
-    turn: TurnCalls, attachments: Mapping[str, CallOutcome], conversation: list[BaseMessage]
-) -> None:
-    """`attachments` are by their ids what reading them comes to. Calls of an attempt that was cut off stand."""
-    if not attachments:
-        return
-    read = {
-        str(call.args["attachment_id"]): RequestedCall(call.tool_call_id, call.tool_name, call.args)
-        for call in turn.recorded
-        if call.tool_name == READ_ATTACHMENT
-    }
-    for attachment_id, request in read.items():
-        if attachment_id in attachments:
-            turn.keep_images(request, attachments[attachment_id])
-    now = turn.context.clock()
-    calls = [
-        SettledCall(RequestedCall(new_id("call", now), READ_ATTACHMENT, {"attachment_id": each}), None, outcome)
-        for each, outcome in attachments.items()
-        if each not in read
-    ]
-    if calls:
-        conversation += await record_known(turn, calls)
-    conversation += turn.new_images()
-
 
 log = structlog.get_logger()
 
@@ -91,9 +61,9 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     conversation = prompts.with_note(state["prompt"], note) if note else list(state["prompt"])
     if state["earlier"] is not None:
         await _resume(turn, state, state["earlier"], conversation)
-    await show_attachments(turn, state["attachments"], conversation)
+    await _show_attachments(turn, state, conversation)
     search = await _search_first(turn, state, conversation)
-    if turn.asking is not None:  # a call of the attempt that was cut off
+    if turn.asking is not None:  # by a call of the attempt that was cut off
         update = await _ask_for_answer(turn, state, (), conversation)
     elif state["plan_runs"]:
         update = await _run_plan(turn, state, conversation)
@@ -124,11 +94,32 @@ async def _resume(turn: TurnCalls, state: TurnState, earlier: EarlierAttempt, co
         conversation[:] = prompts.with_note(conversation, prompts.RESUMED)
 
 
-async def _search_first(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> SearchDecision:
-    """Searches the web if the message is a query as it is; else the model is told that a search is wanted.
+async def _show_attachments(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> None:
+    """Adds the beginning of each file of the message. Calls of an attempt that was cut off stand."""
+    attachments = state["attachments"]
+    if not attachments:
+        return
+    read = {
+        str(call.args["attachment_id"]): RequestedCall(call.tool_call_id, call.tool_name, call.args)
+        for call in turn.recorded
+        if call.tool_name == READ_ATTACHMENT
+    }
+    for attachment_id, request in read.items():
+        if attachment_id in attachments:
+            turn.keep_images(request, attachments[attachment_id])
+    now = turn.context.clock()
+    calls = [
+        SettledCall(RequestedCall(new_id("call", now), READ_ATTACHMENT, {"attachment_id": each}), None, outcome)
+        for each, outcome in attachments.items()
+        if each not in read
+    ]
+    if calls:
+        conversation += await record_known(turn, calls)
+    conversation += turn.new_images()
 
-    Returns the decision, which an outage may change.
-    """
+
+async def _search_first(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> SearchDecision:
+    """Searches the web for a message that is a query as it is. Returns the decision, which an outage may change."""
     search, tool = state["search"], turn.tools.get(WEB_SEARCH)
     if search.reason == "forbidden":
         conversation[:] = prompts.with_note(conversation, prompts.SEARCH_FORBIDDEN)
@@ -136,14 +127,13 @@ async def _search_first(turn: TurnCalls, state: TurnState, conversation: list[Ba
         return search
     if tool is None or not turn.context.guard.state(tool.spec).available:
         return SearchDecision(search=False, reason="unavailable")
-    ran = None
     if is_query(state["message"]) and not state["attachments"] and not _is_about_results(state):
         call = ModelCall(WEB_SEARCH, {"query": state["message"].strip()})
-        ran = await run_tool_calls(turn, Reply("", (call,), 0, 0))
-    if ran is None or ran.held:
-        conversation[:] = prompts.with_note(conversation, prompts.SEARCH_WANTED)
-    else:
-        conversation += ran.messages
+        shown, held = await run_tool_calls(turn, Reply("", (call,), 0, 0))
+        if not held:
+            conversation += shown
+            return search
+    conversation[:] = prompts.with_note(conversation, prompts.SEARCH_WANTED)
     return search
 
 
@@ -151,11 +141,8 @@ def _is_about_results(state: TurnState) -> bool:
     """Returns whether the message has a word from an earlier result, such as a name: an engine must not learn it."""
     references = (reference for reference in state["earlier_results"] if reference.tool_name not in WEB_TOOLS)
     found = " ".join(f"{each.summary} {each.preview} {' '.join(each.identifiers)}" for each in references)
-    return not _telling_words(state["message"]).isdisjoint(_telling_words(found))
-
-
-def _telling_words(text: str) -> set[str]:
-    return {word for word in index_words(text).split() if len(word) > 1} - FACT_WORDS.now.ignored
+    said, known = ({word for word in index_words(text).split() if len(word) > 1} for text in (state["message"], found))
+    return not (said & known) <= FACT_WORDS.now.ignored
 
 
 async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> Update:
@@ -167,24 +154,22 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
         return await _go_on(turn, state, run, conversation)
     blocked = blocked_tools(turn, run.plan)
     is_away = run.changed == "tool_blocked" and run.plan.waiting_steps[0].tool in blocked
-    answer = plan_messages.ask(
+    answer = await _question(
+        turn,
+        state,
         run.stored,
-        language_of(state),
         changed=run.differences if run.changed and not is_away else None,
         blocked=blocked,
         is_away=is_away,
-        told=await told_about(turn, run.plan.waiting_steps, state["earlier_results"]),
-        results=_tools_by_result(turn, state),
     )
     return {"touched_plan": run.stored, "answer": answer, "asked_again": run.changed}
 
 
 async def _go_on(turn: TurnCalls, state: TurnState, run: PlanRun, conversation: list[BaseMessage]) -> Update:
-    """Goes on as any turn does, once the plan is over. If no model can be reached the answer is what the steps did: the
-    turn must not look as if they had done nothing.
-    """
+    """Goes on as any turn does. Without a model the answer is what the steps did, not that the turn failed."""
     if not run.steered:
-        conversation[:] = prompts.with_note(conversation, prompts.carried_out_note(run.plan))
+        note = prompts.with_plan(f"{prompts.CARRIED_OUT} {run.plan.status}:", run.plan)
+        conversation[:] = prompts.with_note(conversation, note)
     try:
         update = await _ask_and_call(turn, state, conversation)
     except AppError as error:
@@ -208,17 +193,17 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         if not reply.calls:
             return {"answer": reply.text, "started": started}
         has_called = True
-        ran = await run_tool_calls(turn, reply, started=started, offer=_offer(state, conversation))
-        conversation += ran.messages
+        shown, held = await run_tool_calls(turn, reply, started=started, offer=_offer(state, conversation))
+        conversation += shown
         await context.chooser.add(call.name for call in reply.calls)
         if turn.asking is not None:
-            return await _ask_for_answer(turn, state, ran.held, conversation)
-        if ran.held and await context.is_steered():
-            if started and not ran.messages:  # what it asked for is asked for anew, or not at all
+            return await _ask_for_answer(turn, state, held, conversation)
+        if held and await context.is_steered():
+            if started and not shown:  # what it asked for is asked for anew, or not at all
                 context.emit(TextEnded(started.message_id))
-        elif ran.held:
-            update = await _ask_for_yes(turn, state, reply, ran.held, conversation)
-            return {**update, "started": None if ran.messages else started}
+        elif held:
+            update = await _ask_for_yes(turn, state, reply, held, conversation)
+            return {**update, "started": None if shown else started}
     return {"answer": None}
 
 
@@ -233,43 +218,36 @@ def plain_request(
 async def _ask_for_yes(
     turn: TurnCalls, state: TurnState, reply: Reply, held: Sequence[HeldCall], conversation: list[BaseMessage]
 ) -> Update:
-    """Stores the held calls as a plan that waits for one yes to them all, and asks for it after the model's text.
-
-    If an approved plan is about to run, nothing is stored, and the model says so.
-    """
+    """Stores the held calls as a plan that waits for one yes. Stores nothing if an approved plan is about to run."""
     context, wanted = turn.context, _wanted(state, conversation)
     offered = _distinct(held)
-    steps = tuple(
-        _step(state, wanted, index, call, alone=len(offered) == 1) for index, call in enumerate(offered, start=1)
-    )
-    stored = await offer_plan(
-        context,
-        goal=wanted,
-        origin_message_id=state["message_id"],
-        steps=steps,
-        opaque=opaque_parts(reply, (call.made for call in offered)),
-    )
+    steps = [
+        _step(state, wanted, call, number, alone=len(offered) == 1) for number, call in enumerate(offered, start=1)
+    ]
+    opaque = opaque_parts(reply, (call.made for call in offered))
+    stored = await offer_plan(context, wanted, state["message_id"], steps, opaque=opaque)
     if stored is None:
         asked = prompts.with_instruction(conversation, prompts.APPROVED_FIRST)
         said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
         return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
     stored = await hold_calls(turn, stored)
-    question = plan_messages.ask(
-        stored,
-        language_of(state),
-        told=await told_about(turn, stored.plan.waiting_steps, state["earlier_results"]),
-        results=_tools_by_result(turn, state),
-        unseen=offered[0].unseen,
-    )
-    answer = "\n\n".join(part for part in (reply.text, question) if part)
-    return {"touched_plan": stored, "answer": answer}
+    question = await _question(turn, state, stored, unseen=offered[0].unseen)
+    return {"touched_plan": stored, "answer": "\n\n".join(filter(None, (reply.text, question)))}
+
+
+async def _question(turn: TurnCalls, state: TurnState, stored: StoredPlan, **shown: Any) -> str:
+    """Returns the question for a yes to the steps that wait, with what the session's results say of them."""
+    references = (*turn.references, *state["earlier_results"])
+    known = await known_things(turn, stored.plan.waiting_steps, references)
+    results = {each.tool_call_id: each.tool_name for each in references}
+    return plan_messages.ask(stored, language_of(state), known=known, results=results, **shown)
 
 
 def _offer(state: TurnState, conversation: Sequence[BaseMessage]) -> Offer:
     wanted = _wanted(state, conversation)
 
     async def offer(connection: AsyncConnection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks) -> None:
-        step = _step(state, wanted, 1, call, alone=True)
+        step = _step(state, wanted, call)
         await offer_asking(connection, turn, call, asks, step, goal=wanted, origin=state["message_id"])
 
     return offer
@@ -283,7 +261,7 @@ async def _ask_for_answer(
     if stored is None:
         raise AssertionError("a call has asked")
     wanted = _wanted(state, conversation)
-    if steps := [_step(state, wanted, 1, call, alone=False) for call in _distinct(held)]:
+    if steps := [_step(state, wanted, call, alone=False) for call in _distinct(held)]:
         async with context.transaction() as connection:
             stored = await store.swap(connection, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
     context.emit(PlanChanged(stored.plan))
@@ -301,22 +279,12 @@ def _wanted(state: TurnState, conversation: Sequence[BaseMessage]) -> str:
     return "\n".join([state["message"], *prompts.steers_in(conversation)])
 
 
-def _step(state: TurnState, wanted: str, number: int, call: HeldCall | ReadyCall, *, alone: bool) -> Step:
-    description = _description(state, wanted, call.tool, alone=alone)
-    return Step(number, description, call.request.name, call.request.args)
-
-
-def _tools_by_result(turn: TurnCalls, state: TurnState) -> dict[str, str]:
-    return {each.tool_call_id: each.tool_name for each in (*turn.references, *state["earlier_results"])}
-
-
-def _description(state: TurnState, wanted: str, tool: Tool, *, alone: bool) -> str:
-    """Returns a step in words the user can read: the tool's title, or what the user `wanted`, or the tool's name.
-
-    Its description is written for models, most often in English.
+def _step(state: TurnState, wanted: str, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:
+    """Returns the step that makes a call, described for the user: by the tool's title, by what the user `wanted` if the
+    call is `alone`, or by the tool's name. The tool's own description is written for models.
     """
-    if tool.spec.title:
-        return tool.spec.title
-    if alone and state["acknowledgement"].verdict in ("none", "amend") and not state["acknowledgement"].carries_yes:
-        return one_line(wanted, MAX_DESCRIPTION_CHARS)
-    return " ".join(tool_words(tool.spec.original_name or tool.spec.name))
+    spec, read = call.tool.spec, state["acknowledgement"]
+    description = spec.title or " ".join(tool_words(spec.original_name or spec.name))
+    if not spec.title and alone and read.verdict in ("none", "amend") and not read.carries_yes:
+        description = one_line(wanted, MAX_DESCRIPTION_CHARS)
+    return Step(number, description, call.request.name, call.request.args)

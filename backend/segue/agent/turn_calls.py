@@ -1,22 +1,15 @@
-"""The calls of a turn so far: what they gave, which of them need no repeat, and which a yes.
+"""The calls of a turn so far: what they gave, which of them need no repeat, and which a yes. Runs none of them.
 
-Runs nothing: `tool_executor.py` does.
-
-Marks the tools that the model's endpoint refuses, so that the session is offered them no more until a reset.
-
-Reads what the user says to a turn that runs, between two requests to the model.
-
-It is no yes to anything: what was approved and has not run yet is asked about again.
+Also what changes them from outside: tools that the model's endpoint refuses, and what the user says to a running turn.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 from langchain_core.messages import BaseMessage, HumanMessage
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.context import TurnContext
+from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.render_messages import image_message
 from segue.domain.events import ToolStateChanged
 from segue.domain.session import Memory, RequestedCall
@@ -151,12 +144,9 @@ async def mark_refused(turn: TurnCalls, reply: Reply, conversation: list[BaseMes
         log.warning("opaque_parts_dropped")
 
 
-WriteWithSteers = Callable[[AsyncConnection], Awaitable[None]]
-
-
-async def read_steers(turn: TurnCalls, conversation: list[BaseMessage], *, also: WriteWithSteers | None = None) -> bool:
+async def read_steers(turn: TurnCalls, conversation: list[BaseMessage], *, also: WriteWithStart | None = None) -> bool:
     """Adds what the user has said since to the conversation. Returns whether there was anything; `also` is written in
-    the same transaction then.
+    the same transaction then. It is no yes to anything: what was approved and has not run is asked about again.
     """
     context = turn.context
     if not await context.is_steered():

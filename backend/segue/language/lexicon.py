@@ -1,16 +1,8 @@
-"""The words of a message by kind, in the language that the message most likely is in.
+"""The words of a message by kind, in the language that it most likely is in. Knows nothing of what a kind means.
 
-Knows nothing of what a kind means.
-
-Reads and checks the word lists, which are TOML files that a speaker of a language can correct without reading code.
-
-The lists are a process's: those that ship, and what the folder LANGUAGE_DIR adds to them. Knows nothing of what a list
-is for.
-
-Finds phrases in a sequence of words. Of the phrases that begin at a word the longest counts.
-
-A phrase whose last word ends in `*` matches every word that begins so. Scripts without spaces need no special case:
-their words are single characters. Knows nothing of languages and of what a phrase means.
+The word lists are TOML files that a speaker of a language can correct without reading code: those that ship, and what
+the folder LANGUAGE_DIR adds to them. Of the phrases that begin at a word the longest counts. A phrase whose last word
+ends in `*` matches every word that begins so; in scripts without spaces words are single characters.
 """
 
 import re
@@ -32,6 +24,16 @@ Joined = str  # the words of a phrase with a space between each: takes a third l
 ListItem = TypeVar("ListItem")
 Table = Mapping[str, Any]
 
+Meaning = TypeVar("Meaning")
+Match = tuple[int, Meaning]  # how many words were found
+# Of words, a place in them, and the length and kind of what the lexicon finds there: the length and kind to take.
+Preference = Callable[[Phrase, int, int, str], tuple[int, str]]
+
+ANY_LANGUAGE: Final = "any"
+UNKNOWN: Final = "unknown"
+ANY_ENDING: Final = "*"
+SHORTEST_STEM: Final = 3  # letters
+_ONE_WORD: Final = (1,)
 _LANGUAGE: Final = re.compile("[a-z]{2,3}")
 _WHOLE: Final = frozenset({"verb", "letters"})  # are no lists of phrases
 _LISTS: Final[dict[str, "WordList[Any]"]] = {}
@@ -63,19 +65,16 @@ def use_folder(folder: Path | None) -> None:
     for path in sorted(folder.glob("*.toml")) if folder else ():
         if path.name not in _LISTS:
             raise _invalid(f"{path} is no word list: those are {', '.join(sorted(_LISTS))}.")
+        words = _LISTS[path.name]
         try:
-            found[_LISTS[path.name]] = _read_with(_LISTS[path.name], path)
+            own, shipped = tomllib.loads(path.read_text(encoding="utf-8")), load_toml(path.name)
+            found[words] = words.read(_merged(shipped, own, [shipped], words))
         except KeyError as error:
             raise _invalid(f"{path} lacks {error} for a language of its own.") from error
         except (OSError, ValueError) as error:
             raise _invalid(f"{path} cannot be used: {error}.") from error
     for each, read in found.items():
         each.now = read
-
-
-def _read_with(words: WordList[ListItem], path: Path) -> ListItem:
-    own, shipped = tomllib.loads(path.read_text(encoding="utf-8")), load_toml(path.name)
-    return words.read(_merged(shipped, own, [shipped], words))
 
 
 def _merged(shipped: Table, own: Table, siblings: Sequence[Table], words: WordList[Any]) -> dict[str, Any]:
@@ -91,9 +90,8 @@ def _merged(shipped: Table, own: Table, siblings: Sequence[Table], words: WordLi
         if not all(isinstance(value, type(each)) for each in before[:1]):
             raise ValueError(f"{name!r} has to be {'a table' if isinstance(before[0], dict) else 'a text'}")
         if isinstance(value, dict):
-            merged[name] = _merged(
-                merged.get(name, {}), value, [each for each in before if isinstance(each, dict)], words
-            )
+            tables = [each for each in before if isinstance(each, dict)]
+            merged[name] = _merged(merged.get(name, {}), value, tables, words)
         elif words.sentences or name in _WHOLE:
             merged[name] = value
         else:
@@ -151,14 +149,6 @@ def kinds_by_phrase(
             if found.setdefault(phrase, kind) != kind:
                 raise ValueError(f"[{language}] has {phrase!r} in both {found[phrase]!r} and {kind!r}")
     return found
-
-
-ANY_ENDING: Final = "*"
-SHORTEST_STEM: Final = 3  # letters
-_ONE_WORD: Final = (1,)
-
-Meaning = TypeVar("Meaning")
-Match = tuple[int, Meaning]  # how many words were found
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +212,6 @@ def _with_length(length: int, longest_first: tuple[int, ...]) -> tuple[int, ...]
     return longest_first if length in longest_first else tuple(sorted((*longest_first, length), reverse=True))
 
 
-ANY_LANGUAGE: Final = "any"
-UNKNOWN: Final = "unknown"
-
-# Of words, a place in them, and the length and kind of what the lexicon finds there: the length and kind to take.
-Preference = Callable[[Phrase, int, int, str], tuple[int, str]]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Lexicon:
     """`phrases` finds the kind of a phrase, by language; `speakers` lists the languages that use a word.
@@ -248,7 +231,10 @@ def parse_lexicon(
 
     Raises ValueError if a list is none of `kinds`, or if a phrase is in two lists of a language.
     """
-    by_language = {language: _kinds_by_phrase(language, lists, kinds) for language, lists in sections.items()}
+    by_language: dict[str, dict[Joined, str]] = {}
+    for language, lists in sections.items():
+        folded = {kind: fold(words) for kind, words in lists.items()}  # a list at once: word by word takes a second
+        by_language[language] = kinds_by_phrase(language, folded, kinds, phrase_of=split_folded)
     shared = by_language.get(ANY_LANGUAGE, {})
     return Lexicon(
         phrases={language: match_phrases({**shared, **own}.items()) for language, own in by_language.items()},
@@ -260,11 +246,6 @@ def parse_lexicon(
             if kind in stretchable and " " not in phrase
         },
     )
-
-
-def _kinds_by_phrase(language: str, lists: Mapping[str, str], kinds: frozenset[str]) -> dict[Joined, str]:
-    folded = {kind: fold(words) for kind, words in lists.items()}  # a list at once: word by word takes a second
-    return kinds_by_phrase(language, folded, kinds, phrase_of=split_folded)
 
 
 def languages_of(words: Iterable[str], lexicon: Lexicon) -> list[str]:

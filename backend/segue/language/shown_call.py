@@ -1,11 +1,8 @@
 """How a call is shown to the person who approves it: to the letter, or with its length and hash if it is too long.
 
 A value's lines stand behind `│`, its continuations behind `┆`, and what is not of the call stands between `‹` and `›`,
-which no value can write. So two calls are never shown alike, and no value looks like another argument. Pure.
-
-The sentences that the engine itself writes to a user, in the user's language. They are `translations.toml`.
-
-Pure; knows nothing of plans and of who calls it.
+which no value can write. So two calls are never shown alike, and no value looks like another argument. The sentences
+around are `translations.toml`. Pure; knows nothing of plans.
 """
 
 import hashlib
@@ -23,6 +20,18 @@ from segue.domain.visible import visible, whole_before
 from segue.language.lexicon import WordList
 
 ENGLISH: Final = "en"
+
+LONGEST_VALUE: Final = 4000  # characters; the values of a call share LONGEST_CALL
+LONGEST_CALL: Final = 12_000
+SHORTEST_CUT: Final = 300
+LONGEST_IN_LINE: Final = 80
+WIDTH: Final = 80
+FIRST_LINES, LAST_LINES = 40, 20
+FIRST_ARGUMENTS, LAST_ARGUMENTS = 30, 10
+
+_PLAIN_NAME: Final = re.compile(r"[^\W\d][\w.-]{0,59}")
+# What a Markdown renderer would hide or turn into something else.
+_MARKUP: Final = re.compile(r"[\\`*_~<>\[\]&|$]|://|\bwww\.")
 
 Sentences = Mapping[str, str]
 
@@ -58,19 +67,6 @@ def _fields(sentence: str) -> frozenset[str]:
 TRANSLATIONS: Final = WordList("translations.toml", check_translations, sentences=True)
 
 
-LONGEST_VALUE: Final = 4000  # characters; the values of a call share LONGEST_CALL
-LONGEST_CALL: Final = 12_000
-SHORTEST_CUT: Final = 300
-LONGEST_IN_LINE: Final = 80
-WIDTH: Final = 80
-FIRST_LINES, LAST_LINES = 40, 20
-FIRST_ARGUMENTS, LAST_ARGUMENTS = 30, 10
-
-_PLAIN_NAME: Final = re.compile(r"[^\W\d][\w.-]{0,59}")
-# What a Markdown renderer would hide or turn into something else.
-_MARKUP: Final = re.compile(r"[\\`*_~<>\[\]&|$]|://|\bwww\.")
-
-
 @dataclass(frozen=True, slots=True)
 class CallView:
     """`whole` is where everything can be read; without it nothing is cut."""
@@ -92,9 +88,7 @@ class CallView:
                 yield from self._argument(name, _text(args[name]), longest)
 
     def in_line(self, args: Mapping[str, Any], *, shown_above: bool = False) -> str:
-        """Returns all arguments in one line, each in a code span of its own. Of those that are `shown_above`, to the
-        letter, it has how they begin.
-        """
+        """Returns all arguments in one line of code spans; only how they begin if they are `shown_above`."""
         brief = _beginning if shown_above else self.brief
         shown = islice(args.items(), FIRST_ARGUMENTS)
         parts = [code(f"{self._name(name)}: {brief(_text(value))}") for name, value in shown]

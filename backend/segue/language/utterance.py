@@ -1,9 +1,8 @@
 """A chat message as folded words: one spelling for case, accents, width, marks and held letters.
 
 Chinese, Japanese, Korean and Thai come out one character a word, so a phrase is a sequence of words in every script.
-Knows nothing of word lists and of what a word means.
-
-Finds the words that a misspelt word may have been meant to be: those one edit away. Pure.
+`own_words` is what the writer says, without what others said; `words_near` are the words that a misspelt one may be.
+Pure; knows nothing of word lists and of what a word means.
 """
 
 import re
@@ -59,16 +58,13 @@ _MARKS: Final = (
 _UNSEEN: Final = ((0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x2069), (0xFE00, 0xFE0F), (0x1F3FB, 0x1F3FF))
 _DROPPED: Final = "'’‘ʼ`´′\u00ad\u034f\u061c\u0640\u0670\u093c\u180e\ufeff♀♂"
 _REPLACED: Final = {"ı": "i", "ł": "l", "ø": "o", "đ": "d", "ة": "ه", "ى": "ي", "ی": "ي", "ک": "ك", "ँ": "ं", "妳": "你"}
-_BEGIN, _BEGIN_KEPT = (
-    ("بدأ", "بدا\u0654"),
-    "بدء",
-)  # `ابدأ`, begin, is not `أبدا`, never; elsewhere a hamza does not matter
+# `ابدأ`, begin, is not `أبدا`, never; elsewhere a hamza does not matter.
+_BEGIN, _BEGIN_KEPT = ("بدأ", "بدا\u0654"), "بدء"
 _FOLDS: Final[dict[int, str | None]] = {
     **dict.fromkeys(chain.from_iterable(range(first, last + 1) for first, last in _MARKS + _UNSEEN)),
     **dict.fromkeys(map(ord, _DROPPED)),
     **{ord(letter): plain for letter, plain in _REPLACED.items()},
 }
-
 
 _WITHOUT_UNSEEN: Final[dict[int, None]] = dict.fromkeys(
     chain(
@@ -76,6 +72,12 @@ _WITHOUT_UNSEEN: Final[dict[int, None]] = dict.fromkeys(
         map(ord, "\u00ad\u034f\u061c\u180e\ufeff"),
     )
 )
+
+
+SHORTEST: Final = 4  # letters of a word that may be misspelt
+_ENDINGS: Final = frozenset("aeiouysdnrtm")  # a word that differs in its last letter only is often another form of it
+
+WordsByLetter = Mapping[str, Sequence[tuple[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +199,6 @@ def squeeze(word: str) -> str:
 def is_stretched(word: str, plain: str) -> bool:
     """`word` is `plain` with a letter held: three in a row, or the last one doubled (`yess`, not `noon`)."""
     return len(word) > len(plain) and (word[-2:] == word[-1] * 2 or _HELD_LETTER.search(word) is not None)
-
-
-SHORTEST: Final = 4  # letters
-_ENDINGS: Final = frozenset("aeiouysdnrtm")  # a word that differs in its last letter only is often another form of it
-
-WordsByLetter = Mapping[str, Sequence[tuple[str, str]]]
 
 
 def by_first_letter(words: Iterable[tuple[str, str]]) -> WordsByLetter:

@@ -50,11 +50,8 @@ def dates_in(text: str) -> set[MonthDay]:
 def times_in(text: str) -> set[tuple[int, int]]:
     """Returns the hours and minutes in a text, of 24 hours: `5 pm` is 17:00."""
     found = (match.groups() for match in _TIME.finditer(text) if match[2] or match[3])
-    return {(_of_day(int(hour), (half or "").lower()), int(minute or 0)) for hour, minute, half in found}
-
-
-def _of_day(hour: int, half: str) -> int:
-    return hour % 12 + (12 if half == "p" else 0) if half else hour
+    hours = ((int(hour) % 12 + 12 * (half in "pP") if half else int(hour), minute) for hour, minute, half in found)
+    return {(hour, int(minute or 0)) for hour, minute in hours}
 
 
 def numbers_in(text: str) -> set[float]:

@@ -7,7 +7,7 @@ and rows.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,6 +31,7 @@ EMBEDDED_AT_ONCE = 64
 log = structlog.get_logger()
 
 Embeddings = Sequence[Sequence[float]]
+Ranked = TypeVar("Ranked", Memory, str)
 
 
 class Embedder(Protocol):
@@ -166,14 +167,13 @@ class LongTermMemory:
         return self._has_vectors
 
 
-def fused(*rankings: Sequence[Memory]) -> list[Memory]:
-    """Returns one ranking of several, by the sum of the reciprocals of a fact's ranks (reciprocal rank fusion)."""
-    scores: dict[str, float] = defaultdict(float)
+def fused(*rankings: Sequence[Ranked]) -> list[Ranked]:
+    """Returns one ranking of several, by the sum of the reciprocals of each one's ranks (reciprocal rank fusion)."""
+    scores: dict[Ranked, float] = defaultdict(float)
     for ranking in rankings:
-        for place, memory in enumerate(ranking, start=1):
-            scores[memory.id] += 1 / (RANK_DAMPING + place)
-    known = {memory.id: memory for ranking in rankings for memory in ranking}
-    return sorted(known.values(), key=lambda memory: -scores[memory.id])
+        for place, each in enumerate(ranking, start=1):
+            scores[each] += 1 / (RANK_DAMPING + place)
+    return sorted(scores, key=lambda each: -scores[each])
 
 
 def _days(message: Message, time_zone: str) -> dict[Phrase, str]:

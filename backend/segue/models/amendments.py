@@ -1,8 +1,7 @@
 """What is changed in a request that an endpoint has refused, so that it can be asked once more. Pure.
 
-Parameters are left out by `providers/`; this changes what the request is made of: messages, tools, and their form.
-
-What an endpoint of chat completions refuses of requests, or misses in them, and requests changed by that. Pure.
+`RequestParts` are the messages and tools of a request, and their form. `Learned` is what an endpoint of chat
+completions refuses of the parameters of a request, or misses in its messages.
 """
 
 import re
@@ -47,8 +46,22 @@ _OF_THESE_IMAGES: Final = re.compile(
 )
 
 
+# What a request cannot do without.
+_ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
+# Under what other name a value goes if the first is refused.
+_RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
+# What stands for a part that an endpoint misses, by the name it misses it under: of messages and calls that another
+# model or the engine made, or whose own were dropped. The second is Google's own, for histories of other models.
+_OF_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {"reasoning_content": {"reasoning_content": " "}}
+_OF_CALLS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "thought_signature": {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
+}
+
+RequestBody = Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestParts:
     """What a call of the model is made of.
 
     `left_out` are tools that the endpoint refused, each with its words, and `refused_sources` where they come from.
@@ -67,19 +80,21 @@ class Asked:
     too_long: int | None = None  # the size that was refused
 
 
-def amended(asked: Asked, refusal: ProviderRefusal, offered: Sequence[str]) -> Asked | None:
+def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str]) -> RequestParts | None:
     """Returns what to ask instead, None if nothing helps. `offered` are the names of the tools as they were sent."""
-    if is_unverifiable(refusal) and (plain := without_opaque(asked.messages)):
-        return replace(asked, messages=plain, without_opaque=True)
+    if is_unverifiable(refusal) and (plain := without_opaque(parts.messages)):
+        return replace(parts, messages=plain, without_opaque=True)
     if refusal.cause.name == "context_length":
-        return _shorter(asked) if asked.too_long is None else None
+        size = size_of(parts.messages)
+        messages = shortened(parts.messages, size // 2) if parts.too_long is None else parts.messages
+        return replace(parts, messages=messages, too_long=size) if size_of(messages) < size else None
     if refusal.cause.name != "refused" or refusal.status not in BAD_REQUEST:
         return None
     tool = _tool_named(refusal, offered)
-    if tool is not None and tool < len(asked.tools) and len(asked.refused_sources) < MAX_TOOL_REFUSALS:
-        return _without_tool(asked, asked.tools[tool], refusal.message)
-    form = refused_form(asked.messages, asked.form)
-    return None if form is None else replace(asked, form=form)
+    if tool is not None and tool < len(parts.tools) and len(parts.refused_sources) < MAX_TOOL_REFUSALS:
+        return _without_tool(parts, parts.tools[tool], refusal.message)
+    form = refused_form(parts.messages, parts.form)
+    return None if form is None else replace(parts, form=form)
 
 
 def images_refused(refusal: ProviderRefusal) -> Literal["all", "these"] | None:
@@ -90,16 +105,21 @@ def images_refused(refusal: ProviderRefusal) -> Literal["all", "these"] | None:
     return "these" if _OF_THESE_IMAGES.search(said) else "all"
 
 
-def fitting(asked: Asked, too_long: int | None) -> Asked:
+def fitting(parts: RequestParts, too_long: int | None) -> RequestParts:
     """Returns the request at half the size that was refused before, if it has that size."""
-    if too_long is None or size_of(asked.messages) < too_long:
-        return asked
-    return replace(asked, messages=shortened(asked.messages, too_long // 2))
+    if too_long is None or size_of(parts.messages) < too_long:
+        return parts
+    return replace(parts, messages=shortened(parts.messages, too_long // 2))
 
 
 def size_of(messages: Iterable[BaseMessage]) -> int:
     """Returns about how many tokens the messages take."""
-    return sum(map(estimate, map(_words, messages)))
+
+    def words(message: BaseMessage) -> str:
+        calls = message.tool_calls if isinstance(message, AIMessage) else ()
+        return f"{message.text}{''.join(str(call['args']) for call in calls)}{message.additional_kwargs or ''}"
+
+    return sum(map(estimate, map(words, messages)))
 
 
 def shortened(messages: Sequence[BaseMessage], most: int) -> list[BaseMessage]:
@@ -124,22 +144,16 @@ def shortened(messages: Sequence[BaseMessage], most: int) -> list[BaseMessage]:
     return [*leading, *kept]
 
 
-def _shorter(asked: Asked) -> Asked | None:
-    size = size_of(asked.messages)
-    messages = shortened(asked.messages, size // 2)
-    return replace(asked, messages=messages, too_long=size) if size_of(messages) < size else None
-
-
-def _without_tool(asked: Asked, tool: ToolSpec, why: str) -> Asked:
+def _without_tool(parts: RequestParts, tool: ToolSpec, why: str) -> RequestParts:
     """After several tools of one source, such as an MCP server, all of it is left out: one refusal names one tool."""
     gone = [tool.name]
-    if asked.refused_sources.count(tool.source) >= MAX_SINGLE_TOOLS:
-        gone = [each.name for each in asked.tools if each.source == tool.source]
+    if parts.refused_sources.count(tool.source) >= MAX_SINGLE_TOOLS:
+        gone = [each.name for each in parts.tools if each.source == tool.source]
     return replace(
-        asked,
-        tools=tuple(each for each in asked.tools if each.name not in gone),
-        left_out={**asked.left_out, **dict.fromkeys(gone, why)},
-        refused_sources=(*asked.refused_sources, tool.source),
+        parts,
+        tools=tuple(each for each in parts.tools if each.name not in gone),
+        left_out={**parts.left_out, **dict.fromkeys(gone, why)},
+        refused_sources=(*parts.refused_sources, tool.source),
     )
 
 
@@ -172,26 +186,6 @@ def _cut(result: ToolMessage, most: int) -> ToolMessage:
     return result if len(text) <= most else result.model_copy(update={"content": fenced(text[:most] + CUT)})
 
 
-def _words(message: BaseMessage) -> str:
-    calls = message.tool_calls if isinstance(message, AIMessage) else ()
-    extra = message.additional_kwargs or ""
-    return f"{message.text}{''.join(str(call['args']) for call in calls)}{extra}"
-
-
-RequestBody = Mapping[str, Any]
-
-# What a request cannot do without.
-_ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
-# Under what other name a value goes if the first is refused.
-_RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
-# What stands for a part that an endpoint misses, by the name it misses it under: of messages and calls that another
-# model or the engine made, or whose own were dropped. The second is Google's own, for histories of other models.
-_OF_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {"reasoning_content": {"reasoning_content": " "}}
-_OF_CALLS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "thought_signature": {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Learned:
     """`refused` are parameters with the refused value, None for any value; `missed` are names of stand-ins."""
@@ -212,7 +206,8 @@ class Learned:
         named = parameter_named(refusal, _optional_names(sent)) or _suspect(refusal, sent)
         if named is None:
             return None
-        return replace(self, refused=self.refused | {_refused_part(sent, named)}), named
+        value = sent.get(named)  # one of a few: another may be welcome
+        return replace(self, refused=self.refused | {(named, value if isinstance(value, str) else None)}), named
 
     def applied_to(self, body: RequestBody) -> RequestBody:
         sent = dict(body)
@@ -258,12 +253,6 @@ def _suspect(refusal: ProviderRefusal, body: RequestBody) -> str | None:
     """Returns what a refusal may be about that names nothing: few endpoints say that they take no schema of answers."""
     is_vague = refusal.status in BAD_REQUEST and refusal.cause.name == "refused"
     return "response_format" if is_vague and "response_format" in body else None
-
-
-def _refused_part(body: RequestBody, name: str) -> tuple[str, object]:
-    """Returns a parameter with its value, if that is one of a few: another may be welcome."""
-    value = body.get(name)
-    return name, value if isinstance(value, str) else None
 
 
 def _without_fields(message: Mapping[str, Any], unwanted: set[str]) -> dict[str, Any]:

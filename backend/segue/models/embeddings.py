@@ -56,10 +56,6 @@ class OpenAIEmbedder:
         body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
         given = sorted((await self._endpoint.ask(body))["data"], key=lambda each: each["index"])
         embeddings = [list(map(float, each["embedding"])) for each in given]
-        if len(embeddings) != len(texts) or not all(map(_is_vector, embeddings)):
+        if len(embeddings) != len(texts) or not all(each and max(map(abs, each)) < MAX_NUMBER for each in embeddings):
             raise ValueError("not a vector for each text")
         return embeddings
-
-
-def _is_vector(numbers: Sequence[float]) -> bool:
-    return len(numbers) > 0 and max(map(abs, numbers)) < MAX_NUMBER

@@ -1,8 +1,7 @@
 """The model as one turn uses it: all its calls share one account, and one budget of calls, tokens and retries.
 
-Which model is asked: the one for the answer or a small one for what is around it, and another while one is down.
-
-Knows no provider and no turn. A model that cannot answer is left alone for DOWN_S; then one call tries it again.
+`Models` are the one for the answer and a small one for what is around it; `ModelWithFallback` asks another while one is
+down: a model that cannot answer is left alone for DOWN_S, then one call tries it again. Knows no provider and no turn.
 """
 
 import asyncio
@@ -27,6 +26,8 @@ from segue.users.account import Account
 
 DOWN_S = 30.0
 MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better
+RESERVED_CALLS = 2
+RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 
 log = structlog.get_logger()
 
@@ -107,8 +108,8 @@ class _Heard:
 
     def __init__(self, listener: Listener | None) -> None:
         self.words = False
-        self._told = listener
         self.listener = listener and Listener(self._add, self._withdraw, listener.on_reasoning)
+        self._told = listener
 
     def _add(self, text: str) -> None:
         self.words = True
@@ -119,10 +120,6 @@ class _Heard:
         self.words = False
         if self._told is not None:
             self._told.on_withdrawn()
-
-
-RESERVED_CALLS = 2
-RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +174,7 @@ class MeteredModel:
         small: bool = False,
         schema: AnswerSchema | None = None,
     ) -> Reply:
-        """Returns what the main or the small model replies.
-
-        Raises AppError `turn_budget_spent` (502) beside what `ChatModel.reply` raises.
-        """
+        """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
         if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
             raise budget_spent()
         self.llm_calls += 1
@@ -248,5 +242,5 @@ class _Call:
             input_tokens=now.input_tokens - before.input_tokens,
             cached_tokens=now.cached_tokens - before.cached_tokens,
             output_tokens=now.output_tokens - before.output_tokens,
-            cost=float(now.cost - before.cost) if now.cost is not None and before.cost is not None else None,
+            cost=None if now.cost is None or before.cost is None else float(now.cost - before.cost),
         )

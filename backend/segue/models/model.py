@@ -2,8 +2,6 @@
 
 Everything a provider gets wrong becomes `model_unavailable` or `model_timeout`. Knows no provider: it is given one of
 LangChain's chat models.
-
-What one call of the model sends, and its reply in our own names and ids.
 """
 
 import asyncio
@@ -15,9 +13,8 @@ from functools import partial
 from typing import TypedDict, Unpack
 
 import structlog
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import Runnable
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.domain.agent import provider_and_id, traced_provider
 from segue.domain.errors import AppError
@@ -25,7 +22,7 @@ from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.models import traced_call
-from segue.models.amendments import Asked, amended, fitting, images_refused
+from segue.models.amendments import RequestParts, amended, fitting, images_refused
 from segue.models.answer_schemas import AnswerSchema
 from segue.models.normal_form import form_of, normal_form, own_ids, takes_images, without_images
 from segue.models.refusals import (
@@ -45,7 +42,7 @@ from segue.models.refusals import (
 )
 from segue.models.reply import SCHEMA, Reply, ToolChoiceMode, estimated_input
 from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
-from segue.models.tool_schemas import BOUNDS, Bounds, ToolBindings
+from segue.models.tool_schemas import BOUNDS, Bounds, BoundTools, ToolBindings
 from segue.secret_files import LiveKey
 from segue.users.account import Account
 from segue.users.prices import Tariff
@@ -53,44 +50,34 @@ from segue.users.prices import Tariff
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The same in every attempt unless it is refused.
+    """What one call of the model sends. `key` is the one that it is sent with, if that may change."""
 
-    `names` are the tools' own names by those they are offered under, in the order of the offer. `key` is the one that
-    it is sent with, if that may change.
-    """
-
-    runnable: Runnable[LanguageModelInput, AIMessage]
+    bound: BoundTools
     messages: list[BaseMessage]
-    asked: Asked
-    names: Mapping[str, str]
+    parts: RequestParts
     account: Account | None
     key: str = field(default="", repr=False)
 
     def at_most(self, tariff: Tariff) -> Charge:
         """Returns what the call takes if its answer is as long as can be."""
-        return tariff.at_most(estimated_input(self.messages, self.asked.tools))
+        return tariff.at_most(estimated_input(self.messages, self.parts.tools))
 
     def counted(self, reply: Reply) -> Reply:
         """Returns the reply with the tokens of its request, if the endpoint counted none."""
-        return (
-            replace(reply, input_tokens=estimated_input(self.messages, self.asked.tools)) if reply.estimated else reply
-        )
+        count = reply.input_tokens if not reply.estimated else estimated_input(self.messages, self.parts.tools)
+        return replace(reply, input_tokens=count)
 
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""
+        names, messages = self.bound.names, self.parts.messages
         own = (
-            replace(call, name=self.names.get(call.name, call.name), args=own_ids(call.args, self.asked.messages))
+            replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages))
             for call in reply.calls
         )
-        return replace(reply, calls=tuple(own), left_out=self.asked.left_out, opaque_is_dead=self.asked.without_opaque)
+        return replace(reply, calls=tuple(own), left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
 
 
-PROBE_TOOL = ToolSpec(
-    name="current_time",
-    description="Returns the time.",
-    input_schema={"type": "object", "properties": {}},
-    source="builtin",
-)
+PROBE_TOOL = ToolSpec("current_time", "Returns the time.", {"type": "object", "properties": {}}, source="builtin")
 MAX_EMPTY_ANSWERS = 2
 NO_SERVER: Mapping[str, Attribute] = {}
 
@@ -170,9 +157,8 @@ class ChatModel:
         self, instructions: str, text: str, *, schema: AnswerSchema | None = None, account: Account | None = None
     ) -> str:
         """Returns the text of a reply to one message, outside of any turn. Raises as `reply` does."""
-        return (
-            await self.reply([SystemMessage(instructions), HumanMessage(text)], schema=schema, account=account)
-        ).text
+        asked = [SystemMessage(instructions), HumanMessage(text)]
+        return (await self.reply(asked, schema=schema, account=account)).text
 
     async def probe(self) -> None:
         """Asks the smallest question there is, the way a turn asks. Raises as `reply` does."""
@@ -192,11 +178,15 @@ class ChatModel:
         Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
         account, retries = options.get("account"), options.get("retries")
-        asked = Asked(messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema"))
-        request = self._request(fitting(asked, self._too_long), account)
+        parts = RequestParts(
+            messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema")
+        )
+        request = self._request(fitting(parts, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         with self._span("model", model=self.id, provider=self.traced_as) as span:
-            span.set_attributes(**self._traced(asked, account, is_streamed=listener is not None))
+            session = {"session_id": account.session_id} if account else {}
+            form = {"gen_ai.output.type": "json"} if parts.schema else {}
+            span.set_attributes(**self._server, **session, **form, **{"gen_ai.request.stream": listener is not None})
             if span.content:
                 span.set_attributes(**traced_call.asked(request.messages))
             try:
@@ -216,21 +206,15 @@ class ChatModel:
             await account.settle()
         return replace(reply, model=self.name)
 
-    def _traced(self, asked: Asked, account: Account | None, *, is_streamed: bool) -> dict[str, Attribute]:
-        session = {"session_id": account.session_id} if account else {}
-        form = {"gen_ai.output.type": "json"} if asked.schema else {}
-        return {**self._server, **session, **form, "gen_ai.request.stream": is_streamed}
-
-    def _request(self, asked: Asked, account: Account | None) -> ModelRequest:
+    def _request(self, parts: RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        bound = self._tools.of(asked.tools, tool_choice=asked.tool_choice)
-        runnable = bound.runnable
-        if asked.schema is not None and self._takes_schemas:
-            runnable = runnable.bind(**{SCHEMA: asked.schema})
-        shown = normal_form(asked.messages, asked.form, with_images=asked.without_images or self._takes_images)
-        if asked.without_images:
+        bound = self._tools.of(parts.tools, tool_choice=parts.tool_choice)
+        if parts.schema is not None and self._takes_schemas:
+            bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
+        shown = normal_form(parts.messages, parts.form, with_images=parts.without_images or self._takes_images)
+        if parts.without_images:
             shown = without_images(shown) or shown
-        return ModelRequest(runnable, shown, asked, bound.names, account, self._key.value if self._key else "")
+        return ModelRequest(bound, shown, parts, account, self._key.value if self._key else "")
 
     async def _in_time(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
         deadline_s = self._deadline_s(is_streamed=listener is not None)
@@ -245,8 +229,7 @@ class ChatModel:
     async def _with_retries(
         self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span
     ) -> Reply:
-        attempt = 0
-        empty_answers = 0
+        attempt = empty_answers = 0
         while True:
             if request.account is not None:
                 await request.account.reserve(partial(request.at_most, self.tariff))
@@ -262,8 +245,8 @@ class ChatModel:
                     continue
             else:
                 if not reply.is_empty:
-                    self._too_long = request.asked.too_long or self._too_long
-                    self._form = request.asked.form if request.asked.form.opaque_too else self._form
+                    self._too_long = request.parts.too_long or self._too_long
+                    self._form = request.parts.form if request.parts.form.opaque_too else self._form
                     return request.in_own_terms(reply)
                 empty_answers += 1
                 log.warning("model_answer_empty", reasoning_chars=len(reply.reasoning))
@@ -272,12 +255,8 @@ class ChatModel:
                 failure = Failure(unavailable("The model gave an empty answer, and another when it was asked again."))
                 break
             # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
-            if (
-                answer.has_begun
-                or attempt == self._limits.max_retries
-                or retries.left == 0
-                or not self._may_wait(failure)
-            ):
+            is_last = attempt == self._limits.max_retries or retries.left == 0
+            if answer.has_begun or is_last or not self._may_wait(failure):
                 break
             attempt += 1
             retries.left -= 1
@@ -287,33 +266,33 @@ class ChatModel:
             await asyncio.sleep(failure.delay_s)
         raise failure.error
 
-    async def _instead(self, request: ModelRequest, error: Exception) -> Asked | None:
+    async def _instead(self, request: ModelRequest, error: Exception) -> RequestParts | None:
         """Returns what to ask instead after a refusal, None if nothing helps."""
         if not isinstance(error, ProviderRefusal):
             return None
         if self._key and error.cause.name == "key" and await self._key.has_replaced(request.key):
             log.info("model_key_renewed", model=self.name)
-            return request.asked
+            return request.parts
         if (refused := images_refused(error)) and without_images(request.messages):
             self._takes_images = refused == "these"
             log.warning("model_images_left_out", reason=error.message, status=error.status)
-            return replace(request.asked, without_images=True)
-        instead = amended(request.asked, error, list(request.names))
+            return replace(request.parts, without_images=True)
+        instead = amended(request.parts, error, list(request.bound.names))
         if instead is not None:
-            left_out = sorted(instead.left_out.keys() - request.asked.left_out.keys())
+            left_out = sorted(instead.left_out.keys() - request.parts.left_out.keys())
             log.warning("model_request_amended", reason=error.message, status=error.status, tools_left_out=left_out)
         return instead
 
     async def _ask(self, request: ModelRequest, answer: StreamedAnswer, span: Span, *, is_streamed: bool) -> Reply:
         try:
             if is_streamed:
-                chunks = request.runnable.astream(request.messages)
+                chunks = request.bound.runnable.astream(request.messages)
                 pauses = within_pauses(chunks, first_token_s=self._limits.first_token_s, idle_s=self._limits.idle_s)
                 async with aclosing(pauses) as awaited:
                     async for chunk in awaited:
                         answer.add(chunk)
             else:
-                answer.add(await request.runnable.ainvoke(request.messages))
+                answer.add(await request.bound.runnable.ainvoke(request.messages))
             try:
                 reply = request.counted(answer.reply())
             finally:

@@ -221,8 +221,7 @@ def _with_fitting_calls(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
     shown: list[BaseMessage] = []
     for message in messages:
         if isinstance(message, ToolMessage):
-            changed: dict[str, object] = {"tool_call_id": fitting_id(message.tool_call_id)}
-            shown.append(message.model_copy(update=changed))
+            shown.append(message.model_copy(update={"tool_call_id": fitting_id(message.tool_call_id)}))
         elif isinstance(message, AIMessage) and message.tool_calls:
             calls = [
                 {**call, "id": fitting_id(call["id"] or ""), "name": offered_name(call["name"])}
@@ -239,12 +238,8 @@ def short_id(call_id: str) -> str:
     """Returns the id that a call goes out under: 9 letters and digits, always the same for the same call."""
     if _FITTING_ID.fullmatch(call_id):
         return call_id
-    number = int.from_bytes(hashlib.sha256(call_id.encode(errors="replace")).digest()[:8])
-    characters = []
-    for _ in range(ID_CHARS):
-        number, digit = divmod(number, len(_ALPHABET))
-        characters.append(_ALPHABET[digit])
-    return "".join(characters)
+    number, base = int.from_bytes(hashlib.sha256(call_id.encode(errors="replace")).digest()[:8]), len(_ALPHABET)
+    return "".join(_ALPHABET[number // base**place % base] for place in range(ID_CHARS))
 
 
 def own_ids(args: dict[str, Any] | None, messages: Iterable[BaseMessage]) -> dict[str, Any] | None:
@@ -268,9 +263,8 @@ def fitting_ids(short: Digest = short_id) -> Digest:
         while found in taken:
             tries += 1
             found = short(f"{call_id}/{tries}")
-        known[call_id] = found
         taken.add(found)
-        return found
+        return known.setdefault(call_id, found)
 
     return fitting_id
 

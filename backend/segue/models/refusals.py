@@ -1,18 +1,16 @@
 """What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
 
-The causes are one table. Knows no provider's format: `providers/` turns what comes over the wire into these errors.
-
-Reads a provider's errors: HTTP statuses, and the error objects that come within an answer that claims to be one.
-
-Every text of the provider's is redacted and bounded here, before anything else sees it.
+The causes are one table. `RefusalReader` reads HTTP statuses, and the error objects that come within an answer; every
+text of the provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages.
 """
 
+import math
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httpx2
 
@@ -28,6 +26,42 @@ FIRST_DELAY_S: Final = 0.5
 _MODELS_OWN: Final = frozenset({"model_unavailable", "model_timeout"})
 BAD_REQUEST: Final = frozenset({400, 422})
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+MAX_MESSAGE_CHARS: Final = 500
+_MAX_BODY_BYTES = 100_000
+_MAX_CODE_CHARS = 100
+_TOO_FAR_S = 10.0**9  # a wait that nothing waits for
+
+# The status that an error object within an answer would have had, by its code or type. Any other is the server's fault.
+_STATUS_OF: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "insufficient_balance": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "overloaded_error": 529,
+}
+_SERVERS_FAULT = 500
+_PARAMETER = re.compile(r"[a-zA-Z_]\w*")
+_MESSAGES = frozenset({"message", "detail"})
+_MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
+# What was signed or sealed for this provider, and can be verified no more: the words of OpenAI, Anthropic, Google and
+# routers. A part that is missing is another trouble.
+_UNVERIFIABLE = re.compile(
+    r"invalid_encrypted_content|encrypted[_ ]content.{0,80}(?:not be|n't be|invalid)"
+    r"|(?:invalid|corrupt\w*|bad|expired|unknown).{0,12}(?:thought[_ ])?signature"
+    r"|signature.{0,40}(?:invalid|not valid|corrupt|n't be verified|not be verified|verification failed|does not match)"
+    r"|reasoning_details.{0,80}(?:invalid|not be verified|n't be verified|signature)",
+    re.IGNORECASE | re.DOTALL,
+)
+_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
 
 
 class ModelFailure(Exception):
@@ -62,33 +96,28 @@ class ProviderUnreachable(ModelFailure):
     """No connection, or it broke before an answer began."""
 
 
+@dataclass(eq=False)
 class StreamIdle(ModelFailure):
     """The provider began an answer and fell silent for `seconds`."""
 
-    setting: Final = "LLM_IDLE_TIMEOUT_S"
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"silent for {seconds:g} s")
-        self.seconds = seconds
+    seconds: float
+    setting: ClassVar = "LLM_IDLE_TIMEOUT_S"
 
 
+@dataclass(eq=False)
 class NothingCame(TimeoutError):
     """Not even a sign of life came within `seconds`."""
 
-    setting: Final = "LLM_FIRST_TOKEN_TIMEOUT_S"
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"nothing within {seconds:g} s")
-        self.seconds = seconds
+    seconds: float
+    setting: ClassVar = "LLM_FIRST_TOKEN_TIMEOUT_S"
 
 
+@dataclass(eq=False)
 class NotAnAnswer(ModelFailure):
     """Something came that must not be taken for the model's answer. `again` says whether asking once more may help."""
 
-    def __init__(self, detail: str, *, again: bool = True) -> None:
-        super().__init__(detail)
-        self.detail = detail
-        self.again = again
+    detail: str
+    again: bool = field(default=True, kw_only=True)
 
 
 def too_long(max_answer_bytes: int) -> NotAnAnswer:
@@ -212,10 +241,8 @@ def failure_of(error: Exception, *, attempt: int, setting: str, provider: ModelP
             return Failure(timeout(error.seconds, error.setting))
         case ProviderUnreachable():
             return Failure(unavailable(f"The model provider cannot be reached: check {provider.base_url}."), doubled)
-        case ProviderRefusal():
-            return Failure(
-                _refusal(error, setting), doubled if error.retry_after_s is None else max(error.retry_after_s, 0.0)
-            )
+        case ProviderRefusal(retry_after_s=wait_s):
+            return Failure(_refusal(error, setting), doubled if wait_s is None else max(wait_s, 0.0))
         case NotAnAnswer():
             return Failure(unavailable(error.detail, retryable=error.again))
         case _:
@@ -247,20 +274,15 @@ def budget_spent() -> AppError:
 
 
 def another_may_answer(error: AppError) -> bool:
-    """Whether another model may answer what this one did not."""
-    if error.code not in _MODELS_OWN:
-        return False
-    match _cause_of(error):
-        case ProviderRefusal() as refusal:
-            return refusal.cause.elsewhere
-        case NotAnAnswer() as broken:
-            return broken.again
-        case _:
-            return True
+    """Returns whether another model may answer what this one did not."""
+    cause = _cause_of(error)
+    if isinstance(cause, ProviderRefusal):
+        return error.code in _MODELS_OWN and cause.cause.elsewhere
+    return error.code in _MODELS_OWN and (not isinstance(cause, NotAnAnswer) or cause.again)
 
 
 def is_down(error: AppError) -> bool:
-    """Whether the model would not answer another request either."""
+    """Returns whether the model would not answer another request either."""
     return isinstance(_cause_of(error), (ProviderRefusal, ProviderUnreachable, TimeoutError))
 
 
@@ -305,50 +327,11 @@ def _advice(refusal: ProviderRefusal, setting: str) -> str:
 
 
 def _refusal(refusal: ProviderRefusal, setting: str) -> AppError:
-    cause = refusal.cause
-    told = [f"The model provider answered HTTP {refusal.status}."]
-    told.append("" if cause.retryable else _advice(refusal, setting))  # else a user waits, and operators see the log
-    told.append(f"It said: {refusal.message}" if refusal.message else "")
-    detail = " ".join(part for part in told if part)
-    return unavailable(detail, retryable=cause.retryable, provider_code=refusal.code)
-
-
-MAX_MESSAGE_CHARS: Final = 500
-_MAX_BODY_BYTES = 100_000
-_MAX_CODE_CHARS = 100
-_TOO_FAR_S = 10.0**9  # a wait that nothing waits for
-
-# The status that an error object within an answer would have had, by its code or type. Any other is the server's fault.
-_STATUS_OF: Final[Mapping[str, int]] = {
-    "invalid_request_error": 400,
-    "context_length_exceeded": 400,
-    "content_filter": 400,
-    "authentication_error": 401,
-    "invalid_api_key": 401,
-    "insufficient_balance": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "model_not_found": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "insufficient_quota": 429,
-    "overloaded_error": 529,
-}
-_SERVERS_FAULT = 500
-_PARAMETER = re.compile(r"[a-zA-Z_]\w*")
-_MESSAGES = frozenset({"message", "detail"})
-_MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
-# What was signed or sealed for this provider, and can be verified no more: the words of OpenAI, Anthropic, Google and
-# routers. A part that is missing is another trouble.
-_UNVERIFIABLE = re.compile(
-    r"invalid_encrypted_content|encrypted[_ ]content.{0,80}(?:not be|n't be|invalid)"
-    r"|(?:invalid|corrupt\w*|bad|expired|unknown).{0,12}(?:thought[_ ])?signature"
-    r"|signature.{0,40}(?:invalid|not valid|corrupt|n't be verified|not be verified|verification failed|does not match)"
-    r"|reasoning_details.{0,80}(?:invalid|not be verified|n't be verified|signature)",
-    re.IGNORECASE | re.DOTALL,
-)
-_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
+    retryable = refusal.cause.retryable
+    advice = "" if retryable else _advice(refusal, setting)  # a user who can only wait gets none: it is in the log
+    said = f"It said: {refusal.message}" if refusal.message else ""
+    detail = " ".join(filter(None, (f"The model provider answered HTTP {refusal.status}.", advice, said)))
+    return unavailable(detail, retryable=retryable, provider_code=refusal.code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,9 +361,7 @@ class RefusalReader:
     def within(self, body: Any) -> ProviderRefusal | None:
         """Returns the error in an answer, or in one event of a stream."""
         error = error_in(body)
-        if error is None:
-            return None
-        return self.refused(_status_of(error), error, {})
+        return None if error is None else self.refused(_status_of(error), error, {})
 
     def refused(self, status: int, said: Any, headers: Mapping[str, str]) -> ProviderRefusal:
         error = error_in(said) if isinstance(said, dict | list) else said
@@ -389,19 +370,19 @@ class RefusalReader:
         parameter = details.get("param")
         return ProviderRefusal(
             status,
-            code=self._told(_code_of(details), _MAX_CODE_CHARS) or None,
-            message=self._told(message, MAX_MESSAGE_CHARS),
+            code=self._safe(_code_of(details), _MAX_CODE_CHARS) or None,
+            message=self._safe(message, MAX_MESSAGE_CHARS),
             parameter=parameter if isinstance(parameter, str) else None,
             retry_after_s=retry_after_s(headers),
             provider=self.provider,
         )
 
-    def _told(self, text: Any, max_chars: int) -> str:
+    def _safe(self, text: Any, max_chars: int) -> str:
         if not text:
             return ""
         text = text if isinstance(text, str) else write_json(text).decode()
-        told: str = without(without_secret_texts(clean_text(text[: 8 * max_chars])), self.secrets)
-        return shortened(" ".join(told.split()), max_chars)
+        safe: str = without(without_secret_texts(clean_text(text[: 8 * max_chars])), self.secrets)
+        return shortened(" ".join(safe.split()), max_chars)
 
 
 def error_in(body: Any) -> Any:
@@ -429,7 +410,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
             seconds = float(text) * unit_s
         except ValueError:
             seconds = _seconds_until(text)
-        if seconds == seconds:  # noqa: PLR0124 (not NaN)
+        if not math.isnan(seconds):
             return min(max(seconds, 0.0), _TOO_FAR_S)
     return None
 
@@ -460,7 +441,7 @@ def _seconds_until(date: str) -> float:
     try:
         return parsedate_to_datetime(date).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):
-        return float("nan")
+        return math.nan
 
 
 def _code_of(details: Mapping[str, Any]) -> str:

@@ -1,10 +1,5 @@
-"""The model's reply in our own types, and the keys under which a provider's message carries what LangChain has no
-place for.
-
-Knows no provider: `providers/` writes these keys, `streamed_answer.py` reads them.
-
-How many tokens a request takes, rather too many than too few: what is reserved for it, and what it is charged if the
-endpoint does not count.
+"""The model's reply in our own types, and the keys under which a provider's message carries what LangChain has no place
+for: `providers/` writes these keys, `streamed_answer.py` reads them. Also how many tokens a request takes.
 """
 
 import json
@@ -22,6 +17,8 @@ ToolChoiceMode = Literal["auto", "required", "none"]
 
 SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
 
+ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}  # by LangChain's types
+
 # Keys of a message's `additional_kwargs`.
 RAW_TEXT: Final = "segue_text"  # text that ends in half a character, which `content` may not hold
 REASONING: Final = "segue_reasoning"
@@ -29,6 +26,7 @@ CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken
 OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
 
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
+IMAGE_TOKENS: Final = 1600  # of a large one, with the providers that say what it takes
 MAX_NAME_CHARS: Final = 64
 NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name, from their own templates.
@@ -141,18 +139,13 @@ def texts_of(reply: Reply) -> Sequence[str]:
     return (reply.text, reply.reasoning, *(f"{call.name}{call.args}" for call in reply.calls))
 
 
-IMAGE_TOKENS = 1600  # of a large one, with the providers that say what it takes
-
-
 def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: CountTokens = estimate) -> int:
+    """Returns the tokens of a request, rather too many than too few."""
     calls = (
         f"{call['name']}{call['args']}" for each in messages if isinstance(each, AIMessage) for call in each.tool_calls
     )
     offered = (f"{tool.name}{tool.description}{tool.input_schema}" for tool in tools)
     texts = (*(message.text for message in messages), *calls, *offered)
-    return sum(map(count, texts)) + IMAGE_TOKENS * _images_in(messages)
-
-
-def _images_in(messages: Sequence[BaseMessage]) -> int:
     parts = (part for each in messages if isinstance(each.content, list) for part in each.content)
-    return sum(1 for part in parts if isinstance(part, dict) and part.get("type") == "image_url")
+    images = sum(1 for part in parts if isinstance(part, dict) and part.get("type") == "image_url")
+    return sum(map(count, texts)) + IMAGE_TOKENS * images

@@ -1,10 +1,7 @@
 """Puts an answer together, whole or from its chunks: words are passed on as they come, calls are read when complete.
 
-The words that are passed on and the text that is kept are the same. Knows nothing of turns, events and providers.
-
-Tells a model's thinking from its answer where both come as one text: `<think>…</think>`, however it is cut.
-
-Knows nothing of messages and providers.
+A model's thinking is told from its answer where both come as one text: `<think>…</think>`, however it is cut. The words
+that are passed on and the text that is kept are the same. Knows nothing of turns, events and providers.
 """
 
 import asyncio
@@ -53,6 +50,17 @@ _ANY_TAG: Final = re.compile("|".join(re.escape(tag) for pair in TAGS for tag in
 _STARTS: Final = frozenset(tag[:length] for pair in TAGS for tag in pair for length in range(1, len(tag)))
 _LONGEST: Final = max(map(len, _STARTS))
 
+# Why a provider stopped, if it is a reason not to take what came for an answer: what the user reads, and whether to
+# ask the same again.
+_NOT_ENDED: Final = {
+    "error": ("The model provider broke the answer off with an error.", True),
+    "content_filter": ("The model provider's content filter stopped the answer.", False),
+}
+_CUT_OFF: Final = "length"
+_NAME_CHARS: Final = 100
+
+OnText = Callable[[str], None]
+
 
 def begins_inside(model: str) -> bool:
     """Returns whether a model of this name is known to begin its answers inside its thinking."""
@@ -60,8 +68,8 @@ def begins_inside(model: str) -> bool:
 
 
 @dataclass(slots=True)
-class Told:
-    """What a piece of text adds. `withdrawn` says that all the text told before was thinking."""
+class Addition:
+    """What a piece of text adds. `withdrawn` says that all the text before was thinking."""
 
     text: str = ""
     thinking: str = ""
@@ -81,72 +89,69 @@ class Thinking:
         self._last = ""
         self._outside: list[str] = []
 
-    def add(self, piece: str) -> Told:
-        told = Told()
+    def add(self, piece: str) -> Addition:
+        added = Addition()
         text = self._pending + piece
         place = 0
         for found in _ANY_TAG.finditer(text):
-            self._tell(told, text[place : found.start()])
-            self._meet(told, found.group())
+            self._append(added, text[place : found.start()])
+            self._on_tag(added, found.group())
             place = found.end()
         rest = text[place:]
         kept = _start_of_a_tag(rest)
-        self._tell(told, rest[: len(rest) - kept])
+        self._append(added, rest[: len(rest) - kept])
         self._pending = rest[len(rest) - kept :]
-        return told
+        return added
 
-    def end(self) -> Told:
+    def end(self) -> Addition:
         """Returns what was kept back and turned out to be text."""
-        told = Told()
-        self._tell(told, self._pending)
+        added = Addition()
+        self._append(added, self._pending)
         self._pending = ""
-        if self._held:
-            self._held = False
-            told.text = "".join(self._outside)
-        return told
+        self._release(added)
+        return added
 
-    def _meet(self, told: Told, tag: str) -> None:
+    def _on_tag(self, added: Addition, tag: str) -> None:
         is_quoted = not self._held and (self._in_fence or self._last == "`")
-        if self._end is not None:
-            if tag == self._end:
-                self._end = None
-            else:
-                self._tell(told, tag)
+        if self._end == tag:
+            self._end = None
+        elif self._end is not None:
+            self._append(added, tag)
         elif tag == "```":
-            self._tell(told, tag)
+            self._append(added, tag)
             self._in_fence = not self._in_fence
         elif tag in _END_OF and not is_quoted:
             self._end, self._had_tag = _END_OF[tag], True
-            self._let_go(told)
+            self._release(added)
         elif tag in _ENDS and not is_quoted and not self._had_tag:
-            self._withdraw(told)
+            self._withdraw(added)
         elif is_quoted:
-            self._tell(told, tag)
+            self._append(added, tag)
 
-    def _withdraw(self, told: Told) -> None:
+    def _withdraw(self, added: Addition) -> None:
         """All the text so far was thinking: its first tag was in the prompt."""
-        told.thinking = told.thinking + "".join(self._outside)
-        told.text, told.withdrawn = "", True
+        added.thinking += "".join(self._outside)
+        added.text, added.withdrawn = "", True
         self._outside.clear()
         self._had_tag = self.began_inside = True
         self._held = self._in_fence = False
 
-    def _let_go(self, told: Told) -> None:
+    def _release(self, added: Addition) -> None:
         if self._held:
             self._held = False
-            told.text += "".join(self._outside)
+            added.text += "".join(self._outside)
 
-    def _tell(self, told: Told, text: str) -> None:
+    def _append(self, added: Addition, text: str) -> None:
         if not text:
             return
         self._last = text[-1]
         if self._end is not None:
-            told.thinking += text
+            added.thinking += text
             return
         if not self._had_tag:
             self._outside.append(text)
         if not self._held:
-            told.text += text
+            added.text += text
 
 
 def _start_of_a_tag(text: str) -> int:
@@ -156,38 +161,19 @@ def _start_of_a_tag(text: str) -> int:
     return next((n for n in range(min(_LONGEST, len(text)), 0, -1) if text[-n:] in _STARTS or text[-n:] == "`"), 0)
 
 
-OnText = Callable[[str], None]
-
-# Why a provider stopped, if it is a reason not to take what came for an answer: what people are told, and whether to
-# ask the same again.
-_NOT_ENDED: Final = {
-    "error": ("The model provider broke the answer off with an error.", True),
-    "content_filter": ("The model provider's content filter stopped the answer.", False),
-}
-_CUT_OFF: Final = "length"
-_NAME_CHARS: Final = 100
-
-
-def _unheard(_: str) -> None:
-    """What a listener does with thinking that it has no use for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Follows an answer word by word. `on_withdrawn` is told that all the words so far were the model's thinking."""
+    """Follows an answer word by word. `on_withdrawn` is called once all the words so far turn out to be thinking."""
 
     on_text: OnText
     on_withdrawn: Callable[[], None]
-    on_reasoning: OnText = _unheard
+    on_reasoning: OnText = lambda _: None
 
 
 async def within_pauses(
     chunks: AsyncIterator[AIMessage], *, first_token_s: float, idle_s: float
 ) -> AsyncGenerator[AIMessage]:
-    """Yields the chunks. Before the first with a content each may take `first_token_s`, afterwards `idle_s`.
-
-    Raises NothingCame, then StreamIdle.
-    """
+    """Yields the chunks. Raises NothingCame before the first with a content, then StreamIdle, if one takes too long."""
     async with aclosing(chunks):  # type: ignore[type-var]  # LangChain's streams are generators
         has_begun = False
         while True:
@@ -205,15 +191,9 @@ async def within_pauses(
             await asyncio.sleep(0)  # one read can hold hundreds of chunks, which would keep everything else waiting
 
 
-@dataclass(slots=True)
-class _PiecedCall:
-    id: str | None
-    name: str
-    args: str
-
-
 class StreamedAnswer:
-    """The listener is given the words: clean, without blank ends, and never half a character.
+    """The listener is given the words: clean, without blank ends, and never half a character. `has_begun` says that it
+    has heard some, which cannot be taken back.
 
     `begins_inside` says that the model is known to begin inside its thinking; afterwards, whether it has done so.
     """
@@ -225,19 +205,14 @@ class StreamedAnswer:
         self._reasoning: list[str] = []
         self._half = ""
         self._blank = ""
-        self._heard = False
-        self._pieces: dict[int | None, list[_PiecedCall]] = {}
+        self.has_begun = False
+        self._pieces: dict[int | None, list[RawCall]] = {}
         self._calls: list[ModelCall] = []
         self._opaque: Opaque | None = None
         self._finish_reason: str | None = None
         self._usage: UsageMetadata | None = None
         self._answered_by = ""
         self._response_id = ""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a listener has heard words: they cannot be taken back."""
-        return self._heard
 
     @property
     def has_come(self) -> bool:
@@ -283,7 +258,7 @@ class StreamedAnswer:
         pieces = [call for calls in self._pieces.values() for call in calls]
         reply = Reply(
             text="".join(self._texts),
-            calls=(*self._calls, *(_as_asked(RawCall(call.id, call.name, call.args)) for call in pieces)),
+            calls=(*self._calls, *map(_as_asked, pieces)),
             input_tokens=0,
             output_tokens=0,
             reasoning=clean_text("".join(self._reasoning)).strip(),
@@ -299,16 +274,16 @@ class StreamedAnswer:
         self._half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
         self._pass_on(self._thinking.add(clean_text(piece.removesuffix(self._half))))
 
-    def _pass_on(self, told: Told) -> None:
-        if told.withdrawn:
+    def _pass_on(self, added: Addition) -> None:
+        if added.withdrawn:
             self._texts.clear()
             self._blank = ""
-            if self._heard and self._listener is not None:
+            if self.has_begun and self._listener is not None:
                 self._listener.on_withdrawn()
-            self._heard = False
-        if told.thinking:
-            self._add_reasoning(told.thinking)
-        joined = self._blank + told.text
+            self.has_begun = False
+        if added.thinking:
+            self._add_reasoning(added.thinking)
+        joined = self._blank + added.text
         text = joined.rstrip()
         self._blank = joined[len(text) :]
         if not self._texts:
@@ -316,7 +291,7 @@ class StreamedAnswer:
         if text:
             self._texts.append(text)
             if self._listener is not None:
-                self._heard = True
+                self.has_begun = True
                 self._listener.on_text(text)
 
     def _add_reasoning(self, text: str) -> None:
@@ -328,15 +303,15 @@ class StreamedAnswer:
         # Pieces of a call share an index. Another id under it is another call; without an index each name begins one.
         calls = self._pieces.setdefault(piece["index"], [])
         is_another = piece["name"] if piece["index"] is None else piece["id"] and calls and calls[-1].id != piece["id"]
+        name, args = piece["name"] or "", piece["args"] or ""
         if not calls or is_another:
-            calls.append(_PiecedCall(piece["id"], piece["name"] or "", piece["args"] or ""))
-            return
-        calls[-1].name += piece["name"] or ""
-        calls[-1].args += piece["args"] or ""
+            calls.append(RawCall(piece["id"], name, args))
+        else:
+            calls[-1] = RawCall(calls[-1].id, calls[-1].name + name, calls[-1].args + args)
 
 
-def _name(told: object) -> str:
-    return clean_text(str(told))[:_NAME_CHARS]
+def _name(name: object) -> str:
+    return clean_text(str(name))[:_NAME_CHARS]
 
 
 def _as_asked(call: RawCall) -> ModelCall:

@@ -1,16 +1,12 @@
-"""Makes the schema of a tool's arguments one that any endpoint takes. Pure.
+"""The tools of a request as any endpoint takes them: names, descriptions and schemas that fit.
 
-Endpoints refuse a whole request for one keyword, so only what all of them know goes out; the rest is said in words. The
-arguments of a call are checked against the tool's own schema when it runs (`tools/run.py`).
-
-The tools of a request as any endpoint takes them: names, descriptions and schemas that fit. Pure.
-
-One tool that an endpoint refuses would stop every message of every session that has it.
+A tool that an endpoint refuses would stop every message of every session that has it. Endpoints refuse a request for
+one keyword, so only what all of them know goes out; the rest is said in words. The arguments of a call are checked
+against the tool's own schema when it runs (`tools/run.py`).
 """
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +35,12 @@ MAX_NUMBER: Final = 2**53
 MAX_CHOICES: Final = 250
 MAX_VALUE_CHARS: Final = 500
 MAX_HINT_CHARS: Final = 200
+MAX_TOOLS: Final = 128  # that all endpoints take
+MAX_KNOWN: Final = 1000
+MAX_BOUND_SETS: Final = 64
+
+_FITTING_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_HASH_CHARS: Final = 8
 
 Schema = dict[str, Any]
 
@@ -56,10 +58,7 @@ BOUNDS: Final = Bounds()
 
 
 def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:
-    """Returns the schema of an object, with properties, in which no reference and no unknown keyword is left.
-
-    Alternatives at the top become one object. The result is its own acceptable schema.
-    """
+    """Returns the schema of an object without references, unknown keywords and, at the top, alternatives."""
     found = _Conversion(schema, bounds).of(schema)
     if "anyOf" in found:
         found |= _one_object(found["anyOf"])
@@ -170,19 +169,19 @@ def _all_of(parts: Iterable[Schema]) -> Schema:
             continue
         for key, value in part.items():
             if key == "properties" and key in found:
-                found[key] = found[key] | {
-                    name: _without_choices_beside_a_type(_all_of([found[key][name], schema]))
-                    if name in found[key]
-                    else schema
-                    for name, schema in value.items()
-                }
+                met = {name: _both(found[key][name], value[name]) for name in value if name in found[key]}
+                found[key] = found[key] | value | met
             elif key == "required" and key in found:
                 found[key] = list(dict.fromkeys([*found[key], *value]))
             elif key == "items" and key in found:
-                found[key] = _without_choices_beside_a_type(_all_of([found[key], value]))
+                found[key] = _both(found[key], value)
             else:
                 found.setdefault(key, value)
     return found
+
+
+def _both(one: Schema, other: Schema) -> Schema:
+    return _without_choices_beside_a_type(_all_of([one, other]))
 
 
 def _either(choices: Iterable[Schema]) -> Schema:
@@ -256,12 +255,8 @@ def _hints(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _counts(node: Mapping[str, Any], names: Iterable[str]) -> Schema:
-    counts = {name: node.get(name) for name in names}
-    return {
-        name: count
-        for name, count in counts.items()
-        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_COUNT
-    }
+    counts = ((name, node.get(name)) for name in names)
+    return {name: count for name, count in counts if type(count) is int and 0 <= count <= MAX_COUNT}
 
 
 def _listed(node: Mapping[str, Any], keyword: str) -> list[Any]:
@@ -274,9 +269,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and abs(value) <= MAX_NUMBER
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER
 
 
 def _is_value(value: object) -> bool:
@@ -286,87 +279,58 @@ def _is_value(value: object) -> bool:
     return value is None or isinstance(value, bool) or _is_number(value)
 
 
-MAX_TOOLS: Final = 128  # that all endpoints take
-MAX_KNOWN: Final = 1000
-MAX_BOUND_SETS: Final = 64
-
-_FITTING_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_HASH_CHARS: Final = 8
-
-
 @dataclass(frozen=True, slots=True)
-class OfferedTools:
-    """OpenAI's form of the tools, and their own names by the names they are offered under."""
-
-    functions: tuple[dict[str, Any], ...]
-    names: Mapping[str, str]
-
-
-class ToolOffers:
-    """Makes tools fit, each once: a schema takes a third of a millisecond, and the tools of requests change often."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
-        self._known: dict[str, tuple[ToolSpec, dict[str, Any]]] = {}
-
-    def of(self, tools: Iterable[ToolSpec]) -> OfferedTools:
-        """Returns the tools as they are offered, in their order."""
-        names: dict[str, str] = {}
-        functions: list[dict[str, Any]] = []
-        for tool in tools:
-            offered, tries = offered_name(tool.name), 0
-            while offered in names:
-                tries += 1
-                offered = _with_hash(tool.name, f"{tool.name}/{tries}")
-            names[offered] = tool.name
-            functions.append({"type": "function", "function": {"name": offered, **self._fitting(tool)}})
-        return OfferedTools(tuple(functions), names)
-
-    def _fitting(self, tool: ToolSpec) -> dict[str, Any]:
-        known = self._known.get(tool.name)
-        if known is not None and known[0] == tool:
-            return known[1]
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        fitting = {
-            "description": shortened(neutralised(clean_text(tool.description)), self._bounds.description_chars),
-            "parameters": acceptable_schema(tool.input_schema, self._bounds),
-        }
-        self._known[tool.name] = (tool, fitting)
-        return fitting
-
-
-@dataclass(frozen=True, slots=True)
-class ToolBound:
-    """A model with tools, and their own names by those they are offered under."""
+class BoundTools:
+    """A model with tools, and their own names by those they are offered under, in the order of the offer."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     names: Mapping[str, str]
 
 
 class ToolBindings:
-    """Binds tools to a model, each distinct set once."""
+    """Binds tools to a model, each distinct set once, and makes each fit once, which takes a third of a millisecond."""
 
     def __init__(self, model: BaseChatModel, bounds: Bounds) -> None:
         self._model = model
-        self._offers = ToolOffers(bounds)
-        self._known: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], ToolBound]] = {}
+        self._bounds = bounds
+        self._fitting: dict[str, tuple[ToolSpec, dict[str, Any]]] = {}
+        self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], BoundTools]] = {}
 
-    def of(self, tools: tuple[ToolSpec, ...], *, tool_choice: ToolChoiceMode) -> ToolBound:
+    def of(self, tools: tuple[ToolSpec, ...], *, tool_choice: ToolChoiceMode) -> BoundTools:
         if not tools:
-            return ToolBound(self._model, {})
+            return BoundTools(self._model, {})
         key = (tool_choice, *(tool.name for tool in tools))
-        known = self._known.get(key)
-        if known is not None and known[0] == tools:
-            return known[1]
-        if len(self._known) >= MAX_BOUND_SETS:
-            self._known.clear()
-        offered = self._offers.of(tools)
-        runnable = self._model.bind_tools(
-            offered.functions, **({} if tool_choice == "auto" else {"tool_choice": tool_choice})
-        )
-        self._known[key] = (tools, ToolBound(runnable, offered.names))
-        return self._known[key][1]
+        known = self._bound.get(key)
+        if known is None or known[0] != tools:
+            if len(self._bound) >= MAX_BOUND_SETS:
+                self._bound.clear()
+            offered = self.offered(tools)
+            options = {} if tool_choice == "auto" else {"tool_choice": tool_choice}
+            names = {each["function"]["name"]: tool.name for each, tool in zip(offered, tools, strict=True)}
+            runnable = self._model.bind_tools(offered, **options)
+            known = self._bound[key] = tools, BoundTools(runnable, names)
+        return known[1]
+
+    def offered(self, tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
+        """Returns the tools in OpenAI's form, in their order, each under a name of its own."""
+        functions: dict[str, dict[str, Any]] = {}
+        for tool in tools:
+            name, tries = offered_name(tool.name), 0
+            while name in functions:
+                tries += 1
+                name = _with_hash(tool.name, f"{tool.name}/{tries}")
+            functions[name] = {"type": "function", "function": {"name": name, **self._fitted(tool)}}
+        return list(functions.values())
+
+    def _fitted(self, tool: ToolSpec) -> dict[str, Any]:
+        known = self._fitting.get(tool.name)
+        if known is None or known[0] != tool:
+            if len(self._fitting) >= MAX_KNOWN:
+                self._fitting.clear()
+            description = shortened(neutralised(clean_text(tool.description)), self._bounds.description_chars)
+            schema = acceptable_schema(tool.input_schema, self._bounds)
+            known = self._fitting[tool.name] = tool, {"description": description, "parameters": schema}
+        return known[1]
 
 
 @lru_cache(1024)

@@ -14,14 +14,13 @@ from segue.domain.identity import Charge
 from segue.domain.redaction import without_secrets
 from segue.domain.telemetry import Attribute
 from segue.domain.tool import ToolSpec
-from segue.models.reply import Reply
+from segue.models.reply import ROLES, Reply
 from segue.models.untrusted import clipped
 from segue.tools.normalize import clean, clean_text
 
 MAX_DESCRIPTION_CHARS: Final = 200
 MAX_TEXT_CHARS: Final = 4_000
 MAX_CHARS: Final = 60_000  # of one attribute; of messages that are more the oldest are left out
-ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
 # Why an answer ended, by the words of providers that are not the conventions'.
 FINISHED: Final = {
     **dict.fromkeys(("end_turn", "stop_sequence", "completed"), "stop"),
@@ -95,10 +94,9 @@ def _shown(text: str) -> str:
 
 
 def _json(newest_first: Iterable[Mapping[str, Any]]) -> str:
-    written: list[str] = []
-    for item in newest_first:
-        written.append(orjson.dumps(item).decode())
-        if sum(map(len, written)) > MAX_CHARS:
-            written.pop()
+    written, room = list[str](), MAX_CHARS
+    for text in (orjson.dumps(item).decode() for item in newest_first):
+        if (room := room - len(text)) < 0:
             break
+        written.append(text)
     return f"[{','.join(reversed(written))}]"

@@ -3,8 +3,6 @@
 Text that could pass for the fence, or for the marks that model servers put between the parts of a conversation, has its
 first character escaped as in JSON, so JSON still holds the same text. The fence only asks the model: what holds is that
 approvals are read from the user's messages alone. In these it is what could pass for the service's notes.
-
-Arguments of a call as the model is shown them later: the long ones cut. They are run and stored whole. Pure.
 """
 
 import re
@@ -20,6 +18,8 @@ NOTES: Final = "notes"
 OPEN: Final = f"<{NAME}>"
 CLOSE: Final = f"</{NAME}>"
 OPEN_NOTES, CLOSE_NOTES = f"<{NOTES}>", f"</{NOTES}>"
+MAX_SHOWN: Final = 20  # arguments of a call
+MAX_KEY_CHARS: Final = 60
 EARLIER_RESULTS: Final = "Results from earlier in this session, newest first (load one with get_tool_result):"
 
 _ANGLES: Final = "<＜﹤‹«〈⟨《≺˂ᐸ❮❬⧼"
@@ -90,18 +90,14 @@ def without_references(text: str) -> str:
     return before + after.partition(CLOSE)[2] if heading else text
 
 
-MAX_SHOWN: Final = 20
-MAX_KEY_CHARS: Final = 60
-
-
 def clipped(args: dict[str, Any], max_chars: int) -> dict[str, Any]:
-    """Returns arguments in about so many characters."""
+    """Returns the arguments of a call as the model is shown them later, in about so many characters."""
     if len(orjson.dumps(args).decode()) <= max_chars:
         return args
     share = max_chars // min(len(args), MAX_SHOWN)
-    return {key[:MAX_KEY_CHARS]: _cut(value, share) for key, value in islice(args.items(), MAX_SHOWN)}
 
+    def cut(value: Any) -> Any:
+        written = value if isinstance(value, str) else orjson.dumps(value).decode()
+        return value if len(written) <= share else f"{written[:share]}…"
 
-def _cut(value: Any, max_chars: int) -> Any:
-    written = value if isinstance(value, str) else orjson.dumps(value).decode()
-    return value if len(written) <= max_chars else f"{written[:max_chars]}…"
+    return {key[:MAX_KEY_CHARS]: cut(value) for key, value in islice(args.items(), MAX_SHOWN)}

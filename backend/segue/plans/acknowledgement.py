@@ -1,17 +1,11 @@
-"""Is a message a yes, a no, a yes with a change, or none of these, and how sure is it a yes?
+"""Is a message a yes, a no, a yes with a change, or none of these, and how sure is it a yes? Pure.
 
 Every word gets a kind from `lexicon.toml`, in the language that uses most of the words; the first of `_RULES` that
 holds for these kinds decides. Each word counts: a yes with anything more in it is no plain yes, unless the question
-accounts for it. Pure.
-
-Which of several things asked about at once a reply picks: `only the first`, «tutte tranne l'ultima». Pure.
-
-Which language a conversation is in: that of its newest message that shows one.
-
-A short reply shows little: `vai pure` looks Portuguese, `vielen Dank` Dutch. Pure.
+accounts for it. Also which of several things a reply picks, and which language a conversation is in.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final
@@ -44,6 +38,7 @@ from segue.language.utterance import (
 from segue.plans.question import BESIDE, Question, is_value, kind_beside
 
 LONGEST_MESSAGE: Final = 1_000  # characters
+LONGEST_REPLY: Final = 80  # of a stock reply
 MOST_WORDS: Final = 60
 MOST_ADDED_WORDS: Final = 10
 # `start at noon` changes the plan, `start looking for a cheaper hotel` is a new request.
@@ -139,14 +134,14 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
 
 def _is_mixed_yes(text: str, question: Question | None) -> bool:
     """Returns whether the first word or two, and the rest, are each a strong yes in a language: `si, go ahead`."""
+
+    def is_plain_yes(part: str) -> bool:
+        reading = _read(parse_own_words(part), part, question)
+        return reading.found.strength == "strong" and not reading.reply.has(*RESTATEMENTS)
+
     words = text.split()
     splits = ((words[:at], words[at:]) for at in range(1, min(len(words), 3)))
-    return any(all(_is_plain_yes(" ".join(part), question) for part in parts) for parts in splits)
-
-
-def _is_plain_yes(text: str, question: Question | None) -> bool:
-    reading = _read(parse_own_words(text), text, question)
-    return reading.found.strength == "strong" and not reading.reply.has(*RESTATEMENTS)
+    return any(all(is_plain_yes(" ".join(part)) for part in parts) for parts in splits)
 
 
 def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) -> bool:
@@ -213,20 +208,14 @@ def _approvals(lexicon: Lexicon) -> WordsByLetter:
     )
 
 
-@lru_cache(maxsize=1)
-def _emoji(lexicon: Lexicon) -> Mapping[str, str]:
-    shared = lexicon.phrases[ANY_LANGUAGE].matches.items()
-    return {phrase: kind for phrase, (kind,) in shared if is_emoji(phrase)}
-
-
 def _without_decoration(words: list[str]) -> Phrase:
     """Drops emoji of no kind, and approving ones after a word: `thanks 👍` is thanks, `👍` alone is a yes."""
-    emoji = _emoji(LEXICON.now)
+    shared = LEXICON.now.phrases[ANY_LANGUAGE].matches
     first_spoken = next((at for at, word in enumerate(words) if not is_emoji(word)), len(words))
     return tuple(
         word
         for at, word in enumerate(words)
-        if not is_emoji(word) or (word in emoji and (at < first_spoken or emoji[word] not in ONLY_ALONE))
+        if not is_emoji(word) or (word in shared and (at < first_spoken or shared[word][0] not in ONLY_ALONE))
     )
 
 
@@ -259,10 +248,7 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
 
 
 def _after_change_of_mind(kinds: list[str]) -> list[str]:
-    """Drops the decision that the user takes back: `yes, but actually no` is a no.
-
-    If no decision follows, something else does: `yes, actually Friday` has a condition.
-    """
+    """Drops a decision that is taken back. What follows is another (`yes, but actually no`), else a condition."""
     if "change_of_mind" not in kinds:
         return kinds
     last = len(kinds) - 1 - kinds[::-1].index("change_of_mind")
@@ -291,7 +277,7 @@ class _Reply:
 
     @property
     def approves(self) -> bool:
-        return not self.kinds.isdisjoint(APPROVALS)
+        return self.has(*APPROVALS)
 
     @property
     def is_praise(self) -> bool:
@@ -381,21 +367,13 @@ _RULES: Final[tuple[_Rule, ...]] = (
         "reject",
         lambda r: r.opening == "later" and r.added <= MOST_WORDS_ADDED_TO_AN_ORDER and r.kinds <= POSTPONEMENT_UNTIL,
     ),
-    (
-        "no_with_a_reason",
-        "reject",
-        lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later"),
-    ),
+    ("no_with_a_reason", "reject", lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later")),
     (
         "no_with_a_change",
         "amend",
         lambda r: r.has("no") and r.has(*CHANGES, "act") and r.may_change_the_plan and not r.has("thanks"),
     ),
-    (
-        "no_and_go_ahead",
-        "none",
-        lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel"),
-    ),
+    ("no_and_go_ahead", "none", lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel")),
     ("no", "reject", lambda r: r.has("no") and not r.added),
     ("stop", "reject", lambda r: r.has("stop") and r.is_whole),
     ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change_the_plan),
@@ -442,19 +420,13 @@ SELECTION: Final = WordList("selection.toml", partial(parse_lexicon, kinds=_WORD
 
 
 def chosen_of(message: str, ids: Sequence[int]) -> frozenset[int] | None:
-    """Returns which of the `ids`, in the order in which they were asked about, a message picks; None if it picks none
-    or says anything else.
-    """
+    """Returns which of the `ids`, in the order in which they were asked about, a message picks, or None."""
     utterance = parse_own_words(message)
     if utterance.asks or utterance.quotes or not utterance.words:
         return None
-    readings = (
-        _chosen(utterance.words, language, ids)
-        for language in dict.fromkeys(
-            (*languages_of(utterance.words, SELECTION.now), *languages_of(utterance.words, LEXICON.now))
-        )
-    )
-    return next(filter(None, readings), None)
+    words = utterance.words
+    languages = dict.fromkeys([*languages_of(words, SELECTION.now), *languages_of(words, LEXICON.now)])
+    return next(filter(None, (_chosen(words, language, ids) for language in languages)), None)
 
 
 def _chosen(words: Phrase, language: str, ids: Sequence[int]) -> frozenset[int] | None:
@@ -485,19 +457,16 @@ def _places(kind: str, ids: Sequence[int]) -> Sequence[int]:
     return ids[_RANGES[kind]] if kind in _RANGES else ()
 
 
-LONGEST_REPLY = 80  # characters
-
-
 def conversation_language(newest_first: Iterable[str]) -> str | None:
-    """Returns an ISO 639-1 code, None if no message shows a language.
+    """Returns the language (ISO 639-1) of the newest message that shows one, None if none does.
 
-    A message that is a stock reply in the language of those before it does not change the language.
+    A stock reply that is also one in the language of the messages before it does not change that: a short reply shows
+    little, `vai pure` looks Portuguese, `vielen Dank` Dutch.
     """
     replies: list[tuple[str, list[str]]] = []
     found = None
     for text in map(own_words, newest_first):
-        shown = detect_language(text, default="")
-        if not shown:
+        if not (shown := detect_language(text, default="")):
             continue
         if not (languages := _languages_of_reply(text)):
             found = shown

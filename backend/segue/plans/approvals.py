@@ -1,8 +1,7 @@
-"""What waits for a user's yes, over all their sessions. Only reads.
+"""What waits for a user's yes over all their sessions, and what a user allows for the rest of a session.
 
-What a user allows for the rest of a session, by a button: that one definition of a tool runs unasked.
-
-Owns the table `grants`. Which calls run under a grant is decided in `agent/agreed_calls.py`.
+A grant lets one definition of a tool run unasked; `agent/agreed_calls.py` decides which calls run under it. Owns the
+table `grants`.
 """
 
 from collections.abc import Mapping
@@ -57,10 +56,7 @@ async def list_approvals(
 ) -> list[Approval]:
     """Returns the newest plans first; `before` is the id of the last one seen. Those that have expired do not wait."""
     rows = await connection.execute(_waiting(before, limit, now).where(sessions.c.owner == owner))
-    return [
-        Approval(row.session_id, plan.id, plan.version, plan.waiting_step, row.since)
-        for row, plan in ((row, _plan(row)) for row in rows)
-    ]
+    return [Approval(row.session_id, row.id, row.version, _plan(row).waiting_step, row.since) for row in rows]
 
 
 async def list_all_approvals(

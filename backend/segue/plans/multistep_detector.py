@@ -1,11 +1,8 @@
 """Does a message ask for several things in a row? It looks for verbs and words such as "then" in many languages.
 
-Pure; knows nothing of tools and plans. Each yes costs a model call, so a word such as "then" counts only between two
-requests. The words are `multistep.toml`.
-
-What the words of a message say about the web: they ask for it, forbid it, or speak of the user's own things.
-
-Pure; knows nothing of what follows from it. The words are `search.toml`.
+Each yes costs a model call, so a word such as "then" counts only between two requests. Also what the words say about
+the web: they ask for it, forbid it, or speak of the user's own things. The words: `multistep.toml`, `search.toml`.
+Pure; knows nothing of tools and plans.
 """
 
 import re
@@ -58,9 +55,7 @@ def asks_for_the_web(kinds: Sequence[str]) -> bool:
 
 
 def needs_own_things_first(message: str) -> bool:
-    """Returns whether what is asked for needs the newest mail, file or such read first: to search the web for what is
-    in it, or to make something from it.
-    """
+    """Returns whether the newest mail, file or such has to be read first, to search for or make what is asked for."""
     return any(_needs_own_things(kinds) for kinds in search_readings(message))
 
 
@@ -256,30 +251,18 @@ def parse_cues(sections: Mapping[str, Mapping[str, Any]]) -> Cues:
 
     Raises ValueError for an unknown list, an unknown place of the verb, a stem too short, and a phrase in two lists.
     """
-    entries = [
-        (phrase, (language, kind))
-        for language, section in sections.items()
-        for phrase, kind in kinds_by_phrase(language, _lists(section), KINDS, phrase_of=_phrase).items()
-    ]
-    return Cues(
-        phrases=match_phrases(entries),
-        verb_place={language: _verb_place(language, section["verb"]) for language, section in sections.items()},
-        joiners={
-            language: frozenset(split_list(section["attached"]))
-            for language, section in sections.items()
-            if "attached" in section
-        },
-    )
-
-
-def _lists(section: Mapping[str, str]) -> dict[str, str]:
-    return {name: fold(words) for name, words in section.items() if name not in ("verb", "attached")}
-
-
-def _verb_place(language: str, name: str) -> VerbPlace:
-    if name not in VERB_PLACES:
-        raise ValueError(f"[{language}] verb is {name!r}; it is one of {', '.join(VERB_PLACES)}")
-    return VERB_PLACES[name]
+    entries: list[tuple[str, tuple[str, str]]] = []
+    places: dict[str, VerbPlace] = {}
+    for language, section in sections.items():
+        if (place := section["verb"]) not in VERB_PLACES:
+            raise ValueError(f"[{language}] verb is {place!r}; it is one of {', '.join(VERB_PLACES)}")
+        places[language] = VERB_PLACES[place]
+        lists = {name: fold(words) for name, words in section.items() if name not in ("verb", "attached")}
+        kinds = kinds_by_phrase(language, lists, KINDS, phrase_of=_phrase)
+        entries += ((phrase, (language, kind)) for phrase, kind in kinds.items())
+    attached = {language: section["attached"] for language, section in sections.items() if "attached" in section}
+    joiners = {language: frozenset(split_list(words)) for language, words in attached.items()}
+    return Cues(match_phrases(entries), places, joiners)
 
 
 def _phrase(folded: str) -> Phrase:

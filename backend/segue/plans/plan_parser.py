@@ -1,13 +1,14 @@
-"""Parses the plan in a model's answer into steps. Pure.
+"""Parses the plan in a model's answer into steps, and resolves the references in their arguments. Pure.
 
 Tolerant of the form (fences, prose, trailing commas), strict about the content: ids and statuses are ours, tools must
-exist, references point backwards. If a step cannot be used there is no plan.
+exist, references point backwards. If a step cannot be used there is no plan. `{"$from": 1, "path": "emails[0].id"}` is
+the result of step 1 at that JMESPath, without a path the whole result; what a result is, only `at_path` knows.
 """
 
 import difflib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
@@ -22,10 +23,12 @@ MAX_DESCRIPTION_CHARS = 300
 MAX_TEXT_CHARS = 50_000
 MAX_DEPTH = 64
 MAX_CANDIDATES = 100
+MAX_BYTES = 1_000_000  # of the arguments of a step, about what a model can write itself
 _OPENING = re.compile(r"[{\[]")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|[{}\[\]]', re.DOTALL)  # an open string ends with the text
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 Shape = TypeVar("Shape", bound=BaseModel)
+AtPath = Callable[[Any, str], Awaitable[Any]]
 _NO_ARGS = frozenset({"", "null"})
 _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
 
@@ -68,11 +71,8 @@ def parse_plan(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Ste
 
     `done` steps come before these, which count on from there and may refer to them. At most MAX_STEPS in all are kept.
     """
-    draft = first_object(text, Draft)
-    return _usable_steps(draft.steps[: MAX_STEPS - done], tools, done) if draft else ()
-
-
-def _usable_steps(drafts: list[DraftStep], tools: Collection[str], done: int) -> tuple[Step, ...]:
+    found = first_object(text, Draft)
+    drafts = found.steps[: MAX_STEPS - done] if found else []
     numbers = _numbers(drafts, done)
     steps = []
     for index, draft in enumerate(drafts, start=done + 1):
@@ -122,6 +122,74 @@ def _renumbered(value: Any, numbers: Mapping[str, int], *, below: int) -> Any:
     if isinstance(value, list):
         return [_renumbered(item, numbers, below=below) for item in value]
     return value
+
+
+class Unresolved(Exception):
+    """A reference to a step without a result, or to too much; the text says which."""
+
+
+class _NoValue(Exception):
+    """There is nothing at the path of a reference."""
+
+
+async def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:
+    """Returns plain arguments, without those whose references lead to nothing: the model fills them in.
+
+    Raises Unresolved for a step without a result and for more than MAX_BYTES, and what `at_path` raises.
+    """
+    resolved: dict[str, Any] = {}
+    for name, value in (args or {}).items():
+        with suppress(_NoValue):
+            resolved[name] = await _resolved(value, results, at_path)
+    if _is_large(resolved):
+        raise Unresolved(f"its arguments are over {MAX_BYTES // 10**6} MB: refer to a part of a result by a path")
+    return resolved
+
+
+def _is_large(value: Any) -> bool:
+    """Returns whether a value is over MAX_BYTES, without writing it: a thousand references may lead to one result."""
+    left, unseen = MAX_BYTES, [value]
+    while unseen and left > 0:
+        match unseen.pop():
+            case str() as text:
+                left -= len(text)
+            case dict() as members:
+                unseen += (*members, *members.values())
+            case list() as items:
+                unseen += items
+        left -= 4
+    return left <= 0
+
+
+def referred_to(value: Any) -> set[int]:
+    """Returns the ids of the steps whose results these arguments refer to."""
+    if isinstance(value, dict) and REFERENCE in value:
+        return {value[REFERENCE]} if isinstance(value[REFERENCE], int) else set()
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return set().union(*map(referred_to, items))
+
+
+def missing(args: Mapping[str, Any], schema: Mapping[str, Any], planned: Iterable[str] = ()) -> list[str]:
+    """Returns the names of required and planned arguments that are absent: without them it would be another call."""
+    return [name for name in dict.fromkeys((*schema.get("required", ()), *planned)) if name not in args]
+
+
+async def _resolved(value: Any, results: Mapping[int, Any], at_path: AtPath) -> Any:
+    match value:
+        case dict() if REFERENCE in value:
+            step, path = value[REFERENCE], value.get("path")
+            if not isinstance(step, int) or step not in results:
+                raise Unresolved(f"step {step} has no result to refer to")
+            found = await at_path(results[step], str(path or ""))
+            if found is None and path:
+                raise _NoValue
+            return found
+        case dict():
+            return {key: await _resolved(item, results, at_path) for key, item in value.items()}
+        case list():
+            return [await _resolved(item, results, at_path) for item in value]
+        case _:
+            return value
 
 
 def first_object(text: str, shape: type[Shape]) -> Shape | None:

@@ -1,10 +1,7 @@
 """Whether a message gets a web search or a plan, and whether a tool asks the user before it runs.
 
-Pure: no model, no storage; knows nothing of graphs and HTTP.
-
-The operator's own rule over each call of a tool: BEFORE_CALL, or `create_app(before_call=…)`.
-
-It can only tighten: what waits for a yes anyway still does. A rule that fails, or takes too long, denies.
+The operator's own rule over each call, BEFORE_CALL or `create_app(before_call=…)`, can only tighten: what waits for a
+yes anyway still does. A rule that fails, or takes too long, denies. Knows no model, no storage, no graph and no HTTP.
 """
 
 import asyncio
@@ -13,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal
 
 import structlog
 from anyio import to_thread
@@ -36,6 +33,7 @@ WEB_SEARCH: Final = "web_search"
 SHORTEST_FORCED_SEARCH: Final = 15  # characters
 SHORTEST_QUESTION: Final = 3  # words
 LONGEST_QUERY: Final = 200  # characters; a longer message is more than a question
+MAX_REASON_CHARS: Final = 500
 
 _FILE: Final = re.compile(
     r"(?<![\w/.-])[\w-]{1,100}+\.(?:py|[jt]sx?|md|txt|pdf|docx?|xlsx?|pptx?|csv|json|toml|ya?ml|html?|png|jpe?g|eml|log|sh|go|rs)\b",
@@ -46,22 +44,12 @@ _IDENTIFYING: Final = re.compile(
     r"\S@\S|\w://|[<>＞]|\d{5}|(?<![A-Za-z0-9_-])(?=[A-Za-z_-]*\d)(?=[\d_-]*[A-Za-z])[A-Za-z0-9_-]{5,}"
 )
 
+log = structlog.get_logger()
+
 SearchReason = Literal[
-    "acknowledgement",
-    "asked_for",
-    "earlier_results",
-    "failed",
-    "forbidden",
-    "forced",
-    "model",
-    "not_asked",
-    "offered",
-    "plan",
-    "private",
-    "small_talk",
-    "too_short",
-    "unavailable",
-]
+    "acknowledgement", "asked_for", "earlier_results", "failed", "forbidden", "forced", "model",
+    "not_asked", "offered", "plan", "private", "small_talk", "too_short", "unavailable",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +92,9 @@ def without_forbidden(tools: Mapping[str, Tool], search: SearchDecision) -> dict
 
 def should_plan(message: str, *, mode: Planning, verdict: Verdict) -> bool:
     """Returns whether the model is asked for a plan. A yes or a no asks for nothing new."""
-    match mode:
-        case "never":
-            return False
-        case "always":
-            return verdict not in {"confirm", "reject"}
-        case "auto":
-            return verdict not in {"confirm", "reject"} and asks_for_several_steps(message)
-        case _:
-            assert_never(mode)
+    if mode == "never" or verdict in {"confirm", "reject"}:
+        return False
+    return mode == "always" or asks_for_several_steps(message)
 
 
 def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:
@@ -126,9 +108,7 @@ def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:
         case "always":
             return not tool.ephemeral
         case "destructive":
-            return bool(tool.confirm) if tool.confirm is not None else tool.effect == "destructive"
-        case _:
-            assert_never(mode)
+            return tool.effect == "destructive" if tool.confirm is None else bool(tool.confirm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +131,9 @@ class _Request:
     def is_private(self) -> bool:
         """A general question about a kind of thing is not about the user's own: `what is an email header?`."""
         own = self.has("own") and not self.has("general")
-        return own or self.has("private") or _FILE.search(self.message) is not None or self._opens_with_a_deed
-
-    @property
-    def _opens_with_a_deed(self) -> bool:
-        after = {"greeting", "thanks", "lead"}
-        return any(next((kind for kind in kinds if kind not in after), "") == "deed" for kinds in self.readings)
+        before = {"greeting", "thanks", "lead"}
+        opening = [next((kind for kind in kinds if kind not in before), "") for kinds in self.readings]
+        return own or self.has("private") or _FILE.search(self.message) is not None or "deed" in opening
 
     @property
     def is_small_talk(self) -> bool:
@@ -174,10 +151,8 @@ class _Request:
         return not asks and not self.searches and len(self.message.strip()) < SHORTEST_FORCED_SEARCH
 
 
-_SearchRule = tuple[SearchReason, Callable[[_Request], bool]]
-
 # The first that holds decides; a message that none holds for is searched, since the toggle is on.
-_SEARCH_RULES: Final[tuple[_SearchRule, ...]] = (
+_SEARCH_RULES: Final[tuple[tuple[SearchReason, Callable[[_Request], bool]], ...]] = (
     ("forbidden", lambda r: r.has("forbid")),
     ("acknowledgement", lambda r: r.verdict in {"confirm", "reject"} or (r.verdict == "amend" and not r.searches)),
     ("asked_for", lambda r: any(map(asks_for_the_web, r.readings))),
@@ -187,11 +162,6 @@ _SEARCH_RULES: Final[tuple[_SearchRule, ...]] = (
     ("too_short", lambda r: r.is_too_short),
     ("small_talk", lambda r: r.is_small_talk),
 )
-
-
-MAX_REASON_CHARS: Final = 500
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

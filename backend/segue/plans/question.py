@@ -4,7 +4,7 @@ The words are `actions.toml`. Pure; knows nothing of yes and no.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_phrases, split_list
 from segue.language.utterance import QUOTED, fold, sentences_of, split_folded, words_of
+from segue.plans.arguments import leaves
 
 LONGEST_DESCRIPTION: Final = 400  # characters
 LONGEST_TRANSLATED: Final = 400  # characters
@@ -64,14 +65,14 @@ class ActionWords:
 
     def action_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
         """Returns how many words from this one on name an action, pronouns included, and the names of that action."""
-        start = at + _length(self.before, words, at)
+        start = at + _longest(self.before, words, at)[0]
         length, names = _longest(self.actions, words, start)
         if not length and start < len(words):
             length, names = self._with_pronoun(words[start])
         if not length:
             return 0, frozenset()
         end = start + length
-        while more := _length(self.after, words, end):
+        while more := _longest(self.after, words, end)[0]:
             end += more
         return end - at, names
 
@@ -132,24 +133,23 @@ class ActionWords:
         return frozenset(plain | {word + ending for word in plain if " " not in word for ending in self.attached})
 
     def _with_pronoun(self, word: str) -> tuple[int, frozenset[str]]:
-        for ending in self.attached:
-            if word.endswith(ending):
-                length, names = _longest(self.actions, (word.removesuffix(ending),), 0)
-                if length:
-                    return length, names
-        return 0, frozenset()
+        stems = (word.removesuffix(ending) for ending in self.attached if word.endswith(ending))
+        found = (_longest(self.actions, (stem,), 0) for stem in stems)
+        return next((each for each in found if each[0]), (0, frozenset()))
 
 
 def question_of(tool: str | None, description: str, args: Mapping[str, Any] | None) -> Question:
     """Returns what a step shows: the names in its tool, its description and its short arguments."""
     description = description[:LONGEST_DESCRIPTION]
-    named = _named(tool_words(tool), ENGLISH) if tool else Question()
-    told, told_words = _named(words_of(description), detect_language(description)), words_of(description)
-    if _actions_in(description) > 1:
-        told, told_words = Question(), ()  # the words of a request for several steps say little of this one
-    values = chain.from_iterable(map(words_of, short_values(args)))
-    words = frozenset((*tool_words(tool or ""), *told_words, *values))
-    return Question(named.actions | told.actions, named.things | told.things, words)
+    named = _named_by(ACTIONS.now[ENGLISH], tool_words(tool)) if tool else Question()
+    lists, described_words = ACTIONS.now.get(detect_language(description), ACTIONS.now[ENGLISH]), words_of(description)
+    described = _named_by(lists, described_words)
+    if sum(bool(lists.action_at(described_words, at)[1] - {ANY_ACTION}) for at in range(len(described_words))) > 1:
+        described, described_words = Question(), ()  # the words of a request for several steps say little of this one
+    leaf_values = (str(value) for _, value in leaves(args or {}) if value is not None)
+    values = chain.from_iterable(words_of(each) for each in leaf_values if len(each) <= LONGEST_ARGUMENT)
+    words = frozenset((*tool_words(tool or ""), *described_words, *values))
+    return Question(named.actions | described.actions, named.things | described.things, words)
 
 
 def joined(questions: Sequence[Question]) -> Question:
@@ -241,7 +241,7 @@ def offer_in(text: str | None) -> str | None:
 def is_about(text: str, tool: str) -> bool:
     """Returns whether a text names the action of a tool or, if its name has none, the first word of the name."""
     name = tuple(word for word in tool_words(tool) if word != "mcp")
-    actions = _named(name, ENGLISH).actions
+    actions = _named_by(ACTIONS.now[ENGLISH], name).actions
     if not actions:
         return any(word.startswith(name[:1]) for word in words_of(text))
     actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
@@ -267,50 +267,26 @@ def asked_in(text: str | None) -> str | None:
     return said[start : end + 1].strip()
 
 
-def short_values(args: object) -> Iterable[str]:
-    """Returns the arguments that are texts of up to LONGEST_ARGUMENT characters, or numbers, at any depth."""
-    return (value for value in map(str, _leaves(args)) if len(value) <= LONGEST_ARGUMENT)
-
-
 def tool_words(name: str) -> Phrase:
     """Returns the words in the name of a tool: `mcp_deleteEmail` gives `mcp`, `delete`, `email`."""
     return tuple(part.lower() for part in _NAME_PARTS.findall(name))
 
 
 def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the English words for the actions that a text names, and those for the things, in its language, or in any
-    if none shows.
-    """
+    """Returns the English words for the actions, and for the things, that a text names in its language, or in any."""
     language, words = detect_language(text, default=""), words_of(text[:LONGEST_TRANSLATED])
     actions, things = set[str](), set[str]()
     for lists in [ACTIONS.now[language]] if language in ACTIONS.now else ACTIONS.now.values():
         for at in range(len(words)):
             actions |= lists.action_at(words, at)[1]
             things |= lists.thing_at(words, at)[1]
-    return _english(actions - {ANY_ACTION}), _english(things)
-
-
-def _english(names: set[str]) -> frozenset[str]:
-    """Returns the single words for actions or things of these names."""
     english = ACTIONS.now[ENGLISH]
-    listed = chain(english.actions.matches.items(), english.things.matches.items())
-    return frozenset(phrase for phrase, found in listed if " " not in phrase and not names.isdisjoint(found))
+    listed = [*english.actions.matches.items(), *english.things.matches.items()]
 
+    def single_words(names: set[str]) -> frozenset[str]:
+        return frozenset(phrase for phrase, found in listed if " " not in phrase and not names.isdisjoint(found))
 
-def _leaves(value: object) -> Iterable[object]:
-    match value:
-        case Mapping():
-            yield from chain.from_iterable(map(_leaves, value.values()))
-        case list() | tuple():
-            yield from chain.from_iterable(map(_leaves, value))
-        case None:
-            return
-        case _:
-            yield value
-
-
-def _named(words: Phrase, language: str) -> Question:
-    return _named_by(ACTIONS.now.get(language, ACTIONS.now[ENGLISH]), words)
+    return single_words(actions - {ANY_ACTION}), single_words(things)
 
 
 def _named_by(lists: ActionWords, words: Phrase) -> Question:
@@ -321,19 +297,10 @@ def _named_by(lists: ActionWords, words: Phrase) -> Question:
     return Question(frozenset().union(*(plain or actions)), frozenset().union(*things))
 
 
-def _actions_in(text: str) -> int:
-    lists, words = ACTIONS.now.get(detect_language(text), ACTIONS.now[ENGLISH]), words_of(text)
-    return sum(bool(lists.action_at(words, at)[1] - {ANY_ACTION}) for at in range(len(words)))
-
-
 def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, frozenset[str]]:
     found = matcher.all_at(words, at) if at < len(words) else []
     length = found[0][0] if found else 0
     return length, frozenset(name for words_found, name in found if words_found == length)
-
-
-def _length(matcher: PhraseMatcher[str], words: Phrase, at: int) -> int:
-    return _longest(matcher, words, at)[0]
 
 
 def _matcher(lists: Mapping[str, str]) -> PhraseMatcher[str]:
@@ -358,8 +325,8 @@ def _action_words(section: Mapping[str, Any]) -> ActionWords:
     )
 
 
-def _by_language(sections: Mapping[str, Any]) -> dict[str, ActionWords]:
-    return {language: _action_words(section) for language, section in sections.items()}
-
-
-ACTIONS: Final = WordList("actions.toml", _by_language, share=True)
+ACTIONS: Final[WordList[dict[str, ActionWords]]] = WordList(
+    "actions.toml",
+    lambda sections: {language: _action_words(section) for language, section in sections.items()},
+    share=True,
+)

@@ -44,8 +44,7 @@ class StoredPlan:
 
     - A yes is a grant: for the steps that waited, the last of which is `granted_step`, in the turn `granted_to`, until
       each has started. `granted_seq` is that turn's seq as it was read; it is not stored.
-    - `tool_hash`: of the tool definition that was shown with the first step that waits or is granted; another one asks
-      again.
+    - `tool_hash`: the digest of the tool that was shown with the first step that waits or is granted.
     - `asked_in`: the turn whose answer asked for a yes last. `blocked_tools`: what that answer said cannot run.
     - `reminded`: an answer about something else has mentioned the plan.
     - `made_with`: digests of the agent and, by name, of the tools of the open steps, as a yes was last asked for or the
@@ -105,10 +104,7 @@ async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan 
 async def plan_in_question(
     connection: AsyncConnection, session_id: str, *, answered_turn_id: str | None
 ) -> StoredPlan | None:
-    """Returns the plan that a yes is for: the open one, or the one that expired after the last answer asked for it.
-
-    None if it cannot be read: then no yes is for it.
-    """
+    """Returns the plan that a yes is for: the open one, or one that expired after the last answer asked for it."""
     statement = _WITH_GRANT.where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
     stored = await _first(connection, statement.order_by(is_open().desc(), *newest_first(plans)))
     return None if stored is None or isinstance(stored.plan, UnreadablePlan) else stored
@@ -176,6 +172,7 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
 
 
 async def cancel_open(connection: AsyncConnection, session_id: str) -> None:
+    """Cancels the session's open plan, if it has one."""
     while (stored := await open_plan(connection, session_id)) is not None:
         with suppress(StalePlan):  # it has expired just now
             await swap(connection, stored, end(stored.plan, "cancelled"))
@@ -262,14 +259,9 @@ async def decide(
     if args is not None:
         typed |= {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
         stored = replace(stored, opaque=None)  # the call is not the one that it came with
-    return await swap(
-        connection,
-        stored,
-        approve(stored.plan, chosen, **typed),
-        grant=(turn_id, max(each.id for each in stored.plan.waiting_steps)),
-        tool_hash=stored.tool_hash,
-        taken_on_by=turn_id,
-    )
+    moved = approve(stored.plan, chosen, **typed)
+    grant = (turn_id, max(each.id for each in stored.plan.waiting_steps))
+    return await swap(connection, stored, moved, grant=grant, tool_hash=stored.tool_hash, taken_on_by=turn_id)
 
 
 async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str, reminded: bool) -> None:
@@ -345,9 +337,5 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
         return {"status": stored.plan.status, "version": stored.plan.version}
     columns = asdict(stored)
     del columns["granted_seq"]
-    return {
-        **columns.pop("plan"),
-        **columns,
-        "blocked_tools": stored.blocked_tools or None,
-        "answers": stored.answers or None,
-    }
+    absent = {name: None for name in ("blocked_tools", "answers") if not columns[name]}
+    return {**columns.pop("plan"), **columns, **absent}

@@ -250,7 +250,7 @@ class TurnRun:
             read_steers=lambda connection: call_starts.read_steers(connection, claim),
             emit=emit,
             span=deps.span,
-            listened=events.wants_tokens,
+            has_listener=events.wants_tokens,
         )
         return await self._run_graph(state, context)
 

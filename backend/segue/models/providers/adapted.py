@@ -1,12 +1,8 @@
-"""One of LangChain's own chat models as the service takes it: our keys on its messages, our errors, bounded.
+"""The models of providers as the service takes them: asked asynchronously, for a whole answer or for its chunks.
 
-What differs between the packages is a Dialect. Knows nothing of deadlines and retries: those are `model.py`'s.
-
-What all models of the service share: each is asked asynchronously, for a whole answer or for its chunks.
-
-Holds LangChain's signatures, so that a model is its two methods `whole` and `chunks`.
-
-The options that the model of every provider is made from.
+`AsyncChatModel` holds LangChain's signatures. `AdaptedModel` is one of LangChain's own models with our keys on its
+messages and our errors, bounded; what differs between the packages is a Dialect. `ProviderOptions` is what each is made
+from. Knows nothing of deadlines and retries: those are `model.py`'s.
 """
 
 from abc import abstractmethod
@@ -41,6 +37,8 @@ from segue.models.refusals import (
 )
 from segue.models.reply import REASONING, SCHEMA
 from segue.secret_files import LiveKey
+
+log = structlog.get_logger()
 
 
 class AsyncChatModel(BaseChatModel):
@@ -98,17 +96,14 @@ def _messages(given: LanguageModelInput) -> list[BaseMessage]:
     return [HumanMessage(given)] if isinstance(given, str) else convert_to_messages(given)
 
 
-log = structlog.get_logger()
-
-
 class AdaptedModel(AsyncChatModel):
-    """`asked` is the package's model. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
+    """Asks `package_model`. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
     tools is called there, and one that is not in it is not sent. `parameters` go into every request until they are
     refused, which is remembered for as long as the process lives; `offered` and `schema_parameters` put a tool and a
     schema of the answer as they are wanted there.
     """
 
-    asked: Any = Field(exclude=True)
+    package_model: Any = Field(exclude=True)
     dialect: Any = Field(exclude=True)
     errors: Any = Field(exclude=True)
     read_error: Any = Field(exclude=True)
@@ -137,7 +132,8 @@ class AdaptedModel(AsyncChatModel):
             changed["parameters"] = {**self.parameters, **self.schema_parameters(options.pop(SCHEMA))}
         if tools and (tool_choice != "none" or "none" in self.choices):
             chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
-            changed["asked"] = self.asked.bind_tools([self.offered(tool) for tool in tools], **chosen, **options)
+            offered = [self.offered(tool) for tool in tools]
+            changed["package_model"] = self.package_model.bind_tools(offered, **chosen, **options)
         return self.model_copy(update=changed) if changed else self
 
     async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
@@ -166,7 +162,9 @@ class AdaptedModel(AsyncChatModel):
         self, messages: list[BaseMessage], reader: AnswerReader, *, is_streamed: bool
     ) -> AsyncGenerator[AIMessage]:
         """Yields the answer, whole or in chunks, asked for again without what is refused of the parameters."""
-        given = self.dialect.with_cache_marks([self._given_back(message) for message in messages])
+        given = self.dialect.with_cache_marks(
+            [given_back(each, self.dialect, self.made_by) if isinstance(each, AIMessage) else each for each in messages]
+        )
         refused = frozenset(self.refused)
         while True:
             sent = {name: value for name, value in self.parameters.items() if name not in refused}
@@ -190,9 +188,9 @@ class AdaptedModel(AsyncChatModel):
         """Raises ModelFailure or TimeoutError."""
         try:
             if not is_streamed:
-                yield await self.asked.ainvoke(given, **parameters)
+                yield await self.package_model.ainvoke(given, **parameters)
                 return
-            async with aclosing(self.asked.astream(given, **parameters)) as chunks:
+            async with aclosing(self.package_model.astream(given, **parameters)) as chunks:
                 async for chunk in chunks:
                     yield chunk
                     if reader.size > self.max_answer_bytes:
@@ -205,9 +203,6 @@ class AdaptedModel(AsyncChatModel):
             raise self.read_error(error) or error from error
         if reader.finish_reason is None:
             raise NotAnAnswer(BROKE_OFF)
-
-    def _given_back(self, message: BaseMessage) -> BaseMessage:
-        return given_back(message, self.dialect, self.made_by) if isinstance(message, AIMessage) else message
 
 
 @dataclass(frozen=True, slots=True)

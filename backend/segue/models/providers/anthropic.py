@@ -59,7 +59,7 @@ async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChat
 
 def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals: RefusalReader) -> AdaptedModel:
     effort = _EFFORTS.get(options.reasoning_effort or "none", options.reasoning_effort)
-    asked = _GuardedAnthropic(
+    package_model = _GuardedAnthropic(
         given=client,
         model=options.model,
         api_key=options.key,
@@ -69,7 +69,7 @@ def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals:
         cache=False,
     )
     return AdaptedModel(
-        asked=asked,
+        package_model=package_model,
         dialect=Dialect("anthropic", _finish_reason, with_cache_marks=with_cache_marks),
         errors=(anthropic.APIStatusError, anthropic.APIConnectionError),
         read_error=lambda error: _refusal(refusals, error),

@@ -1,8 +1,7 @@
 """Reads answers of chat completions, whole or in deltas, for what they mean; how endpoints differ is data.
 
-Knows nothing of HTTP and of the conversation. What it cannot read raises one of `MALFORMED`.
-
-The parts of an answer that are the provider's own business: joined from their pieces, bounded, never read.
+What is the provider's own business is opaque: joined from its pieces, bounded, never read. Knows nothing of HTTP and of
+the conversation. What it cannot read raises one of `MALFORMED`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +24,16 @@ CALL_FIELDS: Final = frozenset({"index", "id", "type", "function"})
 _WHOLE: Final = frozenset({"type", "id", "index", "format", "role"})
 # Items of a list that go on in the next piece although they have no index.
 _PIECES: Final = frozenset({"text", "thinking"})
-# Plain words of the model: these may be cut to fit, a signature may not.
-_WORDS: Final = ("reasoning_content", "reasoning", "thinking")
+# Fields that hold reasoning: the first that is there counts, an endpoint may send two alike. As plain words
+# of the model they may be cut to fit; a signature may not.
+REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "thinking")
+# Where the words are in a part of a list of content, by the part's type.
+TEXT_PARTS: Final = {"text": "text", "output_text": "text", "refusal": "refusal"}
+REASONING_PARTS: Final = {"thinking": "thinking", "reasoning": "reasoning", "reasoning_text": "text"}
+# Paths to what else endpoints count.
+CACHED_TOKENS: Final = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
+REASONING_TOKENS: Final = (("completion_tokens_details", "reasoning_tokens"), ("reasoning_tokens",))
+_NO_TEXT: Final = {"type": "text", "text": ""}
 
 
 def foreign_fields(part: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
@@ -70,7 +77,7 @@ def _goes_on(last: Any, item: Any) -> bool:
 def within_bounds(message: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Returns a message's opaque fields, words cut to fit beside its calls', or None if the rest is too large."""
     kept = dict(message)
-    for name in _WORDS:
+    for name in REASONING_FIELDS:
         text, room = kept.get(name), MAX_OPAQUE_BYTES - size_of([{**kept, name: ""}, *calls])
         while isinstance(text, str) and (size := size_of(text)) > max(room, 0):
             kept[name] = text = text[: len(text) * max(room, 0) // size]
@@ -82,16 +89,6 @@ def size_of(value: Any) -> int:
         return len(orjson.dumps(value))
     except TypeError:  # half a character, a huge number: nothing that can be sent back
         return MAX_OPAQUE_BYTES + 1
-
-
-# Fields of a message that hold reasoning: the first that is there counts, an endpoint may send two alike.
-REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "thinking")
-# Where the words are in a part of a list of content, by the part's type.
-TEXT_PARTS: Final = {"text": "text", "output_text": "text", "refusal": "refusal"}
-REASONING_PARTS: Final = {"thinking": "thinking", "reasoning": "reasoning", "reasoning_text": "text"}
-# Paths to what else endpoints count.
-CACHED_TOKENS: Final = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
-REASONING_TOKENS: Final = (("completion_tokens_details", "reasoning_tokens"), ("reasoning_tokens",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +183,7 @@ class CompletionReader:
             current.opaque[field_name] = joined(current.opaque.get(field_name), value, field_name)
 
     def _continued(self, piece: _OpenCall, position: int) -> _OpenCall | None:
-        """Returns the call that a piece goes on with, or None if it begins one.
-
-        Endpoints repeat a call's name and id in every piece, or give two calls one index and no id.
-        """
+        """Returns the call that a piece goes on with, or None. Endpoints repeat names and ids, or lack them."""
         index = position if piece.index is None else piece.index
         known = [call for call in self._calls if call.index == index]
         if not known:
@@ -202,9 +196,6 @@ class CompletionReader:
         if piece.name != current.name and piece.id != current.id:
             return None if current.args else current
         return None if current.is_followed_by(piece.args) else current
-
-
-_NO_TEXT: Final = {"type": "text", "text": ""}
 
 
 def _arguments(value: object) -> str:

@@ -23,11 +23,9 @@ _REASONING: Final = {"thinking": "thinking", "reasoning": "summary"}
 # How a call is written among the blocks, by the block's type; and what it has there when it comes.
 _CALLS: Final[Mapping[str, Callable[[ToolCall], dict[str, Any]]]] = {
     "tool_use": lambda call: {"id": call["id"], "name": call["name"], "input": call["args"]},
-    "function_call": lambda call: {
-        "call_id": call["id"],
-        "name": call["name"],
-        "arguments": write_json(call["args"]).decode(),
-    },
+    "function_call": lambda call: (
+        {"call_id": call["id"], "name": call["name"], "arguments": write_json(call["args"]).decode()}
+    ),
 }
 _INPUTS: Final = {
     "tool_use": frozenset({"id", "name", "input", "partial_json"}),
@@ -101,15 +99,9 @@ class AnswerReader:
         if is_opaque and size_of([content, *(call.opaque for call in calls)]) <= MAX_OPAQUE_BYTES:
             extra[OPAQUE] = Opaque(made_by, {"content": content})
         counted = self.usage and (self.usage["input_tokens"] or self.usage["output_tokens"])
-        return {
-            "additional_kwargs": extra,
-            "usage_metadata": self.usage if counted else None,
-            "response_metadata": {
-                "finish_reason": self.finish_reason,
-                "model_name": self.model,
-                "id": self.response_id,
-            },
-        }
+        usage = self.usage if counted else None
+        told = {"finish_reason": self.finish_reason, "model_name": self.model, "id": self.response_id}
+        return {"additional_kwargs": extra, "usage_metadata": usage, "response_metadata": told}
 
     def _add_piece(self, piece: _CallInPieces) -> None:
         self.size += sum(map(len, piece.args))
@@ -186,10 +178,8 @@ def _is_plain(block: Block) -> bool:
 
 
 def _without(block: Block, names: frozenset[str]) -> dict[str, Any]:
-    kept = {name: value for name, value in block.items() if name not in names}
-    return {
-        name: [_without(part, names) if isinstance(part, dict) else part for part in value]
-        if isinstance(value, list)
-        else value
-        for name, value in kept.items()
-    }
+    def kept(value: Any) -> Any:
+        is_list = isinstance(value, list)
+        return [_without(each, names) if isinstance(each, dict) else each for each in value] if is_list else value
+
+    return {name: kept(value) for name, value in block.items() if name not in names}

@@ -1,13 +1,8 @@
-"""One endpoint of an OpenAI-compatible provider: JSON out as it is, plain dicts back, bounded, and what it has refused
-before is left out.
+"""Where a provider is asked over HTTP: JSON out, plain dicts back, bounded; what it has refused before is left out.
 
-Knows nothing of messages' content, deadlines and retries.
-
-What an HTTP client of another library is watched with: errors told as ours, no redirects, answers bounded.
-
-Knows nothing of what answers say.
-
-Where OpenAI's protocols are spoken and as whom: a base URL, its query, a key as a bearer or in Azure's header.
+`Endpoint` is one path of an OpenAI-compatible provider; `guarded` is what an HTTP client of another library is watched
+with: errors told as ours, no redirects, answers bounded. The key goes as a bearer or in Azure's header. Knows nothing
+of messages' content, deadlines and retries.
 """
 
 import asyncio
@@ -31,6 +26,18 @@ RequestHook = Callable[[httpx2.Request], Awaitable[None]]
 # An answer that is packed could be small on its way and large in memory.
 UNPACKED: Final = {"Accept-Encoding": "identity"}
 _PACKED: Final = "The model provider packed its answer although it was asked not to."
+_OPENAI_HOST: Final = "api.openai.com"
+_AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
+_CONNECT_S: Final = 10.0
+_HEADERS: Final = {
+    "Accept": "application/json",
+    "Content-Type": "application/json",
+    "User-Agent": f"segue/{VERSION}",
+}
+_CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+_DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
+
+log = structlog.get_logger()
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
@@ -51,9 +58,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def with_live_key(options: ProviderOptions) -> list[RequestHook]:
-    """Returns the hooks of an HTTP client that send the key as it is now; no hooks if it never changes. The clients of
-    libraries keep the one that they were made with.
-    """
+    """Returns hooks that send the key as it is now: libraries keep the one that they were made with."""
     live = options.live_key
     if live is None:
         return []
@@ -82,30 +87,8 @@ def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[Req
     return {"event_hooks": {"request": [*before, tell_trace], "response": [check]}, "follow_redirects": False}
 
 
-_OPENAI_HOST: Final = "api.openai.com"
-_AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
-_CONNECT_S: Final = 10.0
-_HEADERS: Final = {
-    "Accept": "application/json",
-    "Content-Type": "application/json",
-    "User-Agent": f"segue/{VERSION}",
-}
-
-
 def is_openai_itself(options: ProviderOptions) -> bool:
     return urlsplit(options.url).hostname == _OPENAI_HOST
-
-
-def http_arguments(options: ProviderOptions) -> dict[str, Any]:
-    """Returns the arguments of an HTTP client of our own."""
-    headers = httpx2.Headers({**_HEADERS, "Authorization": f"Bearer {options.key}"})
-    headers.update(options.extra_headers)
-    return {
-        "base_url": _base_url(options),
-        "params": _query(options),
-        "headers": headers,
-        "timeout": _timeout(options),
-    }
 
 
 def library_arguments(options: ProviderOptions) -> dict[str, Any]:
@@ -145,12 +128,6 @@ def _timeout(options: ProviderOptions) -> httpx2.Timeout:
 
 def _query(options: ProviderOptions) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(options.url).query))
-
-
-_CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
-_DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
-
-log = structlog.get_logger()
 
 
 class Endpoint:
@@ -265,8 +242,13 @@ class Endpoint:
 async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endpoint]:
     """Yields one endpoint of a provider whose connections close with the block. It never retries: ChatModel does."""
     refusals = RefusalReader(options.secrets, options.provider)
+    headers = httpx2.Headers({**_HEADERS, "Authorization": f"Bearer {options.key}"})
+    headers.update(options.extra_headers)
     async with httpx2.AsyncClient(
-        **http_arguments(options),
+        base_url=_base_url(options),
+        params=_query(options),
+        headers=headers,
+        timeout=_timeout(options),
         verify=tls_context(),
         limits=_CONNECTIONS,
         follow_redirects=False,  # one of them would take the whole conversation to another host

@@ -1,6 +1,6 @@
 """Reads server-sent events from bytes, and bodies up to a bound of decoded bytes. Knows nothing of what they say.
 
-JSON as it goes to and comes from providers: orjson, and Python's own where a provider writes what orjson refuses.
+JSON goes to and comes from providers by orjson, and by Python's own where a provider writes what orjson refuses.
 """
 
 import json

@@ -44,7 +44,7 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
     refusals = RefusalReader(options.secrets, options.provider)
     effort = options.reasoning_effort
     os.environ["GOOGLE_GENAI_HTTP_CLIENT"] = "httpx2"  # what `guarded` is for; it is read when a client is made
-    asked = ChatGoogleGenerativeAI(
+    package_model = ChatGoogleGenerativeAI(
         model=options.model,
         api_key=options.key,
         base_url=options.url,
@@ -66,7 +66,7 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
         parameters["http_options"] = {"extra_body": dict(options.extra_body)}
     try:
         yield AdaptedModel(
-            asked=asked,
+            package_model=package_model,
             dialect=Dialect("google_genai", _finish_reason, _SIGNATURES),
             errors=APIError,
             read_error=lambda error: _refusal(refusals, error),
@@ -77,7 +77,7 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
             cache=False,
         )
     finally:
-        await asked.aclose()
+        await package_model.aclose()
 
 
 def _finish_reason(metadata: Mapping[str, Any]) -> str | None:

@@ -1,11 +1,7 @@
 """OpenAI's two protocols, chat completions and the Responses API: which of them is asked, and the other if it refuses.
 
-What has answered once is remembered for as long as the process lives.
-
-Chat completions as one of LangChain's chat models, for OpenAI and every endpoint that speaks its protocol.
-
-Writes requests and hands on what `completion_reader.py` reads; nothing of an answer is lost on the way. Knows nothing
-of deadlines and retries: those are `model.py`'s.
+Chat completions are for OpenAI and every endpoint that speaks its protocol: `ChatCompletions` writes requests and hands
+on what `completion_reader.py` reads; nothing of an answer is lost on the way. Knows nothing of deadlines and retries.
 """
 
 import asyncio
@@ -17,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from pydantic import Field
 
 from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions
@@ -25,9 +21,15 @@ from segue.models.providers.completion_reader import AnswerWords, CompletionRead
 from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
 from segue.models.providers.event_stream import write_json
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
-from segue.models.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, SCHEMA, Opaque
+from segue.models.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, ROLES, SCHEMA, Opaque
 
-ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
+CHAT: Final = "chat"
+RESPONSES: Final = "responses"
+NO_EFFORT: Final = "chat without reasoning"
+# Causes of refusals, by name, that another way of asking may not meet. Rows of words are in CAUSES.
+_MAY_DO_BETTER: Final = {CHAT: {"other_api"}, RESPONSES: {"other_api", "not_found"}}
+
+log = structlog.get_logger()
 
 
 class ChatCompletions(AsyncChatModel):
@@ -81,15 +83,9 @@ class ChatCompletions(AsyncChatModel):
         opaque = reader.opaque()
         given_back = {} if opaque is None else {OPAQUE: Opaque(self.made_by, opaque)}
         calls = {CALLS: calls} if (calls := reader.calls()) else {}
-        return {
-            "additional_kwargs": {**extra, **calls, **given_back},
-            "usage_metadata": reader.usage,
-            "response_metadata": {
-                "finish_reason": reader.finish_reason,
-                "model_name": reader.model,
-                "id": reader.response_id,
-            },
-        }
+        told = {"finish_reason": reader.finish_reason, "model_name": reader.model, "id": reader.response_id}
+        kept = {**extra, **calls, **given_back}
+        return {"additional_kwargs": kept, "usage_metadata": reader.usage, "response_metadata": told}
 
 
 @asynccontextmanager
@@ -123,19 +119,15 @@ def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
             if opaque is not None and opaque["by"] != made_by:
                 opaque = None
             if message.tool_calls:
-                given = opaque["calls"] if opaque else ()
+                given, calls = (opaque["calls"] if opaque else ())[: len(message.tool_calls)], message.tool_calls
+                functions = ({"name": each["name"], "arguments": write_json(each["args"]).decode()} for each in calls)
                 wire["tool_calls"] = [
-                    _wire_call(call, extra)
-                    for call, extra in zip_longest(message.tool_calls, given[: len(message.tool_calls)])
+                    {"id": call["id"], "type": "function", "function": function, **(extra or {})}
+                    for call, function, extra in zip_longest(calls, functions, given)
                 ]
             if opaque:
                 wire |= opaque["message"]
     return wire
-
-
-def _wire_call(call: ToolCall, opaque: Mapping[str, Any] | None) -> dict[str, Any]:
-    function = {"name": call["name"], "arguments": write_json(call["args"]).decode()}
-    return {"id": call["id"], "type": "function", "function": function, **(opaque or {})}
 
 
 def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:
@@ -146,19 +138,7 @@ def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:
     return "", {RAW_TEXT: words.text, **reasoning}
 
 
-CHAT: Final = "chat"
-RESPONSES: Final = "responses"
-NO_EFFORT: Final = "chat without reasoning"
-# Causes of refusals, by name, that another way of asking may not meet. Rows of words are in CAUSES.
-_OTHER_WAYS: Final = {
-    CHAT: frozenset({"other_api"}),
-    RESPONSES: frozenset({"other_api", "not_found"}),
-}
-
-log = structlog.get_logger()
-
-
-class Ways:
+class Protocols:
     """The ways to ask, in order. Each is opened when it is first needed: one of them imports for most of a second."""
 
     def __init__(self, stack: AsyncExitStack, options: ProviderOptions) -> None:
@@ -192,7 +172,7 @@ class Ways:
 class OpenAIModel(AsyncChatModel):
     """Asks in the first way that is left, and in the next if the refusal says that another may do."""
 
-    ways: Any = Field(exclude=True)
+    protocols: Any = Field(exclude=True)
     made_by: tuple[str, ...] = ()
     takes_schemas: bool = True
 
@@ -211,22 +191,22 @@ class OpenAIModel(AsyncChatModel):
     ) -> AsyncGenerator[Any]:
         """Yields the result, or the chunks of a stream. Raises the first way's refusal if no other does."""
         first: ProviderRefusal | None = None
-        names = self.ways.names
+        names = self.protocols.names
         for name in names:
             try:
-                model = await self.ways.model(name)
+                model = await self.protocols.model(name)
                 if is_streamed:
                     async with aclosing(model.chunks(messages, options)) as chunks:
                         async for chunk in chunks:
-                            self.ways.pass_over(name)
+                            self.protocols.pass_over(name)
                             yield chunk
                 else:
                     result = await model.whole(messages, options)
-                    self.ways.pass_over(name)
+                    self.protocols.pass_over(name)
                     yield result
             except ProviderRefusal as refusal:
                 first = first or refusal
-                if name == names[-1] or refusal.cause.name not in _OTHER_WAYS[name]:
+                if name == names[-1] or refusal.cause.name not in _MAY_DO_BETTER[name]:
                     raise first from None
                 log.warning("model_way_refused", way=name, status=refusal.status, reason=refusal.message)
             else:
@@ -237,10 +217,10 @@ class OpenAIModel(AsyncChatModel):
 async def openai_model(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
     """Yields a model whose connections close with the block."""
     async with AsyncExitStack() as stack:
-        ways = Ways(stack, options)
-        await ways.model(ways.names[0])
+        protocols = Protocols(stack, options)
+        await protocols.model(protocols.names[0])
         yield OpenAIModel(
-            ways=ways,
+            protocols=protocols,
             made_by=tuple(made_by(options, api) for api in (CHAT, RESPONSES)),
             takes_schemas=options.structured_output,
             cache=False,

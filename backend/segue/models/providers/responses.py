@@ -36,7 +36,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
     guard = guarded(refusals, options.max_answer_bytes, before_requests(options))
     async with openai.DefaultAsyncHttpxClient(verify=tls_context(), **guard) as http_client:
         arguments["default_headers"] |= UNPACKED
-        asked = ChatOpenAI(
+        package_model = ChatOpenAI(
             **arguments,
             model=options.model,
             use_responses_api=True,
@@ -47,12 +47,13 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             cache=False,
         )
         yield AdaptedModel(
-            asked=asked,
+            package_model=package_model,
             dialect=Dialect("openai", _finish_reason),
             errors=(openai.APIError, ValueError),
             read_error=lambda error: _refusal(refusals, error),
             parameters={name: value for name, value in parameters.items() if value is not None},
-            offered=_not_strict,
+            # A schema is taken as it is: this API would make every argument required.
+            offered=lambda tool: {**tool, "function": {**tool["function"], "strict": False}},
             schema_parameters=_schema if options.structured_output else None,
             choices={"required": "required", "none": "none"},
             made_by=made_by(options, "responses"),
@@ -60,11 +61,6 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             asks_for_whole_answers=True,
             cache=False,
         )
-
-
-def _not_strict(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tool whose schema is taken as it is: this API would make every argument required."""
-    return {**tool, "function": {**tool["function"], "strict": False}}
 
 
 def _schema(schema: Mapping[str, Any]) -> dict[str, Any]:
