@@ -5,7 +5,7 @@ costs much time to import and that only some settings need is imported in the fu
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 import httpx2
 import structlog
 from langchain_core.language_models import BaseChatModel
+from prometheus_client.metrics_core import Metric
 
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.tool_choice import ToolSearch
 from segue.agents_config import declared_agents
-from segue.api.prometheus import Metrics, ProcessState
+from segue.api.prometheus import Metrics, process_metrics
 from segue.around.doctor.examination import Doctor
 from segue.around.doctor.of_stores import OpenStores
 from segue.around.embedded.service_process import server_urls
@@ -411,13 +412,15 @@ def doctor(base: Foundation, tooling: Tooling) -> Doctor:
     return Doctor(base.settings, base.stores, tooling.mcp, tooling.availability, base.clock)
 
 
-def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> Callable[[], ProcessState]:
+def gauges(
+    stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]
+) -> Callable[[], Iterable[Metric]]:
     """The state of this process, read anew at each scrape."""
 
-    def read() -> ProcessState:
+    def read() -> Iterable[Metric]:
         watchers, streams = stores.events.followers
         in_use, pool_size = stores.database.connections
-        return ProcessState(
+        return process_metrics(
             turns_running=turns.running,
             turn_slots=turns.places,
             streams=streams,

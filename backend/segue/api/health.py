@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from segue.api.deps import Ops, Services, ServicesDep, may_read_metrics, router_of
 from segue.api.problems import PROBLEMS, problems
-from segue.api.prometheus import CONTENT_TYPE, SharedState, shared_metrics
+from segue.api.prometheus import CONTENT_TYPE, shared_metrics
 from segue.db.causes import StorageUnavailable
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import is_id
@@ -106,8 +106,8 @@ async def metrics(services: ServicesDep) -> Response:
     (backlog, outbox), jobs, failed = await asyncio.gather(
         _of_postgres(services), services.turns.queue.waiting(), _globally_failed_tools(services)
     )
-    shared = SharedState(backlog=backlog, jobs=jobs, tools_failed=failed, outbox=outbox)
-    return Response(services.metrics.text(shared_metrics(shared)), media_type=CONTENT_TYPE)
+    shared = shared_metrics(backlog=backlog, jobs=jobs, tools_failed=failed, outbox=outbox)
+    return Response(services.metrics.text(shared), media_type=CONTENT_TYPE)
 
 
 async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, float] | None]:
