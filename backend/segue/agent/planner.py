@@ -5,12 +5,10 @@ Reads a message as the answer to what a tool asks: by rules where they can tell,
 The model only copies what the user said: a text that stands in none of the user's messages is not taken from it.
 """
 
-import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import orjson
 from anyio import to_thread
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -20,6 +18,7 @@ from segue.agent.context import TurnContext
 from segue.agent.state import TurnState
 from segue.agent.tool_choice import FIND_TOOLS, PLAN_TO_FIND
 from segue.db.redis import plan_cache_key, plans_of_owner_key
+from segue.domain.digests import digest_of_json
 from segue.domain.plan import Plan, Step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolSpec
@@ -149,7 +148,7 @@ def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) 
 def _digest(model: str, conversation: Sequence[BaseMessage], offered: Sequence[ToolSpec]) -> str:
     said = [[message.type, prompts.without_time(message.text)] for message in conversation]
     texts = [model, [[tool.name, tool.description, tool.input_schema] for tool in offered], *said]
-    return hashlib.sha256(orjson.dumps(texts)).hexdigest()
+    return digest_of_json(texts)
 
 
 MAX_MESSAGES = 50

@@ -12,7 +12,6 @@ Identifies a caller by a credential. Knows nothing of HTTP.
 An Authenticator for each setting of AUTH: `Anonymous` here, API keys and the tokens of an identity provider beside it.
 """
 
-import hashlib
 import hmac
 import re
 import secrets
@@ -28,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import api_keys, stream_tokens
 from segue.db.rows import readable, reader
+from segue.domain.digests import digest_of_secret
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.identity import LOCAL_USER, SCOPES, Identity
@@ -49,7 +49,7 @@ async def create_token(connection: AsyncConnection, owner: str, turn_id: str) ->
     await connection.execute(delete(stream_tokens).where(stream_tokens.c.expires_at < func.now()))
     token = f"stream_{secrets.token_hex(32)}"
     made = insert(stream_tokens).values(
-        digest=_digest(token), owner=owner, turn_id=turn_id, expires_at=func.now() + LASTS
+        digest=digest_of_secret(token), owner=owner, turn_id=turn_id, expires_at=func.now() + LASTS
     )
     return StreamToken(token, (await connection.execute(made.returning(stream_tokens.c.expires_at))).scalar_one())
 
@@ -57,15 +57,11 @@ async def create_token(connection: AsyncConnection, owner: str, turn_id: str) ->
 async def user_of_token(connection: AsyncConnection, token: str, turn_id: str) -> str | None:
     """Returns None for a token that is unknown, has expired or is for another turn."""
     valid = select(stream_tokens.c.owner).where(
-        stream_tokens.c.digest == _digest(token),
+        stream_tokens.c.digest == digest_of_secret(token),
         stream_tokens.c.turn_id == turn_id,
         stream_tokens.c.expires_at > func.now(),
     )
     return (await connection.execute(valid)).scalar_one_or_none()
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()  # 256 random bits need no slow hash
 
 
 class Unauthorized(AppError):
@@ -149,7 +145,7 @@ async def create_key(
             name=name,
             scopes=sorted(set(scopes)),
             groups=sorted(set(groups)),
-            digest=_digest(secret),
+            digest=digest_of_secret(secret),
             created_at=func.now(),
             expires_at=expires_at,
         )
@@ -219,7 +215,7 @@ class ApiKeys:
         if parts is None:
             raise Unauthorized("no_key" if credential is None else "not_a_key")
         key = await self._find(f"key_{parts[1]}")
-        is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, _digest(parts[2]))
+        is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, digest_of_secret(parts[2]))
         if key is None or not is_right or not key.works(self._clock()):
             raise Unauthorized("wrong_key")
         await self._mark_used(key)

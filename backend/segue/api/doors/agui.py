@@ -16,7 +16,6 @@ The events of a run, as a client of AG-UI gets them and other doors translate th
 Stands between the log of a turn and a door. Knows no HTTP.
 """
 
-import hashlib
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -38,6 +37,7 @@ from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText, PlanDecision
 from segue.domain import turn_errors
+from segue.domain.digests import digest_of_json
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import Plan, Step
@@ -323,7 +323,7 @@ def _text_of_part(part: object) -> str:
 def key_of(body: RunAgentInput) -> str:
     """Some clients send the answer to an interrupt under the id of the run that asked."""
     answers = [entry.interrupt_id for entry in body.resume or ()]
-    return f"agui:{hashlib.sha256(orjson.dumps([body.run_id, *answers])).hexdigest()}"
+    return f"agui:{digest_of_json([body.run_id, *answers])}"
 
 
 def nothing_new() -> AppError:

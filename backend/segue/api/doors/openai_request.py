@@ -1,16 +1,25 @@
-"""What a client of OpenAI's API sends, as one message to an agent. Both of its APIs, and what frontends add to them."""
+"""What both of OpenAI's APIs share: a request of theirs, with what frontends add to it, as one message to an agent, and
+the stream or the answer of its turn.
+"""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any, Final, Protocol
 
+import orjson
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
+from segue.api.chat import Asking
 from segue.api.doors.client_turns import AskedTurn, is_file, parts_unsupported, sent_files
+from segue.api.doors.clients import on_disconnect
+from segue.api.doors.turn_reader import Piece, TurnReader
+from segue.api.event_streams import EventStream
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.domain.doc import doc
-from segue.domain.errors import InvalidRequest
+from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.session import TurnKey
+from segue.events.event_buffer import Entry
 from segue.history.imports import Said
 
 MAX_MESSAGES: Final = 5000
@@ -107,6 +116,46 @@ def texts(messages: Sequence[Mapping[str, Any]], *roles: str) -> str:
 
 def is_open_webui(http: Request) -> bool:
     return any(name.startswith(OPEN_WEBUI) for name in http.headers)
+
+
+class Writer(Protocol):
+    """Writes an answer, piece by piece, in the events of one of the APIs.
+
+    `interrupted` are the last bytes if this process ends before the turn, `end` those of a stream that is complete.
+    """
+
+    interrupted: bytes
+    end: bytes
+
+    def begin(self) -> bytes: ...
+
+    def frame(self, piece: Piece) -> bytes: ...
+
+
+def stream(asking: Asking, turn: TurnKey, writer: Writer) -> EventStream:
+    """Returns the events of a turn as they happen."""
+    frames, options = _frames(asking.services.events.follow(turn), writer), on_disconnect(asking, turn)
+    return EventStream(frames, headers=turn_headers(turn), farewell=writer.interrupted, **options)
+
+
+async def _frames(parts: AsyncGenerator[Sequence[Entry]], writer: Writer) -> AsyncIterator[bytes]:
+    yield writer.begin()
+    reader = TurnReader()
+    async with aclosing(parts):
+        async for entries in parts:
+            if frames := b"".join(writer.frame(piece) for entry in entries for piece in reader.read(entry.event)):
+                yield frames
+    if writer.end:
+        yield writer.end
+
+
+async def answer_of(asking: Asking, turn: TurnKey) -> dict[str, Any]:
+    """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
+    try:
+        answer: dict[str, Any] = orjson.loads(await asking.services.events.answer(turn))
+    except AppError as error:
+        raise error.with_extra(session_id=turn.session_id) from None
+    return answer
 
 
 def turn_headers(turn: TurnKey) -> dict[str, str]:

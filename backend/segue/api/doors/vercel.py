@@ -7,7 +7,6 @@ What a client of the Vercel AI SDK is sent: the events of a run as chunks of its
 Only chunks that the versions 5, 6 and 7 know: others end a client of version 5. Pure.
 """
 
-import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -28,6 +27,7 @@ from segue.api.event_streams import MEDIA_TYPE, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import PlanDecision
 from segue.domain import turn_errors
+from segue.domain.digests import digest_of_json
 from segue.domain.doc import doc
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.ids import is_id
@@ -213,7 +213,7 @@ def _key(message: Json, *asked: str | int) -> str | None:
     """Of a message that comes again with the same words; None if the client has given it no id."""
     if not isinstance(made := message.get("id"), str) or not made:
         return None
-    return f"vercel:{hashlib.sha256(orjson.dumps([made, *asked])).hexdigest()}"
+    return f"vercel:{digest_of_json([made, *asked])}"
 
 
 async def _decided(asking: Asking, session: Session, decision: UiDecision, message: Json) -> TurnKey:
