@@ -8,9 +8,9 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, router_of
+from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, UploadRoute, router_of
 from segue.api.problems import OF_FILES, problems
-from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.api.schemas import Page, PagingDep, id_position
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.session import Attachment
 from segue.memory.session_store import check_session
@@ -18,7 +18,7 @@ from segue.tools import attachment_store
 from segue.tools.attachment_texts import SERVED
 from segue.tools.normalize import IMAGES
 
-router = router_of("attachments", "/sessions/{session_id}/attachments")
+router = router_of("attachments", "/sessions/{session_id}/attachments", UploadRoute)
 
 MULTIPART_BYTES: Final = 65_536  # of a body beside the file
 _POSITION = id_position("att")
@@ -74,14 +74,16 @@ async def _stored(services: Services, caller: str, session_id: str, file: Upload
 
 @router.get("")
 async def list_attachments(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[Attachment]:
     """Lists the files of a session. Newest first."""
-    before = decode_cursor(cursor, _POSITION)
+    before = paging.after(_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await attachment_store.list_attachments(connection, caller, session_id, before=before, limit=limit + 1)
-    return page(found, limit, lambda each: each.id)
+        found = await attachment_store.list_attachments(
+            connection, caller, session_id, before=before, limit=paging.limit + 1
+        )
+    return paging.page(found, lambda each: each.id)
 
 
 @router.get("/{attachment_id}", response_class=Response, responses=_BYTES)

@@ -26,20 +26,7 @@ from segue.api.deps import (
 )
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import problems
-from segue.api.schemas import (
-    BY_SEQ,
-    ChatBody,
-    Cursor,
-    Delivery,
-    EditedMessage,
-    Limit,
-    NewFork,
-    Page,
-    decode_cursor,
-    id_position,
-    page,
-    page_of_placed,
-)
+from segue.api.schemas import BY_SEQ, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
 from segue.domain.doc import doc
 from segue.domain.session import ChatAnswer, Session, Turn, TurnKey, TurnStatus
 from segue.events import user_feed
@@ -140,13 +127,11 @@ _POSITION = id_position("turn")
 
 
 @turns_router.get("")
-async def list_turns(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Turn]:
+async def list_turns(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Turn]:
     """Lists the turns of a session. Newest first."""
-    before = decode_cursor(cursor, _POSITION)
-    found = await services.turns.list(caller, session_id, before=before, limit=limit + 1)
-    return page(found, limit, lambda turn: turn.turn_id)
+    before = paging.after(_POSITION)
+    found = await services.turns.list(caller, session_id, before=before, limit=paging.limit + 1)
+    return paging.page(found, lambda turn: turn.turn_id)
 
 
 @turns_router.get("/{turn_id}")
@@ -218,12 +203,10 @@ async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, call
 
 
 @branches_router.get("/branches")
-async def get_branches(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Branch]:
+async def get_branches(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Branch]:
     """Lists what left the history. Newest first. The messages are read with `GET …/messages?branch=`."""
-    before = decode_cursor(cursor, BY_SEQ)
+    before = paging.after(BY_SEQ)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await list_branches(connection, session_id, before=before, limit=limit + 1)
-    return page_of_placed(found, limit)
+        found = await list_branches(connection, session_id, before=before, limit=paging.limit + 1)
+    return paging.page_of_placed(found)

@@ -16,18 +16,7 @@ from starlette.responses import StreamingResponse
 
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
-from segue.api.schemas import (
-    Cursor,
-    Limit,
-    MemoryChanges,
-    NewMemory,
-    Page,
-    Seq,
-    decode_cursor,
-    invalid_cursor,
-    page,
-    page_of_placed,
-)
+from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, Paging, Seq, invalid_cursor
 from segue.db.engine import Database
 from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.doc import doc
@@ -133,10 +122,11 @@ async def list_memories(
         if cursor is not None:
             raise invalid_cursor()
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
-    before = decode_cursor(cursor, _MEMORY_POSITION)
+    paging = Paging(limit, cursor)
+    before = paging.after(_MEMORY_POSITION)
     async with services.database.read_only() as connection:
         found = await facts.list_facts(connection, caller, before=before, limit=limit + 1, session_id=session_id)
-    return page_of_placed(found, limit)
+    return paging.page_of_placed(found)
 
 
 @memories_router.post("", status_code=201)
@@ -208,9 +198,10 @@ async def get_usage(
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
     owner = asked.user if asked.user is not None or asked.group == "user" else identity.user
-    after = decode_cursor(asked.cursor, _USAGE_POSITION)
+    paging = Paging(asked.limit, asked.cursor)
+    after = paging.after(_USAGE_POSITION)
     async with services.database.read_only() as connection:
         found = await list_usage(
-            connection, owner, first=first, last=last, group=asked.group, after=after, limit=asked.limit + 1
+            connection, owner, first=first, last=last, group=asked.group, after=after, limit=paging.limit + 1
         )
-    return page(found, asked.limit, lambda item: item.key or "")
+    return paging.page(found, lambda item: item.key or "")

@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from segue.api.deps import Ops, Services, ServicesDep, SessionId, TurnId, router_of
 from segue.api.me import AS_LINES, as_lines
 from segue.api.problems import problems
-from segue.api.schemas import BY_SEQ, Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.api.schemas import BY_SEQ, Page, PagingDep, id_position
 from segue.db.engine import Database
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.domain.errors import NotFound
@@ -102,27 +102,32 @@ class OpsSession:
 async def list_any_turns(
     services: ServicesDep,
     _: Ops,
+    paging: PagingDep,
     *,
     status: Annotated[TurnStatus | None, Query(description="Only those; else all that are open.")] = None,
     session_id: Annotated[str | None, Query(max_length=200, description="Only those of this session.")] = None,
     tool: Annotated[Named, Query(description="Only those that wait for this tool, or had called it.")] = None,
     owner: Annotated[Named, Query(description="Only those of this user.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[OpsTurn]:
     """Lists the turns of all users, with what each does and where. Newest first. For the scope `ops`."""
-    before = decode_cursor(cursor, _POSITION)
+    before = paging.after(_POSITION)
     if session_id is not None and not is_id("ses", session_id):
         raise NotFound("session")
     async with services.database.read_only() as connection:
         if session_id is not None:
             await owner_of(connection, session_id)
         found = await list_any(
-            connection, status=status, session_id=session_id, tool=tool, owner=owner, before=before, limit=limit + 1
+            connection,
+            status=status,
+            session_id=session_id,
+            tool=tool,
+            owner=owner,
+            before=before,
+            limit=paging.limit + 1,
         )
     if not found:
         services.tools.specs(tool)
-    return page(await with_activity(services.cache, found), limit, lambda turn: turn.turn_id)
+    return paging.page(await with_activity(services.cache, found), lambda turn: turn.turn_id)
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
@@ -171,31 +176,28 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
 
 
 @router.get("/approvals", responses=problems("forbidden"))
-async def list_any_approvals(
-    services: ServicesDep, _: Ops, limit: Limit = 50, cursor: Cursor = None
-) -> Page[OpsApproval]:
+async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsApproval]:
     """Lists what waits for a yes of any user, without words and arguments. Newest first. For the scope `ops`."""
-    before = decode_cursor(cursor, _PLAN_POSITION)
+    before = paging.after(_PLAN_POSITION)
     async with services.database.read_only() as connection:
-        found = await list_all_approvals(connection, before=before, limit=limit + 1, now=services.clock())
-    return page(found, limit, lambda each: each.plan_id)
+        found = await list_all_approvals(connection, before=before, limit=paging.limit + 1, now=services.clock())
+    return paging.page(found, lambda each: each.plan_id)
 
 
 @router.get("/audit", responses=problems("forbidden"))
 async def list_audit(
     services: ServicesDep,
     _: Ops,
+    paging: PagingDep,
     *,
     action: Annotated[AuditedAction | None, Query(description="Only these acts.")] = None,
     actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[Act]:
     """Lists what operators did. Newest first. For the scope `ops`."""
-    before = decode_cursor(cursor, BY_SEQ)
+    before = paging.after(BY_SEQ)
     async with services.database.read_only() as connection:
-        found = await list_acts(connection, action=action, actor=actor, before=before, limit=limit + 1)
-    return page(found, limit, lambda act: act.seq)
+        found = await list_acts(connection, action=action, actor=actor, before=before, limit=paging.limit + 1)
+    return paging.page(found, lambda act: act.seq)
 
 
 @router.get("/audit/export", response_class=StreamingResponse, responses={**AS_LINES, **problems("forbidden")})

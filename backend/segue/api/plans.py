@@ -13,7 +13,7 @@ from segue.api.chat import AcceptedTurn, AskingDep, events_url
 from segue.api.deps import Caller, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
-from segue.api.schemas import Cursor, Decisions, Limit, Page, PlanDecision, decode_cursor, id_position, page
+from segue.api.schemas import Decisions, Page, PagingDep, PlanDecision, id_position
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
@@ -40,14 +40,14 @@ async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Ca
 
 @router.get("/plans")
 async def list_plans(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[Plan | UnreadablePlan]:
     """Lists all plans of a session. Newest first."""
-    before = decode_cursor(cursor, _POSITION)
+    before = paging.after(_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await store.list_plans(connection, caller, session_id, before=before, limit=limit + 1)
-    return page(found, limit, lambda plan: plan.id)
+        found = await store.list_plans(connection, caller, session_id, before=before, limit=paging.limit + 1)
+    return paging.page(found, lambda plan: plan.id)
 
 
 @router.post("/plan/decision", response_model=ChatAnswer, responses={**OR_EVENTS, **problems(*OF_DECISIONS)})
@@ -66,14 +66,14 @@ async def decide(session_id: SessionId, body: PlanDecision, asking: AskingDep) -
 
 @router.get("/grants")
 async def list_grants(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[approvals.Grant]:
     """Lists the tools that need not ask again in this session. By name."""
-    after, tools = decode_cursor(cursor, _TOOL), services.tools.tools()
+    after, tools = paging.after(_TOOL), services.tools.tools()
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await approvals.list_grants(connection, session_id, tools, after=after, limit=limit + 1)
-    return page(found, limit, lambda grant: grant.tool)
+        found = await approvals.list_grants(connection, session_id, tools, after=after, limit=paging.limit + 1)
+    return paging.page(found, lambda grant: grant.tool)
 
 
 @router.delete("/grants/{tool}", status_code=204, responses=problems("no_grant"))
@@ -97,14 +97,12 @@ approvals_router = router_of("plans", "/approvals")
 
 
 @approvals_router.get("")
-async def get_approvals(
-    services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Approval]:
+async def get_approvals(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Approval]:
     """Lists what waits for the caller's yes in all sessions. The newest plan first."""
-    before = decode_cursor(cursor, _POSITION)
+    before = paging.after(_POSITION)
     async with services.database.read_only() as connection:
-        found = await list_approvals(connection, caller, before=before, limit=limit + 1, now=services.clock())
-    return page(found, limit, lambda each: each.plan_id)
+        found = await list_approvals(connection, caller, before=before, limit=paging.limit + 1, now=services.clock())
+    return paging.page(found, lambda each: each.plan_id)
 
 
 @approvals_router.post("/decisions", status_code=202, responses=problems("session_not_found", *OF_DECISIONS))

@@ -6,7 +6,6 @@ Routes to say what one thinks of an answer, and for operators to read it.
 """
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -22,25 +21,12 @@ from segue.api.deps import (
     MessageId,
     Ops,
     OriginDep,
-    Services,
     ServicesDep,
     SessionId,
     router_of,
 )
 from segue.api.problems import problems
-from segue.api.schemas import (
-    BY_SEQ,
-    Cursor,
-    Limit,
-    MessageFeedback,
-    NewSession,
-    Page,
-    SessionChanges,
-    decode_cursor,
-    encode_cursor,
-    page,
-    page_of_placed,
-)
+from segue.api.schemas import BY_SEQ, MessageFeedback, NewSession, Page, PagingDep, SessionChanges, encode_cursor
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.ids import id_pattern
@@ -118,45 +104,31 @@ async def create_session(body: NewSession, services: ServicesDep, caller: Caller
 async def list_sessions(
     services: ServicesDep,
     caller: Caller,
+    paging: PagingDep,
     *,
     query: AllWords = None,
     archived: Annotated[bool, Query(description="Those that are, or those that are not.")] = False,
     pinned: Annotated[bool | None, Query(description="Only those that are, or that are not.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[Session | FoundSession | UnreadableSession]:
     """Lists the caller's sessions, the latest active first. Those not archived, or with `archived=true` those that are.
     With a query those that have all its words in the title or in one message, which `snippet` shows. A search looks at
     2,000 sessions and 10,000 messages a page: one with few items, or none, may still have a `next_cursor`.
     """
     if words := (query or "").split():
-        return await _search(services, caller, words, archived=archived, pinned=pinned, limit=limit, cursor=cursor)
-    before = decode_cursor(cursor, _ACTIVITY)
+        reached = paging.after(_SEARCHED)
+        after = SearchPosition(*reached) if reached else None
+        async with services.database.read_only() as connection:
+            hits, behind = await search_sessions(
+                connection, caller, words, archived=archived, pinned=pinned, after=after, limit=paging.limit
+            )
+        position = [each for each in astuple(behind) if each is not None] if behind else None
+        return Page([*hits], encode_cursor(position) if position else None)
+    before = paging.after(_ACTIVITY)
     async with services.database.read_only() as connection:
         found = await session_store.list_sessions(
-            connection, caller, archived=archived, pinned=pinned, before=before, limit=limit + 1
+            connection, caller, archived=archived, pinned=pinned, before=before, limit=paging.limit + 1
         )
-    return page(found, limit, lambda session: [session.updated_at, session.id])
-
-
-async def _search(
-    services: Services,
-    caller: str,
-    words: Sequence[str],
-    *,
-    archived: bool,
-    pinned: bool | None,
-    limit: int,
-    cursor: str | None,
-) -> Page[Session | FoundSession | UnreadableSession]:
-    reached = decode_cursor(cursor, _SEARCHED)
-    after = SearchPosition(*reached) if reached else None
-    async with services.database.read_only() as connection:
-        found, behind = await search_sessions(
-            connection, caller, words, archived=archived, pinned=pinned, after=after, limit=limit
-        )
-    position = [each for each in astuple(behind) if each is not None] if behind else None
-    return Page([*found], encode_cursor(position) if position else None)
+    return paging.page(found, lambda session: [session.updated_at, session.id])
 
 
 @router.get("/{session_id}")
@@ -194,17 +166,16 @@ async def list_messages(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
+    paging: PagingDep,
     order: Order = "asc",
     before: Before = history.MAX_SEQ,
     include: Include = None,
     branch: InBranch = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[Message | MessageOfTurn | UnreadableMessage]:
     """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
     user's message of a turn that has none. With `branch` those of that branch, instead of the history.
     """
-    reached, newest_first = decode_cursor(cursor, BY_SEQ), order == "desc"
+    reached, newest_first = paging.after(BY_SEQ), order == "desc"
     after = reached if reached is not None and not newest_first else 0
     below = min(before, reached) if reached is not None and newest_first else before
     async with services.database.read_only() as connection:
@@ -217,14 +188,14 @@ async def list_messages(
             session_id,
             after=after,
             before=below,
-            limit=limit + 1,
+            limit=paging.limit + 1,
             newest_first=newest_first,
             branch=branch,
         )
         found = await with_metadata(connection, found)
         if include:
             found = await with_turns(connection, found)
-    return page(found, limit, lambda message: message.seq)
+    return paging.page(found, lambda message: message.seq)
 
 
 @router.get("/{session_id}/prompt", responses=problems("unreadable"))
@@ -317,11 +288,9 @@ async def rate_message(
 
 
 @feedback_router.get("/feedback", responses=problems("forbidden"))
-async def get_feedback(
-    services: ServicesDep, _: Ops, rating: Rated = None, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Feedback]:
+async def get_feedback(services: ServicesDep, _: Ops, paging: PagingDep, rating: Rated = None) -> Page[Feedback]:
     """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
-    before = decode_cursor(cursor, BY_SEQ)
+    before = paging.after(BY_SEQ)
     async with services.database.read_only() as connection:
-        found = await list_feedback(connection, rating=rating, before=before, limit=limit + 1)
-    return page_of_placed(found, limit)
+        found = await list_feedback(connection, rating=rating, before=before, limit=paging.limit + 1)
+    return paging.page_of_placed(found)

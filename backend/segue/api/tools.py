@@ -19,16 +19,14 @@ from pydantic import Field, TypeAdapter
 from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import PROBLEMS, problems
 from segue.api.schemas import (
-    Cursor,
     FleetReset,
     FleetStatusChange,
-    Limit,
     Page,
+    Paging,
+    PagingDep,
     StatusChange,
     ToolReset,
-    decode_cursor,
     id_position,
-    page,
 )
 from segue.domain.doc import doc
 from segue.domain.errors import InvalidRequest, NotFound
@@ -101,6 +99,7 @@ async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescript
 states_router = router_of("tool states")
 
 LONGEST = timedelta(days=366)
+FIRST_PAGE = Paging(50, None)
 
 _CHANGE_POSITION = id_position("chg")
 _SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
@@ -165,32 +164,30 @@ async def list_state_changes(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
+    paging: PagingDep,
     tool: StateFilter = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[StatusMoved]:
     """Lists how the states of tools changed in a session. Newest first."""
-    before = decode_cursor(cursor, _CHANGE_POSITION)
+    before = paging.after(_CHANGE_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=limit + 1)
-    return page(found, limit, lambda change: change.id)
+        found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=paging.limit + 1)
+    return paging.page(found, lambda change: change.id)
 
 
 @states_router.get("/tool-states", responses=problems("forbidden", "unknown_tool"))
 async def get_fleet_tool_states(
     services: ServicesDep,
     _: Ops,
+    paging: PagingDep,
     status: Annotated[ToolStatus | None, Query(description="Only tools and sessions where it is this.")] = None,
     tool: StateFilter = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> FleetToolStates:
     """Shows how tools are doing in all sessions. Every tool, and the sessions in which one is not available. With
     `status` the tools that are this for everyone or in a session, and those sessions. For the scope `ops`.
     """
-    after = decode_cursor(cursor, _SESSION_AND_TOOL)
-    return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, limit=limit)
+    after = paging.after(_SESSION_AND_TOOL)
+    return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, paging=paging)
 
 
 @states_router.put("/tool-states/{tool}", responses=problems("forbidden"))
@@ -238,7 +235,7 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: Fl
         await _reset_in_session(services, owner, body.session_id, specs)
     elif body.scope != "fleet":
         await services.tools.reset_in_sessions(specs)
-    return await _fleet_states(services, specs, status=None, after=None, limit=50)
+    return await _fleet_states(services, specs, status=None, after=None, paging=FIRST_PAGE)
 
 
 async def _owner_of_any(services: Services, session_id: str) -> str:
@@ -260,10 +257,10 @@ async def _reset_in_session(services: Services, owner: str, session_id: str, spe
 
 
 async def _fleet_states(
-    services: Services, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
+    services: Services, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, paging: Paging
 ) -> FleetToolStates:
-    tools, found = await services.tools.overview(specs, status=status, after=after, limit=limit + 1)
-    shown = page(found, limit, lambda state: [state.session_id, state.tool])
+    tools, found = await services.tools.overview(specs, status=status, after=after, limit=paging.limit + 1)
+    shown = paging.page(found, lambda state: [state.session_id, state.tool])
     return FleetToolStates(tools, shown.items, shown.next_cursor)
 
 
@@ -292,14 +289,13 @@ async def list_tool_results(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
+    paging: PagingDep,
     tool: CallFilter = None,
     turn_id: CallFilter = None,
     status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[ToolCall | UnreadableCall]:
     """Lists the calls of tools in a session. Newest first, without their results."""
-    before = decode_cursor(cursor, _RESULT_POSITION)
+    before = paging.after(_RESULT_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
         found = await results.list_calls(
@@ -310,9 +306,9 @@ async def list_tool_results(
             turn_id=turn_id,
             status=status,
             before=before,
-            limit=limit + 1,
+            limit=paging.limit + 1,
         )
-    return page(found, limit, lambda call: call.tool_call_id)
+    return paging.page(found, lambda call: call.tool_call_id)
 
 
 @results_router.get("/{tool_call_id}", response_model=LoadedResult, responses={**ONE_PART, **OF_RESULTS})

@@ -18,7 +18,7 @@ from starlette.responses import StreamingResponse
 from segue.api.deps import KeyId, Ops, Services, ServicesDep, router_of
 from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problems import problems
-from segue.api.schemas import Cursor, KeyRotation, KeyToMake, Limit, LimitsToSet, Page, decode_cursor, id_position, page
+from segue.api.schemas import KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
 from segue.db.owners import ErasedRows, has_rows
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest, NotFound
@@ -74,18 +74,17 @@ KeysDep = Annotated[ApiKeys, Depends(_api_keys)]
 async def list_api_keys(
     services: ServicesDep,
     _: KeysDep,
+    paging: PagingDep,
     *,
     user: Annotated[
         str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$", description="Only those of this user.")
     ] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[OpsKey]:
     """Lists the API keys of all users. Also those that work no more. For the scope `ops`, with AUTH=api_key."""
-    after = decode_cursor(cursor, _KEY_POSITION)
+    after = paging.after(_KEY_POSITION)
     async with services.database.read_only() as connection:
-        found = await list_keys(connection, user, after=after, limit=limit + 1)
-    return page([_shown_key(key, services.clock()) for key in found], limit, lambda key: key.id)
+        found = await list_keys(connection, user, after=after, limit=paging.limit + 1)
+    return paging.page([_shown_key(key, services.clock()) for key in found], lambda key: key.id)
 
 
 @keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
@@ -190,14 +189,14 @@ class OpsUser:
 
 
 @router.get("", responses=problems("forbidden"))
-async def list_all_users(services: ServicesDep, _: Ops, limit: Limit = 50, cursor: Cursor = None) -> Page[OpsUser]:
+async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsUser]:
     """Lists the users there are. By name: who has a session, a key, usage or limits. For the scope `ops`."""
-    after = decode_cursor(cursor, _USER_POSITION)
+    after = paging.after(_USER_POSITION)
     async with services.database.read_only() as connection:
-        found = await list_users(connection, after=after, limit=limit + 1, now=services.clock())
+        found = await list_users(connection, after=after, limit=paging.limit + 1, now=services.clock())
         own = await load_limits(connection, [each.user for each in found])
     users = [OpsUser(each, _shown_limits(services, each.user, own.get(each.user, NO_OWN))) for each in found]
-    return page(users, limit, lambda each: each.overview.user)
+    return paging.page(users, lambda each: each.overview.user)
 
 
 @router.get("/{user}/limits", responses=problems("forbidden"))

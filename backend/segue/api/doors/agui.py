@@ -30,7 +30,7 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.agents import AgentId
 from segue.api.chat import Asking
-from segue.api.deps import router_of
+from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import SentFile, is_file, parts_unsupported, sent_files, with_files
 from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnAskingDep, cancelling, session_of_client
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
@@ -386,7 +386,7 @@ async def _open_plan(asking: Asking, session_id: str) -> Plan | None:
 MESSAGES_SHOWN: Final = 200
 NOT_WAITING: Final = {"no_open_plan", "plan_changed", "plan_expired"}
 
-router = router_of("doors")
+router = router_of("doors", route_class=DoorRoute)
 
 
 RESPONSES: dict[int | str, Any] = {

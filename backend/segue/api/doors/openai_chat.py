@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from segue.api.agents import AgentId
 from segue.api.chat import Asking
-from segue.api.deps import router_of
+from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
 from segue.api.doors.clients import DoorAskingDep, find_session
 from segue.api.doors.openai_request import (
@@ -164,7 +164,7 @@ CHUNKS: Final[dict[str, Any]] = {
     }
 }
 
-router = router_of("doors", "/v1")
+router = router_of("doors", "/v1", route_class=DoorRoute)
 
 
 @router.get("/models")

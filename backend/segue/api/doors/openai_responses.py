@@ -12,7 +12,7 @@ import orjson
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from segue.api.deps import router_of
+from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
 from segue.api.doors.clients import DoorAskingDep
 from segue.api.doors.openai_chat import OpenAIResponse, do_task, is_task, usage_of
@@ -35,7 +35,7 @@ EVENTS: Final[dict[str, Any]] = {
 # What a client wants beside.
 _MADE_UP: Final = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
 
-router = router_of("doors", "/v1")
+router = router_of("doors", "/v1", route_class=DoorRoute)
 
 
 @router.post("/responses", response_model=OpenAIResponse, responses={200: {"content": EVENTS}, **problems(*OF_DOORS)})

@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import Asking
-from segue.api.deps import router_of
+from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.agui import Json, Run, RunFrames, nothing_new, run_events, text_of
 from segue.api.doors.client_turns import SentFile, sent_files, with_files
 from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnAskingDep, find_session, session_of_client
@@ -121,7 +121,7 @@ class MessageChunks:
                 self._plan[member][int(index)] = value
 
 
-router = router_of("doors", "/api/chat")
+router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
 ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 CHUNKS: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "description": "A UI message stream."}}}
