@@ -86,7 +86,7 @@ _read_event, _read_error, _read_finished = reader(_Event), reader(_RunError), re
 
 
 def run_started(turn: TurnKey) -> bytes:
-    return _json({"type": "RUN_STARTED", "threadId": turn.session_id, "runId": turn.turn_id})
+    return to_json({"type": "RUN_STARTED", "threadId": turn.session_id, "runId": turn.turn_id})
 
 
 def run_ended(turn: TurnKey, outcome: TurnAnswer) -> bytes:
@@ -94,9 +94,9 @@ def run_ended(turn: TurnKey, outcome: TurnAnswer) -> bytes:
     if isinstance(outcome, AppError):
         problem = {name: getattr(outcome, name) for name in ("status", "title", "detail", "retryable", "extra")}
         error = {"type": "RUN_ERROR", "message": outcome.detail, "code": outcome.code, "metadata": {"problem": problem}}
-        return _json(error)
+        return to_json(error)
     # `result` comes last: answer_json() cuts it out instead of parsing it
-    return _json({"type": "RUN_FINISHED", "threadId": turn.session_id, "runId": turn.turn_id, "result": outcome})
+    return to_json({"type": "RUN_FINISHED", "threadId": turn.session_id, "runId": turn.turn_id, "result": outcome})
 
 
 def answer_json(terminal_event: bytes) -> bytes:
@@ -132,11 +132,11 @@ def replay_gap() -> bytes:
 
 
 def state_snapshot(plan: Plan) -> bytes:
-    return _json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})
+    return to_json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})
 
 
 def custom(name: str, value: object) -> bytes:
-    return _json({"type": "CUSTOM", "name": name, "value": value})
+    return to_json({"type": "CUSTOM", "name": name, "value": value})
 
 
 def closing_events(events: Sequence[bytes]) -> list[bytes]:
@@ -147,7 +147,7 @@ def closing_events(events: Sequence[bytes]) -> list[bytes]:
         kind = event["type"]
         if kind in _CLOSED_BY:
             end, name = _CLOSED_BY[kind]
-            opened[kind, str(event.get(name))] = _json({"type": end, name: event.get(name)})
+            opened[kind, str(event.get(name))] = to_json({"type": end, name: event.get(name)})
         elif kind in _CLOSES:
             start, name = _CLOSES[kind]
             opened.pop((start, str(event.get(name))), None)
@@ -165,9 +165,9 @@ class EventEncoder:
         """The AG-UI events for one event. Raises TypeError or ValueError if JSON cannot hold it."""
         match event:
             case StepStarted(name):
-                return [_json({"type": "STEP_STARTED", "stepName": name})]
+                return [to_json({"type": "STEP_STARTED", "stepName": name})]
             case StepFinished(name):
-                return [_json({"type": "STEP_FINISHED", "stepName": name})]
+                return [to_json({"type": "STEP_FINISHED", "stepName": name})]
             case AcknowledgementDetected(report):
                 return [custom("acknowledgement", report)]
             case SearchDecided(report):
@@ -189,19 +189,19 @@ class EventEncoder:
             case ToolRan():
                 return []
             case TextStarted(message_id):
-                return [_json({"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": "assistant"})]
+                return [to_json({"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": "assistant"})]
             case TextAdded(message_id, text):
-                return [_json({"type": "TEXT_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
+                return [to_json({"type": "TEXT_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
             case TextEnded(message_id):
-                return [_json({"type": "TEXT_MESSAGE_END", "messageId": message_id})]
+                return [to_json({"type": "TEXT_MESSAGE_END", "messageId": message_id})]
             case ReasoningStarted(message_id):
                 start = {"type": "REASONING_MESSAGE_START", "messageId": message_id, "role": "reasoning"}
-                return [_json({"type": "REASONING_START", "messageId": message_id}), _json(start)]
+                return [to_json({"type": "REASONING_START", "messageId": message_id}), to_json(start)]
             case ReasoningAdded(message_id, text):
-                return [_json({"type": "REASONING_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
+                return [to_json({"type": "REASONING_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
             case ReasoningEnded(message_id):
                 ends = ("REASONING_MESSAGE_END", "REASONING_END")
-                return [_json({"type": end, "messageId": message_id}) for end in ends]
+                return [to_json({"type": end, "messageId": message_id}) for end in ends]
             case _:
                 assert_never(event)
 
@@ -211,29 +211,29 @@ class EventEncoder:
             return []
         if before is None:
             return [state_snapshot(plan)]
-        return [_json({"type": "STATE_DELTA", "delta": _changes(before, plan)})]
+        return [to_json({"type": "STATE_DELTA", "delta": _changes(before, plan)})]
 
     def _call_started(self, event: CallStarted) -> list[bytes]:
         """Arguments too large for the log become a reference to where the API serves them."""
         call = event.call
-        args = _json(call.args)
+        args = to_json(call.args)
         if len(args) > MAX_ARGS_BYTES:
-            args = _json({"$ref": f"/sessions/{self._turn.session_id}/tool-results/{call.id}"})
+            args = to_json({"$ref": f"/sessions/{self._turn.session_id}/tool-results/{call.id}"})
         start = {"toolCallId": call.id, "toolCallName": call.name, "parentMessageId": event.message_id}
         return [
-            _json({"type": "TOOL_CALL_START", **start}),
-            _json({"type": "TOOL_CALL_ARGS", "toolCallId": call.id, "delta": args.decode()}),
-            _json({"type": "TOOL_CALL_END", "toolCallId": call.id}),
+            to_json({"type": "TOOL_CALL_START", **start}),
+            to_json({"type": "TOOL_CALL_ARGS", "toolCallId": call.id, "delta": args.decode()}),
+            to_json({"type": "TOOL_CALL_END", "toolCallId": call.id}),
         ]
 
 
 def call_ended(event: CallEnded) -> bytes:
-    return _json(
+    return to_json(
         {
             "type": "TOOL_CALL_RESULT",
             "messageId": event.message_id,
             "toolCallId": event.reference.tool_call_id,
-            "content": _json(asdict(event.reference)).decode(),
+            "content": to_json(asdict(event.reference)).decode(),
             "role": "tool",
         }
     )
@@ -258,6 +258,6 @@ def _replace(path: str, value: object) -> dict[str, Any]:
     return {"op": "replace", "path": f"/plan{path}", "value": value}
 
 
-def _json(value: object) -> bytes:
-    """With times as the API writes them: `Z`, not `+00:00`."""
+def to_json(value: object) -> bytes:
+    """Returns JSON with times as the API writes them: `Z`, not `+00:00`."""
     return orjson.dumps(value, option=orjson.OPT_UTC_Z)

@@ -1,10 +1,7 @@
 """The door for `useChat` of the Vercel AI SDK: a chat is a session of the caller's, a message of the assistant a turn.
 
-A client sends the whole chat, of which only the last message is new. `vercel_frames` is the way back.
-
-What a client of the Vercel AI SDK is sent: the events of a run as chunks of its UI message stream.
-
-Only chunks that the versions 5, 6 and 7 know: others end a client of version 5. Pure.
+A client sends the whole chat, of which only the last message is new. It is sent the events of the run as chunks of its
+UI message stream: only those that the versions 5, 6 and 7 know, because others end a client of version 5.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -20,7 +17,7 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import Asking
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors.agui import Json, Run, RunFrames, nothing_new, run_events, text_of
+from segue.api.doors.agui import Json, RunFrames, nothing_new, run_events, text_of
 from segue.api.doors.client_turns import SentFile, sent_files, with_files
 from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnAskingDep, find_session, session_of_client
 from segue.api.event_streams import MEDIA_TYPE, EventStream, frame, framed
@@ -275,6 +272,6 @@ def _stream(asking: Asking, session: Session, turn: TurnKey) -> Response:
 
 async def _chunks(asking: Asking, session: Session, turn: TurnKey) -> AsyncGenerator[Sequence[Entry]]:
     chunks, frames = MessageChunks(turn), RunFrames(session.id, turn.turn_id, declares_version=False)
-    async with aclosing(run_events(asking, session, Run(turn), frames)) as parts:
+    async with aclosing(run_events(asking, session, turn, frames)) as parts:
         async for entries in parts:
             yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]
