@@ -3,22 +3,18 @@
 A conversation that the client names is its session; without a name its earlier messages find it. A turn that begins
 here has an idempotency key made of what was asked, and the names of a session lead to it: of the client's, and of all
 that was said. So the same request is the same turn until the session's next one begins, and nothing else is kept.
-
-Files that come as parts of a message: each is stored as a file of the session, as an upload is.
-
-Only what is in the request is read; nothing is fetched.
+Files that come as parts of a message are stored as uploads are. Nothing is fetched.
 """
 
 import asyncio
 import binascii
 import hashlib
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.exceptions import HTTPException
 
@@ -71,28 +67,24 @@ async def with_files(asking: Asking, session_id: str, request: ChatRequest, file
         async with services.database.read_only() as connection:
             if await turn_of_key(connection, caller, session_id, request.once.key) is not None:
                 return request
-    stored, attachments = [], services.attachments
+    ids, attachments = [], services.attachments
     for file in files:
         if len(file.content) > attachments.limits.max_bytes:
             raise HTTPException(413, f"A file is larger than {attachments.limits.max_bytes} bytes.")
         async with attachments.places:
-            stored.append(await attachments.add(caller, session_id, file.name, file.content, again=True))
-    return replace(request, attachment_ids=tuple(each.id for each in stored))
+            ids.append((await attachments.add(caller, session_id, file.name, file.content, again=True)).id)
+    return replace(request, attachment_ids=tuple(ids))
 
 
 def _read(parts: Sequence[dict[str, Any]]) -> tuple[SentFile, ...]:
     files = []
     for part in parts:
-        name, content = _file_name(part), _content(part)
+        named = part["file"] if isinstance(part.get("file"), dict) else part
+        name = given if isinstance(given := named.get("filename"), str) else ""
+        content = _content(part)
         digest = hashlib.sha256(b"%d:%b%b" % (len(name), name.encode(), content)).hexdigest()
         files.append(SentFile(name, content, digest))
     return tuple(files)
-
-
-def _file_name(part: dict[str, Any]) -> str:
-    about = part["file"] if isinstance(part.get("file"), dict) else part
-    name = about.get("filename")
-    return name if isinstance(name, str) else ""
 
 
 def _content(part: dict[str, Any]) -> bytes:
@@ -129,9 +121,6 @@ def parts_unsupported(why: str) -> AppError:
     return AppError("parts_unsupported", status=422, title="A part of the message cannot be read", detail=detail)
 
 
-_BEGINNING = 0
-
-
 @dataclass(frozen=True, slots=True)
 class AskedTurn:
     """A message as a client sent it, which is the `count`-th of the user's. `earlier` returns what was said before.
@@ -156,6 +145,18 @@ class AskedTurn:
     @property
     def digests(self) -> tuple[str, ...]:
         return tuple(file.digest for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What was `said` before, and its last `answer`. `is_asked` is a name of the conversation as it is with the new
+    message, `was_asked` as it was when the last answer was asked for.
+    """
+
+    said: Sequence[Said]
+    answer: str
+    is_asked: str
+    was_asked: str
 
 
 async def begin(asking: Asking, asked: AskedTurn) -> Admitted:
@@ -189,9 +190,7 @@ async def _named_now(asking: Asking, asked: AskedTurn, client_id: str) -> Sessio
         if found is not None and not await _ends_with(connection, found, history):
             found = None
     if found is None:
-        return await make_session(
-            services, caller, {client_id: None}, agent=asked.agent, said=history.said, key=history.was_asked
-        )
+        return await _session_with(asking, asked, history, {client_id: None})
     async with services.database.autocommit() as connection:
         if not await name_session(connection, caller, client_id, found.id):
             raise NameTaken
@@ -223,11 +222,16 @@ async def _in_session(asking: Asking, session: Session, asked: AskedTurn) -> tup
         return session, request
     # The client shows what has left the history here: that conversation goes on in a session of its own.
     history = await _history(asked)
-    names = {asked.client_id: session.id}
-    made = await make_session(
-        asking.services, caller, names, agent=asked.agent, said=history.said, key=history.was_asked
+    return await _session_with(asking, asked, history, {asked.client_id: session.id}), request
+
+
+async def _session_with(
+    asking: Asking, asked: AskedTurn, history: _History, names: Mapping[str, str | None]
+) -> Session:
+    """Makes a session that begins with what was said."""
+    return await make_session(
+        asking.services, asking.caller, names, agent=asked.agent, said=history.said, key=history.was_asked
     )
-    return made, request
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +246,7 @@ async def _place(connection: AsyncConnection, caller: str, session_id: str, aske
     if asked.after is not None:
         return _Place((await find_turn(connection, caller, session_id, asked.after)).turn_seq, asked.after)
     if not asked.parent_id:
-        return _Place(_BEGINNING) if asked.parent_id == "" else None
+        return _Place(0) if asked.parent_id == "" else None
     key = f"door:message:{_digest(asked.parent_id)}"
     found = await turn_of_key(connection, caller, session_id, key)
     return _Place(found.seq, found.id, found.branch) if found is not None else None
@@ -278,9 +282,9 @@ async def _by_history(asking: Asking, asked: AskedTurn) -> tuple[Session, ChatRe
             found = await find_named(connection, caller, history.was_asked)
         if found is not None and not await _goes_on(connection, found, asked, history, key):
             found = None
-    names = {history.is_asked: known.id if known is not None else None}
     if found is None:
-        found = await make_session(services, caller, names, agent=asked.agent, said=history.said, key=history.was_asked)
+        names = {history.is_asked: known.id if known is not None else None}
+        found = await _session_with(asking, asked, history, names)
     elif found is not known:
         async with services.database.autocommit() as connection:
             if not await name_session(connection, caller, history.is_asked, found.id):
@@ -289,18 +293,22 @@ async def _by_history(asking: Asking, asked: AskedTurn) -> tuple[Session, ChatRe
 
 
 async def _goes_on(
-    connection: AsyncConnection, session: Session, asked: AskedTurn, history: "_History", key: str
+    connection: AsyncConnection, session: Session, asked: AskedTurn, history: _History, key: str
 ) -> bool:
-    """Whether the session has what was said and nothing more, or its last turn is this very request."""
+    """Whether the session has what was said and nothing more, or its last turn is this very request.
+
+    A conversation of one message that has its answer may also be another that begins alike.
+    """
     last = await last_in_history(connection, session.id)
     if last is None:
         return not history.said
-    if last.idempotency_key == key:
-        return bool(history.said) or asked.is_retry or _may_be_retried(last)
-    return await _ends_with(connection, session, history)
+    if last.idempotency_key != key:
+        return await _ends_with(connection, session, history)
+    is_unanswered = last.status in ("queued", "running") or (last.status == "failed" and bool(last.error["retryable"]))
+    return bool(history.said) or asked.is_retry or is_unanswered
 
 
-async def _ends_with(connection: AsyncConnection, session: Session, history: "_History") -> bool:
+async def _ends_with(connection: AsyncConnection, session: Session, history: _History) -> bool:
     """Whether the last turn of the session is the one that was answered last in what was said."""
     last = await last_in_history(connection, session.id)
     if last is None or not str(last.idempotency_key).startswith(history.was_asked):
@@ -315,11 +323,6 @@ def _is_told(answer: str, stored: Message) -> bool:
     return told.endswith(kept) or kept.startswith(told)
 
 
-def _may_be_retried(turn: Row[Any]) -> bool:
-    """A conversation of one message that has its answer may also be another that begins alike."""
-    return turn.status in ("queued", "running") or (turn.status == "failed" and bool(turn.error["retryable"]))
-
-
 def _request(asking: Asking, asked: AskedTurn, key: str, *, instead_of: str | None = None) -> ChatRequest:
     return ChatRequest(
         asked.text,
@@ -328,18 +331,6 @@ def _request(asking: Asking, asked: AskedTurn, key: str, *, instead_of: str | No
         origin=asking.origin,
         instead_of=instead_of,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _History:
-    """What was `said` before, and its last `answer`. `is_asked` is a name of the conversation as it is with the new
-    message, `was_asked` as it was when the last answer was asked for.
-    """
-
-    said: Sequence[Said]
-    answer: str
-    is_asked: str
-    was_asked: str
 
 
 async def _history(asked: AskedTurn) -> _History:

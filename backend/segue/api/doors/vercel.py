@@ -46,6 +46,11 @@ _TEXTS: Final = {
     "REASONING_MESSAGE_CONTENT": "reasoning-delta",
     "REASONING_MESSAGE_END": "reasoning-end",
 }
+CHUNKS: Final[dict[str, Any]] = {MEDIA_TYPE: {"schema": {"type": "string", "description": "A UI message stream."}}}
+
+ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
+
+router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
 
 class MessageChunks:
@@ -118,12 +123,6 @@ class MessageChunks:
                 self._plan[member][int(index)] = value
 
 
-router = router_of("doors", "/api/chat", route_class=DoorRoute)
-
-ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
-CHUNKS: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "description": "A UI message stream."}}}
-
-
 class UiChat(BaseModel):
     """What `useChat` sends. What it does not know is a newer client's."""
 
@@ -160,16 +159,21 @@ async def ui_chat(body: UiChat, asking: OwnAskingDep) -> Response:
     said = body.messages[-1]
     if said.get("role") != "user":
         raise nothing_new()
+    services, caller, origin = asking.services, asking.caller, asking.origin
     decision, text, files = _decision_in(said), "", tuple[SentFile, ...]()
     if decision is None and body.trigger == "submit-message":
         text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
-    groups = asking.origin.groups
-    session = await session_of_client(asking.services, asking.caller, body.id, agent=body.agent, groups=groups)
+    session = await session_of_client(services, caller, body.id, agent=body.agent, groups=origin.groups)
     if decision is not None:
-        turn = await _decided(asking, session, decision, said)
-    else:
-        turn = await _accepted(asking, session, body, text, files)
-    return _stream(asking, session, turn)
+        known = once(_key(said, *decision.asked), *decision.asked)
+        button = replace(decision.button, plan_id=decision.plan_id)
+        turn = await services.turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
+        return _stream(asking, session, turn)
+    instead_of, asked = await _instead_of(asking, session.id, body), (text, *(file.digest for file in files))
+    key = _key(said, *asked) if instead_of is None else None
+    request = ChatRequest(text, once=once(key, *asked), stream=True, origin=origin, instead_of=instead_of)
+    request = await with_files(asking, session.id, request, files)
+    return _stream(asking, session, (await services.turns.accept(caller, session.id, request)).turn)
 
 
 @router.get(
@@ -211,22 +215,6 @@ def _key(message: Json, *asked: str | int) -> str | None:
     if not isinstance(made := message.get("id"), str) or not made:
         return None
     return f"vercel:{digest_of_json([made, *asked])}"
-
-
-async def _decided(asking: Asking, session: Session, decision: UiDecision, message: Json) -> TurnKey:
-    known = once(_key(message, *decision.asked), *decision.asked)
-    button = replace(decision.button, plan_id=decision.plan_id)
-    turns, origin = asking.services.turns, asking.origin
-    return await turns.decide(asking.caller, session.id, button, once=known, stream=True, origin=origin)
-
-
-async def _accepted(asking: Asking, session: Session, body: UiChat, text: str, files: Sequence[SentFile]) -> TurnKey:
-    instead_of = await _instead_of(asking, session.id, body)
-    asked = (text, *(file.digest for file in files))
-    key = _key(body.messages[-1], *asked) if instead_of is None else None
-    request = ChatRequest(text, once=once(key, *asked), stream=True, origin=asking.origin, instead_of=instead_of)
-    request = await with_files(asking, session.id, request, files)
-    return (await asking.services.turns.accept(asking.caller, session.id, request)).turn
 
 
 async def _instead_of(asking: Asking, session_id: str, body: UiChat) -> str | None:
