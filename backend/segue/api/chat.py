@@ -1,9 +1,5 @@
-"""The chat route. A turn does not depend on its request: a client that disconnects does not stop it.
-
-Routes to list, read and cancel the turns of a session.
-
-Routes to say a message anew, to have another answer, to run a turn again, to read what left the history, and to go
-on from a message in another session.
+"""Routes to say something, to read and cancel turns, and to say a message anew, have another answer, run a turn again,
+read what left the history or go on in another session. A client that disconnects does not stop its turn.
 """
 
 from dataclasses import asdict, dataclass
@@ -38,6 +34,11 @@ from segue.turns.claims import Origin
 from segue.turns.store import ChatRequest, once
 
 router = router_of("chat", "/sessions")
+branches_router = router_of("chat", "/sessions/{session_id}")
+turns_router = router_of("turns", "/sessions/{session_id}/turns")
+
+WAIT = Delivery()
+_POSITION = id_position("turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +122,6 @@ async def chat(session_id: SessionId, body: ChatBody, asking: AskingDep) -> Resp
     return await asking.answered(session_id, request, body)
 
 
-turns_router = router_of("turns", "/sessions/{session_id}/turns")
-
-_POSITION = id_position("turn")
-
-
 @turns_router.get("")
 async def list_turns(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Turn]:
     """Lists the turns of a session. Newest first."""
@@ -144,12 +140,6 @@ async def get_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep
 async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller) -> Turn:
     """Cancels a turn. Answers once it has ended; one that had ended before stays as it is."""
     return await services.turns.cancel(caller, session_id, turn_id)
-
-
-branches_router = router_of("chat", "/sessions/{session_id}")
-
-
-WAIT = Delivery()
 
 
 @branches_router.post(

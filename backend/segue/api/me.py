@@ -1,8 +1,5 @@
-"""Who the caller is, all that is stored of them, and the end of it.
-
-Routes to list, search, add and delete the caller's durable facts.
-
-Routes to what model calls took. HTTP only.
+"""Routes to what is of the caller: who that is, all that is stored of them and its end, their facts, and what model
+calls took.
 """
 
 from collections.abc import AsyncIterator
@@ -11,13 +8,12 @@ from datetime import date, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import StreamingResponse
 
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, Paging, Seq, invalid_cursor
-from segue.db.engine import Database
 from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
@@ -29,9 +25,21 @@ from segue.turns.jobs.learn_facts import cancel_extraction
 from segue.users.ledger import Group, UsageTotal, list_usage
 
 router = router_of("me", "/me")
+memories_router = router_of("memories", "/memories")
+usage_router = router_of("usage")
 
+DEFAULT_DAYS = 30
+MAX_DAYS = 366
 LINES = "text/plain"  # generators of clients know nothing of application/x-ndjson
 AS_LINES: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {LINES: {"schema": {"type": "string"}}}}}
+
+ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
+OfSession = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
+Day = Annotated[date, Field(ge=date(2000, 1, 1))]
+_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(
+    tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]]
+)
+_USAGE_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +49,6 @@ class Me:
     user: Annotated[str, doc("The id that rows of the caller's belong to.")]
     scopes: Annotated[list[str], doc("As the token has them, also words that mean nothing to Segue.")]
     groups: Annotated[list[str], doc("As the token or the key has them.")]
-
-
-ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
 
 
 @router.get("")
@@ -70,7 +75,8 @@ async def erase_me(services: ServicesDep, caller: Caller, confirm: ConfirmedUser
 
 
 def export_of(services: Services, owner: str) -> StreamingResponse:
-    return as_lines(_lines(services.database, owner))
+    """Returns every row of a user, a line each."""
+    return as_lines(line_of(table, row) async for table, row in rows_of_user(services.database, owner))
 
 
 def as_lines(lines: AsyncIterator[str]) -> StreamingResponse:
@@ -89,20 +95,6 @@ async def erase_all(services: Services, owner: str) -> ErasedRows:
     if services.mcp_logins is not None:
         await services.mcp_logins.end_all(owner)
     return await erase_user(services.database, services.cache, owner)
-
-
-async def _lines(database: Database, owner: str) -> AsyncIterator[str]:
-    async for table, row in rows_of_user(database, owner):
-        yield line_of(table, row)
-
-
-memories_router = router_of("memories", "/memories")
-
-ToldIn = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
-
-_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(
-    tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]]
-)
 
 
 @memories_router.get("", responses=problems("query_in_session"))
@@ -139,7 +131,7 @@ async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> 
 
 
 @memories_router.delete("", status_code=204)
-async def delete_memories(session_id: ToldIn, services: ServicesDep, caller: Caller) -> None:
+async def delete_memories(session_id: OfSession, services: ServicesDep, caller: Caller) -> None:
     """Deletes the facts that were told in a session. Also notes nothing more of what has been said in it so far."""
     async with services.database.transaction() as connection:
         await cancel_extraction(connection, caller, session_id)
@@ -160,16 +152,6 @@ async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Call
     """Deletes a fact."""
     async with services.database.autocommit() as connection:
         await facts.delete_fact(connection, caller, memory_id)
-
-
-DEFAULT_DAYS = 30
-MAX_DAYS = 366
-
-usage_router = router_of("usage")
-
-Day = Annotated[date, Field(ge=date(2000, 1, 1))]
-_Key = Annotated[str, StringConstraints(max_length=500, pattern="^[^\x00]*$")]
-_USAGE_POSITION: TypeAdapter[str] = TypeAdapter(_Key)
 
 
 class UsageQuery(BaseModel):

@@ -1,6 +1,5 @@
-"""Routes to read plans, to decide on the step that waits for the user, and to what is remembered of decisions.
-
-Routes to what waits for the caller's yes in all their sessions, and to decide on several at once.
+"""Routes to read plans, to decide on the step that waits for the user, in one session or several at once, and to what
+is remembered of decisions.
 """
 
 from typing import Annotated
@@ -19,10 +18,10 @@ from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
 from segue.memory.session_store import check_session, get_session
 from segue.plans import approvals, store
-from segue.plans.approvals import Approval, list_approvals
 from segue.turns.store import once
 
 router = router_of("plans", "/sessions/{session_id}")
+approvals_router = router_of("plans", "/approvals")
 
 _POSITION = id_position("plan")
 _TOOL: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(pattern="^[^\x00]*$")])
@@ -93,15 +92,14 @@ async def revoke_grant(
     raise AppError("no_grant", status=404, title="No grant", detail=detail)
 
 
-approvals_router = router_of("plans", "/approvals")
-
-
 @approvals_router.get("")
-async def get_approvals(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Approval]:
+async def get_approvals(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[approvals.Approval]:
     """Lists what waits for the caller's yes in all sessions. The newest plan first."""
     before = paging.after(_POSITION)
     async with services.database.read_only() as connection:
-        found = await list_approvals(connection, caller, before=before, limit=paging.limit + 1, now=services.clock())
+        found = await approvals.list_approvals(
+            connection, caller, before=before, limit=paging.limit + 1, now=services.clock()
+        )
     return paging.page(found, lambda each: each.plan_id)
 
 

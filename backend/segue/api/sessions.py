@@ -1,8 +1,5 @@
-"""Routes to create, list, read, change and delete sessions, and to read their messages and memory.
-
-The route that exports a session without secrets: as a recording for `segue replay`, or as Markdown for people.
-
-Routes to say what one thinks of an answer, and for operators to read it.
+"""Routes to sessions: to make, list, read, change, delete and export them, to read their messages and memory, and to
+say what one thinks of an answer.
 """
 
 import asyncio
@@ -47,9 +44,7 @@ from segue.domain.session import (
 from segue.events import user_feed
 from segue.history.export import as_markdown, load_conversation, make_recording
 from segue.memory import facts, history, session_store
-from segue.memory.history import get_message
 from segue.memory.session_search import SearchPosition, search_sessions
-from segue.memory.session_store import list_feedback, set_feedback
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory
@@ -61,6 +56,9 @@ Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
 InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
 Include = Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")]
+Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
+MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
+Rated = Annotated[Rating | None, Query(description="Only those.")]
 
 _Moment = Annotated[AwareDatetime, Strict(), AfterValidator(lambda at: at.astimezone(UTC))]
 _SessionId = Annotated[str, Field(pattern=id_pattern("ses"))]
@@ -69,7 +67,8 @@ _SEARCHED: TypeAdapter[tuple[datetime, str] | tuple[datetime, str, int]] = TypeA
     tuple[_Moment, _SessionId] | tuple[_Moment, _SessionId, Annotated[int, Field(strict=True, gt=0, lt=2**63)]]
 )
 
-router = router_of("sessions", "/sessions")
+router, export_router = router_of("sessions", "/sessions"), router_of("sessions", "/sessions")
+feedback_router = router_of("feedback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +227,6 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
     return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[memory for memory, _ in known])
 
 
-export_router = router_of("sessions", "/sessions")
-
-
-Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
-MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
-
-
 @export_router.get(
     "/{session_id}/export",
     response_model=Recording,
@@ -267,22 +259,17 @@ async def export_session(
     return Response(text, media_type="application/json")
 
 
-feedback_router = router_of("feedback")
-
-Rated = Annotated[Rating | None, Query(description="Only those.")]
-
-
 @feedback_router.put("/sessions/{session_id}/messages/{message_id}/feedback", responses=problems("not_an_answer"))
 async def rate_message(
     session_id: SessionId, message_id: MessageId, body: MessageFeedback, services: ServicesDep, caller: Caller
 ) -> Message | UnreadableMessage:
     """Rates an answer. Replaces what was said of it before, which `rating: null` takes back; `metadata` has it."""
     async with services.database.transaction() as connection:
-        message = await get_message(connection, caller, session_id, message_id)
+        message = await history.get_message(connection, caller, session_id, message_id)
         if message.role != "assistant":
             detail = "Only what the assistant said can be rated: this message is the user's own, or a tool's result."
             raise AppError("not_an_answer", status=422, title="Not an answer", detail=detail)
-        await set_feedback(connection, message_id, rating=body.rating, comment=body.comment)
+        await session_store.set_feedback(connection, message_id, rating=body.rating, comment=body.comment)
         [rated] = await with_metadata(connection, [message])
     return rated
 
@@ -292,5 +279,5 @@ async def get_feedback(services: ServicesDep, _: Ops, paging: PagingDep, rating:
     """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
     before = paging.after(BY_SEQ)
     async with services.database.read_only() as connection:
-        found = await list_feedback(connection, rating=rating, before=before, limit=paging.limit + 1)
+        found = await session_store.list_feedback(connection, rating=rating, before=before, limit=paging.limit + 1)
     return paging.page_of_placed(found)
