@@ -1,6 +1,5 @@
-"""Routes for operators: turns and sessions of every user, without what was said. HTTP only.
-
-The route of the overview for operators: how the service does now and did in the last hour or day. HTTP only.
+"""Routes for operators: turns and sessions of every user without what was said, what waits, what operators did, the
+webhook, and how the service does now and did in the last hour or day.
 """
 
 from collections.abc import AsyncIterator
@@ -39,12 +38,14 @@ MAX_OPEN = 50
 ACTS_AT_ONCE = 200
 
 router = router_of("ops", "/ops")
+overview_router = router_of("ops", "/ops/overview")
 
 Named = Annotated[str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
 AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
 AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
-_POSITION = id_position("turn")
-_PLAN_POSITION = id_position("plan")
+ByAction = Annotated[AuditedAction | None, Query(description="Only these acts.")]
+ByActor = Annotated[Named, Query(description="Only those of this operator.")]
+_POSITION, _PLAN_POSITION = id_position("turn"), id_position("plan")
 _ACT: TypeAdapter[Act] = TypeAdapter(Act)
 _OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
 
@@ -159,11 +160,8 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
         session = await get_session(connection, owner, session_id)
         open_turns = await list_any(connection, session_id=session_id, limit=MAX_OPEN)
         failed = await list_any(connection, session_id=session_id, status="failed", limit=FAILED_SHOWN)
-    content = None
-    if "ops:content" in operator.scopes:
-        content = await _content(services, owner, session, operator)
+    content = await _content(services, owner, session, operator) if "ops:content" in operator.scopes else None
     states = await services.tools.session_states(session_id)
-    shown = {name: getattr(session, name) for name in _OF_SESSION}
     return OpsSession(
         owner=owner,
         open_turns=await with_activity(services.cache, open_turns),
@@ -171,7 +169,7 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
         plan=_plan(session.pending_plan) if session.pending_plan else None,
         tools={name: state for name, state in states.items() if not state.available},
         content=content,
-        **shown,
+        **{name: getattr(session, name) for name in _OF_SESSION},
     )
 
 
@@ -189,9 +187,8 @@ async def list_audit(
     services: ServicesDep,
     _: Ops,
     paging: PagingDep,
-    *,
-    action: Annotated[AuditedAction | None, Query(description="Only these acts.")] = None,
-    actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
+    action: ByAction = None,
+    actor: ByActor = None,
 ) -> Page[Act]:
     """Lists what operators did. Newest first. For the scope `ops`."""
     before = paging.after(BY_SEQ)
@@ -204,9 +201,8 @@ async def list_audit(
 async def export_audit(
     services: ServicesDep,
     _: Ops,
-    *,
-    action: Annotated[AuditedAction | None, Query(description="Only these acts.")] = None,
-    actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
+    action: ByAction = None,
+    actor: ByActor = None,
 ) -> StreamingResponse:
     """Exports what operators did, as JSON, an act of `GET /ops/audit` a line. Newest first. For the scope `ops`."""
     return as_lines(_lines_of_acts(services.database, action, actor))
@@ -249,8 +245,7 @@ async def retry_webhooks(services: ServicesDep, operator: Ops) -> Retried:
 async def _turn(services: Services, turn_id: str) -> OpsTurn:
     async with services.database.read_only() as connection:
         turn = await find_any(connection, turn_id)
-    [told] = await with_activity(services.cache, [turn])
-    return told
+    return (await with_activity(services.cache, [turn]))[0]
 
 
 async def _content(services: Services, owner: str, session: Session, operator: Operator) -> OpsContent:
@@ -263,9 +258,6 @@ async def _content(services: Services, owner: str, session: Session, operator: O
 def _plan(plan: Plan) -> OpsPlan:
     steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps)
     return OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps)
-
-
-overview_router = router_of("ops", "/ops/overview")
 
 
 @dataclass(frozen=True, slots=True)

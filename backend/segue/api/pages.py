@@ -18,8 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
-from segue.api import problems
-from segue.api.problems import PROBLEM_TYPE, OpenAIError, OpenAIErrorBody, Problem, codes_of, table
+from segue.api.problems import OPENAI_PATHS, PROBLEM_TYPE, OpenAIError, OpenAIErrorBody, Problem, codes_of, table
 
 FOLDER = Path(__file__).with_name("pages")
 NOT_BUILT = """There is no page here: it was not built when Segue was installed. The service runs.
@@ -119,7 +118,7 @@ def _describe(path: str, method: str, operation: dict[str, Any]) -> None:
         operation |= {"description": said[2]} if said[2] else {}
     codes = codes_of(method, operation)
     kind, media_type, schema = "A problem (RFC 9457).", PROBLEM_TYPE, "Problem"
-    if path.startswith(problems.PATHS):
+    if path.startswith(OPENAI_PATHS):
         kind, media_type, schema = "An error as OpenAI describes it.", "application/json", "OpenAIError"
     operation["responses"]["default"] = {
         "description": f"{kind}\n\n{table(codes)}",

@@ -1,11 +1,8 @@
 """Turns every error into a problem+json response (RFC 9457): AppError, validation, routing, and unexpected ones. Below
-/v1 into the shape that OpenAI's clients read.
+/v1 into the shape that OpenAI's clients read, because they show nothing of a problem+json.
 
-What every problem means to a client: its status, and what to do; and which routes can answer with it.
-
+WHAT_TO_DO says what each code means to a client, and `codes_of` which routes can answer with it: in openapi.json
 tests/api/test_openapi.py compares the codes with those that the package raises.
-
-Errors as OpenAI's clients read them: they show nothing of a problem+json. Every error below /v1 has this shape.
 """
 
 from collections.abc import Mapping, Sequence
@@ -189,7 +186,7 @@ def table(codes: list[str]) -> str:
     return "\n".join(["| code | status | what to do |", "|---|---|---|", *rows])
 
 
-PATHS: Final = "/v1/"
+OPENAI_PATHS: Final = "/v1/"
 RETRIED: Final = frozenset({408, 409, 429})  # by their libraries, twice, as are those from 500 on
 LONGEST_WAIT_S: Final = 60
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -288,7 +285,7 @@ def _problem(request: Request, error: AppError, **more: Any) -> Response:
         headers["Retry-After"] = str(error.extra["retry_after_s"])
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="segue"'
-    if route_path(request.scope).startswith(PATHS):
+    if route_path(request.scope).startswith(OPENAI_PATHS):
         headers |= error_headers(error)
         body = error_body(error, more.get("errors", ()))
         return Response(orjson.dumps(body), error.status, headers, media_type="application/json")

@@ -1,8 +1,5 @@
-"""Lists the tools, as the model sees them.
-
-How tools are doing: in a session, with what people may change about it, and in all sessions for ops. HTTP only.
-
-Tool results: the ledger of a session as a list, one result by path and page.
+"""Routes to tools: the tools as the model sees them, how they are doing in a session and for all, with what people may
+change about it, and the results of their calls.
 """
 
 import mimetypes
@@ -55,6 +52,24 @@ from segue.tools.states import StatePosition, list_changes
 from segue.users.audit import record_act
 
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
+states_router = router_of("tool states")
+results_router = router_of("tool results", "/sessions/{session_id}/tool-results")
+
+LONGEST = timedelta(days=366)
+FIRST_PAGE = Paging(50, None)
+ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
+OF_RESULTS = problems("tool_result_expired", "tool_result_part_not_found", "invalid_path")
+
+_CHANGE_POSITION, _RESULT_POSITION = id_position("chg"), id_position("call")
+_SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
+    tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
+)
+
+StateFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
+CallFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
+ToolName = Annotated[str, Path(description="One of `GET /tools`.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +109,6 @@ async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescript
         for spec in specs
     ]
     return Page(described, None)
-
-
-states_router = router_of("tool states")
-
-LONGEST = timedelta(days=366)
-FIRST_PAGE = Paging(50, None)
-
-_CHANGE_POSITION = id_position("chg")
-_SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
-    tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
-)
-
-StateFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
-ToolName = Annotated[str, Path(description="One of `GET /tools`.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,17 +265,6 @@ async def _fleet_states(
     return FleetToolStates(tools, shown.items, shown.next_cursor)
 
 
-results_router = router_of("tool results", "/sessions/{session_id}/tool-results")
-
-_RESULT_POSITION = id_position("call")
-
-ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-}
-OF_RESULTS = problems("tool_result_expired", "tool_result_part_not_found", "invalid_path")
-CallFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedResult(ToolCall):
     """A ToolCall and the page of its result that was asked for."""
@@ -295,18 +285,11 @@ async def list_tool_results(
     status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
 ) -> Page[ToolCall | UnreadableCall]:
     """Lists the calls of tools in a session. Newest first, without their results."""
-    before = paging.after(_RESULT_POSITION)
+    before, most = paging.after(_RESULT_POSITION), paging.limit + 1
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
         found = await results.list_calls(
-            connection,
-            caller,
-            session_id,
-            tool=tool,
-            turn_id=turn_id,
-            status=status,
-            before=before,
-            limit=paging.limit + 1,
+            connection, caller, session_id, tool=tool, turn_id=turn_id, status=status, before=before, limit=most
         )
     return paging.page(found, lambda call: call.tool_call_id)
 
