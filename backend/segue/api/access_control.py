@@ -16,7 +16,7 @@ from segue.api.problems import app_problem, route_path
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
-from segue.users.api_keys import Unauthorized, user_of_token
+from segue.users.api_keys import Unauthorized, user_of_stream_token
 
 OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi.json", CALLBACK_PATH, DOCUMENT_PATH})
 OPEN_FOLDER = "/assets/"
@@ -107,7 +107,7 @@ async def _identify(services: Services, request: Request) -> Identity:
         if credential is not None or token is None or events is None or request.method != "GET":
             raise
         async with services.database.read_only() as connection:
-            user = await user_of_token(connection, token, events[1])
+            user = await user_of_stream_token(connection, token, events[1])
         if user is None:
             raise Unauthorized("stream_token") from None
         return Identity(user)
