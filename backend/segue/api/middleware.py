@@ -56,7 +56,11 @@ class RequestContext:
                 MutableHeaders(scope=message).update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION})
             await send(message)
 
-        services = _started(scope)
+        # A server hands what the lifespan yields to the outermost application only, which may not be ours.
+        services: Services | None = getattr(scope["app"].state, "services", None)
+        if services is None:
+            reason = "Segue has not started: enter its lifespan in that of your application (docs/extend.md)."
+            raise RuntimeError(reason)
         scope["state"] = {**scope.get("state", {}), "services": services}
         method, path = scope["method"], scope["path"][:200]
         with _span(services, scope, request_id) as span:
@@ -166,14 +170,6 @@ class StartupErrors:
             await send(message)
 
         await self._app(scope, receive, send_detail if scope["type"] == "lifespan" else send)
-
-
-def _started(scope: Scope) -> Services:
-    """A server hands what the lifespan yields to the outermost application only, which may not be ours."""
-    services: Services | None = getattr(scope["app"].state, "services", None)
-    if services is None:
-        raise RuntimeError("Segue has not started: enter its lifespan in that of your application (docs/extend.md).")
-    return services
 
 
 def _span(services: Services, scope: Scope, request_id: str) -> AbstractContextManager[Span]:

@@ -133,12 +133,9 @@ class PlanDecision(Body):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.args is not None and self.decision != "confirm":
-            raise ValueError("`args` go with the decision `confirm` only")
-        if self.answer is not None and self.decision != "confirm":
-            raise ValueError("`answer` goes with the decision `confirm` only")
-        if self.remember and self.decision != "confirm":
-            raise ValueError("`remember` goes with the decision `confirm` only")
+        for name, goes in (("args", "go"), ("answer", "goes"), ("remember", "goes")):
+            if getattr(self, name) is not None and self.decision != "confirm":
+                raise ValueError(f"`{name}` {goes} with the decision `confirm` only")
         if (self.message is not None) != (self.decision == "amend"):
             raise ValueError("the decision `amend` needs a `message`, and the others take none")
         return self

@@ -115,10 +115,8 @@ def read_by(event: bytes) -> TurnKey | None:
 
 def is_readable(event: bytes, *, is_last: bool) -> bool:
     """Returns whether an event that another process wrote can be passed on, and as the last one be an outcome."""
-    read: Callable[[Any], object] = _read_event
-    if is_last:
-        read = _read_finished if event.startswith(_FINISHED) else _read_error
-    return readable(read, read_json(event), "events", "") is not None
+    as_last: Callable[[Any], object] = _read_finished if event.startswith(_FINISHED) else _read_error
+    return readable(as_last if is_last else _read_event, read_json(event), "events", "") is not None
 
 
 def attempt(number: int) -> bytes:
@@ -131,12 +129,12 @@ def replay_gap() -> bytes:
     return custom("replay_gap", None)
 
 
-def state_snapshot(plan: Plan) -> bytes:
-    return to_json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})
-
-
 def custom(name: str, value: object) -> bytes:
     return to_json({"type": "CUSTOM", "name": name, "value": value})
+
+
+def state_snapshot(plan: Plan) -> bytes:
+    return to_json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})
 
 
 def closing_events(events: Sequence[bytes]) -> list[bytes]:
@@ -228,15 +226,9 @@ class EventEncoder:
 
 
 def call_ended(event: CallEnded) -> bytes:
-    return to_json(
-        {
-            "type": "TOOL_CALL_RESULT",
-            "messageId": event.message_id,
-            "toolCallId": event.reference.tool_call_id,
-            "content": to_json(asdict(event.reference)).decode(),
-            "role": "tool",
-        }
-    )
+    ids = {"messageId": event.message_id, "toolCallId": event.reference.tool_call_id}
+    content = to_json(asdict(event.reference)).decode()
+    return to_json({"type": "TOOL_CALL_RESULT", **ids, "content": content, "role": "tool"})
 
 
 def _changes(before: Plan, after: Plan) -> list[dict[str, Any]]:

@@ -3,10 +3,6 @@
 A log is a Redis stream, kept for an hour. The process that runs the turn serves its followers from memory and saves to
 Redis in the background; other processes read Redis, all logs over one connection. If Redis loses a log, the outcome
 comes from the turn's row. Knows no table: `outcomes_of` reads the rows.
-
-Publishes the events of one run of a turn: gives them positions, joins tokens, appends them to the turn's buffer.
-
-Does not know where the buffer is saved: `on_append` tells the event log that it has grown.
 """
 
 import asyncio
@@ -29,12 +25,23 @@ from segue.events.user_feed import GAP
 TEXT_INTERVAL_S = 0.03
 TEXTS_PER_SLOWDOWN = 256  # after as many the interval grows by TEXT_INTERVAL_S, so that no answer fills a log
 UNKNOWN_S = 0.05  # after its claim only the client that sent the message can know of a turn
+SAVE_EVERY_S = 0.03
+READ_EVERY_S = 0.01
+RENEW_EVERY_S = 60.0
+RETRY_S = 0.25
+MAX_EVENT_BYTES = 1_000_000
+MAX_DIGITS = 19  # of a position
+
+OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, TurnAnswer]]]
 
 log = structlog.get_logger()
 
 
 class EventPublisher:
-    """`emit` never waits and never raises."""
+    """Publishes the events of one run of a turn: gives them positions, joins tokens, appends them to the turn's buffer.
+
+    `on_append` tells the event log that the buffer has grown. `emit` never waits and never raises.
+    """
 
     def __init__(
         self,
@@ -123,16 +130,6 @@ class EventPublisher:
         self._encode(replace(held[0], text="".join(each.text for each in held)))
 
 
-SAVE_EVERY_S = 0.03
-READ_EVERY_S = 0.01
-RENEW_EVERY_S = 60.0
-RETRY_S = 0.25
-MAX_EVENT_BYTES = 1_000_000
-MAX_DIGITS = 19  # of a position
-
-OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, TurnAnswer]]]
-
-
 class EventLog:
     """The logs of all turns as one process sees them, while it is entered.
 
@@ -198,13 +195,10 @@ class EventLog:
         buffer.saved = len(buffer.entries)
         publisher = EventPublisher(buffer, self._streams, epoch=epoch, stream_tokens=stream, on_append=self._save_soon)
         self._publishers[turn.turn_id] = publisher
+        opening = [agui_encoding.run_started(turn)]
         if buffer.entries:
-            opening = [
-                *agui_encoding.closing_events([event for _, event in buffer.entries]),
-                agui_encoding.attempt(epoch % EPOCHS),
-            ]
-        else:
-            opening = [agui_encoding.run_started(turn)]
+            opening = agui_encoding.closing_events([event for _, event in buffer.entries])
+            opening.append(agui_encoding.attempt(epoch % EPOCHS))
         for event in opening:
             publisher.append(event)
         return publisher

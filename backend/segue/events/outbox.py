@@ -44,15 +44,7 @@ ANSWER_CHARS: Final = 4000
 MAX_ARGS_BYTES: Final = 12_000
 
 # What a statement that ends turns returns of them, for `turns_ended`.
-OF_TURNS: Final = (
-    turns.c.id,
-    turns.c.session_id,
-    turns.c.seq,
-    turns.c.epoch,
-    turns.c.status,
-    turns.c.agent,
-    turns.c.error,
-)
+OF_TURNS: Final = tuple(turns.c[name] for name in ("id", "session_id", "seq", "epoch", "status", "agent", "error"))
 
 # Null once it is over: its process has died, or is about to say how it ended.
 _LEASED_UNTIL: Final = case((webhook_events.c.leased_until > func.now(), webhook_events.c.leased_until)).label(
