@@ -45,9 +45,7 @@ from segue.version import VERSION
 ROUTERS = (
     agents.router,
     sessions.router,
-    sessions.export_router,
     chat.router,
-    chat.branches_router,
     attachments.router,
     chat.turns_router,
     event_streams.router,
@@ -65,7 +63,6 @@ ROUTERS = (
     health.router,
     health.metrics_router,
     ops.router,
-    ops.overview_router,
     health.doctor_router,
     mcp.router,
     mcp.logins_router,

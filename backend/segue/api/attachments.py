@@ -8,7 +8,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, UploadRoute, router_of
+from segue.api.deps import AttachmentId, Caller, ServicesDep, SessionId, UploadRoute, router_of
 from segue.api.problems import OF_FILES, problems
 from segue.api.schemas import Page, PagingDep, id_position
 from segue.domain.errors import AppError, InvalidRequest
@@ -43,6 +43,7 @@ async def upload_attachment(
     """Stores a file of the session, for `attachments` of a message. An image is shown to models that take them; of any
     other file the text is read once. What the file is, its content decides.
     """
+    attachments = services.attachments
     async with services.database.read_only() as connection:  # before the body is read
         await check_session(connection, caller, session_id)
     try:
@@ -50,7 +51,10 @@ async def upload_attachment(
             file = form.get("file")
             if not isinstance(file, UploadFile):
                 raise _not_one_file()
-            return await _stored(services, caller, session_id, file)
+            if (file.size or 0) > attachments.limits.max_bytes:
+                raise too_large("The", attachments.limits.max_bytes)
+            async with attachments.places:
+                return await attachments.add(caller, session_id, file.filename or "", await file.read())
     except ClientDisconnect:
         raise HTTPException(400, "The client left before the file had come whole.") from None
     except HTTPException as error:
@@ -59,17 +63,13 @@ async def upload_attachment(
         raise _not_one_file() from None
 
 
+def too_large(which: str, max_bytes: int) -> HTTPException:
+    return HTTPException(413, f"{which} file is larger than {max_bytes} bytes.")
+
+
 def _not_one_file() -> AppError:
     detail = "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
     return InvalidRequest(detail)
-
-
-async def _stored(services: Services, caller: str, session_id: str, file: UploadFile) -> Attachment:
-    attachments = services.attachments
-    if (file.size or 0) > attachments.limits.max_bytes:
-        raise HTTPException(413, f"The file is larger than {attachments.limits.max_bytes} bytes.")
-    async with attachments.places:
-        return await attachments.add(caller, session_id, file.filename or "", await file.read())
 
 
 @router.get("")

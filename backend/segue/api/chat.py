@@ -34,7 +34,6 @@ from segue.turns.claims import Origin
 from segue.turns.store import ChatRequest, once
 
 router = router_of("chat", "/sessions")
-branches_router = router_of("chat", "/sessions/{session_id}")
 turns_router = router_of("turns", "/sessions/{session_id}/turns")
 
 WAIT = Delivery()
@@ -142,8 +141,8 @@ async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: Services
     return await services.turns.cancel(caller, session_id, turn_id)
 
 
-@branches_router.post(
-    "/messages/{message_id}/edit",
+@router.post(
+    "/{session_id}/messages/{message_id}/edit",
     **as_chat("not_in_history", "not_the_users", "cannot_edit_steer", "unknown_attachment"),
 )
 async def edit_message(
@@ -159,7 +158,7 @@ async def edit_message(
     return await asking.answered(session_id, request, body)
 
 
-@branches_router.post("/messages/{message_id}/regenerate", **as_chat("not_in_history"))
+@router.post("/{session_id}/messages/{message_id}/regenerate", **as_chat("not_in_history"))
 async def regenerate(
     session_id: SessionId, message_id: MessageId, asking: AskingDep, body: Delivery = WAIT
 ) -> Response:
@@ -168,7 +167,7 @@ async def regenerate(
     return await asking.answered(session_id, request, body)
 
 
-@branches_router.post("/turns/{turn_id}/retry", **as_chat("cannot_retry"))
+@router.post("/{session_id}/turns/{turn_id}/retry", **as_chat("cannot_retry"))
 async def retry_turn(session_id: SessionId, turn_id: TurnId, asking: AskingDep, body: Delivery = WAIT) -> Response:
     """Runs the last turn again, which failed or was cancelled. Answers as `chat` does. It goes on as after a crash:
     what its tools had done stands, and so does its plan.
@@ -178,8 +177,8 @@ async def retry_turn(session_id: SessionId, turn_id: TurnId, asking: AskingDep, 
     return await asking.answer(admitted, body)
 
 
-@branches_router.post(
-    "/fork", status_code=201, responses=problems("message_not_found", "not_in_history", "turn_in_progress")
+@router.post(
+    "/{session_id}/fork", status_code=201, responses=problems("message_not_found", "not_in_history", "turn_in_progress")
 )
 async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, caller: Caller) -> Session:
     """Makes a session that begins with the history up to and with a message. It has copies of the messages, their turns
@@ -192,7 +191,7 @@ async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, call
     return session
 
 
-@branches_router.get("/branches")
+@router.get("/{session_id}/branches")
 async def get_branches(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Branch]:
     """Lists what left the history. Newest first. The messages are read with `GET …/messages?branch=`."""
     before = paging.after(BY_SEQ)

@@ -38,7 +38,6 @@ MAX_OPEN = 50
 ACTS_AT_ONCE = 200
 
 router = router_of("ops", "/ops")
-overview_router = router_of("ops", "/ops/overview")
 
 Named = Annotated[str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
 AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
@@ -280,7 +279,7 @@ class Overview:
     figures: Annotated[WindowFigures, doc("What was done, and how it went.")]
 
 
-@overview_router.get("", responses=problems("forbidden"))
+@router.get("/overview", responses=problems("forbidden"))
 async def get_overview(
     services: ServicesDep,
     _: Ops,

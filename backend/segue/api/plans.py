@@ -112,8 +112,7 @@ async def decide_several(
     """
     wanted = {each.session_id: each.button for each in body.items}
     if len(wanted) < len(body.items):
-        detail = "A session is named twice. It has one plan at most, and a decision is made once."
-        raise InvalidRequest(detail)
+        raise InvalidRequest("A session is named twice. It has one plan at most, and a decision is made once.")
     admitted = await services.turns.decide_several(caller, wanted, origin=origin)
     turns = [admitted[each.session_id] for each in body.items]
     return Page([AcceptedTurn(each.turn.turn_id, each.status, events_url(http, each.turn)) for each in turns], None)

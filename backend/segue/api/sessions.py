@@ -67,7 +67,7 @@ _SEARCHED: TypeAdapter[tuple[datetime, str] | tuple[datetime, str, int]] = TypeA
     tuple[_Moment, _SessionId] | tuple[_Moment, _SessionId, Annotated[int, Field(strict=True, gt=0, lt=2**63)]]
 )
 
-router, export_router = router_of("sessions", "/sessions"), router_of("sessions", "/sessions")
+router = router_of("sessions", "/sessions")
 feedback_router = router_of("feedback")
 
 
@@ -227,7 +227,7 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
     return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[memory for memory, _ in known])
 
 
-@export_router.get(
+@router.get(
     "/{session_id}/export",
     response_model=Recording,
     responses={

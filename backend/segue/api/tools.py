@@ -200,8 +200,7 @@ async def set_fleet_tool_state(
     """
     specs, reason = services.tools.specs(tool), without_secret_texts(body.reason)
     if body.until is not None and not timedelta() < body.until - services.clock() <= LONGEST:
-        detail = f"`until` has to be later than now, by {LONGEST.days} days at most."
-        raise InvalidRequest(detail)
+        raise InvalidRequest(f"`until` has to be later than now, by {LONGEST.days} days at most.")
     async with services.database.transaction() as connection:
         details = {"status": body.status, "reason": reason, "until": body.until and body.until.isoformat()}
         await record_act(connection, operator, "set_tool_state", tool=tool, details=details)

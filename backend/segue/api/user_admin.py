@@ -103,8 +103,7 @@ async def create_api_key(
     _refuse_more_than(operator, body.user, body.scopes)
     now = services.clock()
     if body.expires_at is not None and body.expires_at <= now:
-        detail = "`expires_at` has to be later than now."
-        raise InvalidRequest(detail)
+        raise InvalidRequest("`expires_at` has to be later than now.")
     async with services.database.transaction() as connection:
         made = await create_key(
             connection, body.user, scopes=body.scopes, name=body.name, now=now, expires_at=body.expires_at

@@ -16,8 +16,8 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from sqlalchemy.ext.asyncio import AsyncConnection
-from starlette.exceptions import HTTPException
 
+from segue.api.attachments import too_large
 from segue.api.chat import Asking
 from segue.api.doors.clients import NameTaken, find_session, make_session, with_agent
 from segue.domain.errors import AppError, InvalidRequest
@@ -70,7 +70,7 @@ async def with_files(asking: Asking, session_id: str, request: ChatRequest, file
     ids, attachments = [], services.attachments
     for file in files:
         if len(file.content) > attachments.limits.max_bytes:
-            raise HTTPException(413, f"A file is larger than {attachments.limits.max_bytes} bytes.")
+            raise too_large("A", attachments.limits.max_bytes)
         async with attachments.places:
             ids.append((await attachments.add(caller, session_id, file.name, file.content, again=True)).id)
     return replace(request, attachment_ids=tuple(ids))
