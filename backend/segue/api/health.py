@@ -59,10 +59,10 @@ async def ready(services: ServicesDep, response: Response) -> Ready:
     worker = services.turns.worker if services.events.alive else "down"
     if "down" in (postgres, worker):
         response.status_code = 503
-    told: Ready = {"postgres": postgres, **cause, "redis": redis, "worker": worker, **await _look_at_mcp(services)}
+    state: Ready = {"postgres": postgres, **cause, "redis": redis, "worker": worker, **await _look_at_mcp(services)}
     if services.mcp.refused:
-        told["mcp_config"] = REFUSED
-    return {**told, "version": VERSION}
+        state["mcp_config"] = REFUSED
+    return {**state, "version": VERSION}
 
 
 async def _look_at_mcp(services: Services) -> Ready:

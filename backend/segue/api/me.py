@@ -169,21 +169,21 @@ class UsageQuery(BaseModel):
 
 @usage_router.get("/usage", responses=problems("forbidden"))
 async def get_usage(
-    services: ServicesDep, identity: IdentityDep, asked: Annotated[UsageQuery, Query()]
+    services: ServicesDep, identity: IdentityDep, query: Annotated[UsageQuery, Query()]
 ) -> Page[UsageTotal]:
     """Adds up what turns, summaries and facts took. The caller's; with the scope `ops` also another user's, or each."""
-    if asked.user is not None or asked.group == "user":
+    if query.user is not None or query.group == "user":
         require_ops(identity)
-    last = asked.to or services.clock().date()
-    first = asked.from_ or last - timedelta(days=DEFAULT_DAYS - 1)
+    last = query.to or services.clock().date()
+    first = query.from_ or last - timedelta(days=DEFAULT_DAYS - 1)
     if not 0 <= (last - first).days < MAX_DAYS:
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
-    owner = asked.user if asked.user is not None or asked.group == "user" else identity.user
-    paging = Paging(asked.limit, asked.cursor)
+    owner = query.user if query.user is not None or query.group == "user" else identity.user
+    paging = Paging(query.limit, query.cursor)
     after = paging.after(_USAGE_POSITION)
     async with services.database.read_only() as connection:
         found = await list_usage(
-            connection, owner, first=first, last=last, group=asked.group, after=after, limit=paging.limit + 1
+            connection, owner, first=first, last=last, group=query.group, after=after, limit=paging.limit + 1
         )
     return paging.page(found, lambda item: item.key or "")

@@ -8,7 +8,7 @@ from fastapi import Path, Request, Response
 from pydantic import Field, TypeAdapter
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import AcceptedTurn, AskingDep, events_url
+from segue.api.chat import AcceptedTurn, ClientDep, events_url
 from segue.api.deps import Caller, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
@@ -50,14 +50,14 @@ async def list_plans(
 
 
 @router.post("/plan/decision", response_model=ChatAnswer, responses={**OR_EVENTS, **problems(*OF_DECISIONS)})
-async def decide(session_id: SessionId, body: PlanDecision, asking: AskingDep) -> Response:
+async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -> Response:
     """Decides on the step that waits, as a button does. Answers as `chat` does, once the plan has gone on to its next
     wait or its end.
     """
-    services, stream = asking.services, wants_events(asking.http)
-    asked = once(asking.idempotency_key, "decision", *body.asked)
+    services, stream = client.services, wants_events(client.http)
+    key = once(client.idempotency_key, "decision", *body.fingerprint)
     turn = await services.turns.decide(
-        asking.caller, session_id, body.button, once=asked, stream=stream, origin=asking.origin
+        client.caller, session_id, body.button, once=key, stream=stream, origin=client.origin
     )
     bind_contextvars(turn_id=turn.turn_id)
     return await answer_or_events(services, turn, stream=stream)

@@ -145,7 +145,7 @@ class EventLog:
         self._publishers: dict[str, EventPublisher] = {}
         self._wakeups = Wakeups()
         self._unsaved: dict[EventBuffer, float] = {}  # and since when
-        self._told: list[tuple[str, bytes]] = []
+        self._for_feeds: list[tuple[str, bytes]] = []
         self._something_unsaved = asyncio.Event()
         self._someone_follows = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -164,7 +164,7 @@ class EventLog:
         self._something_unsaved.set()
         self._someone_follows.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._unsaved or self._told:
+        if self._unsaved or self._for_feeds:
             await self._save()
 
     def shut_down(self) -> None:
@@ -231,13 +231,13 @@ class EventLog:
 
     def tell(self, user: str, *events: bytes) -> None:
         """Adds to the user's feed, if a client follows it. Call it after what happened is committed."""
-        self._told += [(user, event) for event in events]
+        self._for_feeds += [(user, event) for event in events]
         self._something_unsaved.set()
 
     async def delete(self, session_id: str, turn_ids: Sequence[str], *, user: str | None = None) -> None:
         """Deletes the logs of a session, and what the user's feed says of it."""
         if user is not None:
-            self._told = [each for each in self._told if each[0] != user]
+            self._for_feeds = [each for each in self._for_feeds if each[0] != user]
             await self._streams.clear_feed(user, GAP)
         for buffer in self._buffers.values():
             if buffer.turn.turn_id in turn_ids:
@@ -323,12 +323,12 @@ class EventLog:
         buffers = list(self._unsaved) if self._closed else due_to_save(self._unsaved, now=time.monotonic())
         if len(buffers) < len(self._unsaved):
             self._something_unsaved.set()
-        told, self._told = self._told, []
+        for_feeds, self._for_feeds = self._for_feeds, []
         sizes = [len(buffer.entries) for buffer in buffers]
         batches = [_batch(buffer) for buffer in buffers]
-        saved = await self._streams.append(batches, told)
+        saved = await self._streams.append(batches, for_feeds)
         if not saved:
-            self._told = [*dict.fromkeys((user, GAP) for user, _ in told), *self._told]
+            self._for_feeds = [*dict.fromkeys((user, GAP) for user, _ in for_feeds), *self._for_feeds]
             self._something_unsaved.set()
         for buffer, size, batch in zip(buffers, sizes, batches, strict=True):
             if saved:

@@ -121,15 +121,15 @@ def turns_ended(ended: CTE, content: ColumnElement[str] | None = None) -> Insert
     OF_TURNS of them. To be added to it, or it would not see them. `content` is the answer, if it is to be sent.
     """
     status = ended.c.status
-    told: ColumnElement[Any] = func.jsonb_build_object(
+    payload: ColumnElement[Any] = func.jsonb_build_object(
         *("turn_id", ended.c.id, "status", status, "error_code", ended.c.error["code"].as_string()),
         *_of_session(agent=ended.c.agent),
     )
     if content is not None:
-        told = told.op("||")(func.jsonb_build_object("answer", func.left(content, ANSWER_CHARS)))
+        payload = payload.op("||")(func.jsonb_build_object("answer", func.left(content, ANSWER_CHARS)))
     event_id = literal("evt_") + ended.c.id + "_" + cast(ended.c.epoch, Text)
     rows = (
-        select(event_id, sessions.c.id, literal("turn.") + status, told, func.clock_timestamp(), _due())
+        select(event_id, sessions.c.id, literal("turn.") + status, payload, func.clock_timestamp(), _due())
         .join(sessions, sessions.c.id == ended.c.session_id)
         .where(status.in_(("completed", "failed", "cancelled")))
         .order_by(ended.c.seq)
@@ -152,9 +152,9 @@ async def approval_requested(connection: AsyncConnection, plan: Plan, *, session
     }
     if outbox.content:
         about |= {"goal": plan.goal, "args": step.args if len(orjson.dumps(step.args)) <= MAX_ARGS_BYTES else None}
-    told = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
+    payload = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
     event_id, kind = f"evt_{plan.id}_{plan.version}", "approval.requested"
-    row = select(literal(event_id), sessions.c.id, literal(kind), told, func.clock_timestamp(), _due())
+    row = select(literal(event_id), sessions.c.id, literal(kind), payload, func.clock_timestamp(), _due())
     await connection.execute(insert(webhook_events).from_select(_WRITTEN, row.where(sessions.c.id == session_id)))
 
 

@@ -18,10 +18,10 @@ from pydantic.alias_generators import to_camel
 from structlog.contextvars import bind_contextvars
 
 from segue.api.agents import AgentId
-from segue.api.chat import Asking
+from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import SentFile, is_file, parts_unsupported, sent_files, with_files
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnAskingDep, cancelling, session_of_client
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, cancelling, session_of_client
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText, PlanDecision
@@ -214,7 +214,7 @@ class RunAgentInput(_Input):
 
 
 @dataclass(frozen=True, slots=True)
-class AskedRun:
+class RunRequest:
     """What a run asks for: words of the user's, a decision, or nothing but to be shown how the session stands.
 
     Words that the assistant has spoken after (not `is_new`) can only be those of a run that is sent again. `content` is
@@ -231,7 +231,7 @@ class AskedRun:
     before: Sequence[Json] = ()
 
 
-def asked_of(body: RunAgentInput) -> AskedRun:
+def run_of(body: RunAgentInput) -> RunRequest:
     """Raises AppError `client_tools`, `invalid_request`, `parts_unsupported`, StalePlan."""
     if body.tools:
         names = ", ".join(str(tool.get("name"))[:40] for tool in body.tools[:5])
@@ -246,22 +246,22 @@ def asked_of(body: RunAgentInput) -> AskedRun:
     if resume:
         return _answered(resume[0], body.messages, at if is_new else None)
     if not body.messages:
-        return AskedRun()
+        return RunRequest()
     if at is None:
         raise nothing_new()
     said = body.messages[at]
-    return AskedRun(text_of(said), said["content"], is_new=is_new, before=body.messages[: at + 1])
+    return RunRequest(text_of(said), said["content"], is_new=is_new, before=body.messages[: at + 1])
 
 
-def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> AskedRun:
+def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> RunRequest:
     found = _INTERRUPT_ID.fullmatch(entry.interrupt_id)
     plan_id, version = (found[1], int(found[2])) if found else ("", MAX_VERSION)
     if entry.status == "cancelled":
         abandons = plan_id, version
         if at is not None:
             said = messages[at]
-            return AskedRun(text_of(said), said["content"], abandons=abandons, before=messages[: at + 1])
-        return AskedRun(decision=PlanDecision(decision="reject", version=version), plan_id=plan_id, abandons=abandons)
+            return RunRequest(text_of(said), said["content"], abandons=abandons, before=messages[: at + 1])
+        return RunRequest(decision=PlanDecision(decision="reject", version=version), plan_id=plan_id, abandons=abandons)
     if found is None:
         raise StalePlan
     given = entry.payload or InterruptAnswer()
@@ -273,7 +273,7 @@ def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> A
         decision = PlanDecision(
             decision="confirm", version=version, args=given.args, remember=given.remember, answer=given.answer
         )
-    return AskedRun(decision=decision, plan_id=plan_id)
+    return RunRequest(decision=decision, plan_id=plan_id)
 
 
 def text_of(message: Json) -> str:
@@ -307,7 +307,11 @@ def nothing_new() -> AppError:
 
 
 async def run_events(
-    asking: Asking, session: Session, turn: TurnKey | None, frames: RunFrames, messages: Sequence[Json] | None = None
+    client: ClientRequest,
+    session: Session,
+    turn: TurnKey | None,
+    frames: RunFrames,
+    messages: Sequence[Json] | None = None,
 ) -> AsyncGenerator[Sequence[Entry]]:
     """Yields the events of a run from its start to its end, with the positions of those of the log.
 
@@ -321,27 +325,27 @@ async def run_events(
         opening.append(state_snapshot(session.pending_plan))
     yield [Entry(0, event) for event in opening]
     if turn is None:
-        yield [Entry(0, frames.finished(await _open_plan(asking, session.id)))]
+        yield [Entry(0, frames.finished(await _open_plan(client, session.id)))]
         return
     end = end_of(turn)
     try:
-        async with aclosing(asking.services.events.follow(turn, patient=False)) as parts:
+        async with aclosing(client.services.events.follow(turn, patient=False)) as parts:
             async for entries in parts:
                 last = entries[-1] if entries[-1].position == end else None
                 shown = [Entry(at, event) for at, found in entries if at != end for event in frames.shown(found)]
                 if last is not None:
-                    open_plan = await _open_plan(asking, session.id)
+                    open_plan = await _open_plan(client, session.id)
                     shown += [Entry(end, event) for event in frames.ended(last.event, open_plan)]
                 yield shown
     except AppError as error:
         yield [Entry(end, run_ended(turn, error))]
 
 
-async def _open_plan(asking: Asking, session_id: str) -> Plan | None:
+async def _open_plan(client: ClientRequest, session_id: str) -> Plan | None:
     """As it is now: one that the turn left waiting may have been decided on since."""
     with suppress(AppError):  # the session is gone, or Postgres is away: the answer is there all the same
-        async with asking.services.database.read_only() as connection:
-            return (await get_session(connection, asking.caller, session_id)).pending_plan
+        async with client.services.database.read_only() as connection:
+            return (await get_session(connection, client.caller, session_id)).pending_plan
     return None
 
 
@@ -355,66 +359,66 @@ RESPONSES: dict[int | str, Any] = {
 
 
 @router.post("/agui", response_class=Response, responses=RESPONSES)
-async def run_agent(body: RunAgentInput, asking: OwnAskingDep) -> Response:
+async def run_agent(body: RunAgentInput, client: OwnClientDep) -> Response:
     """Runs the agent, for clients of AG-UI. The session's agent answers, with the events of the turn."""
-    return await _answer(body, asking, agent=None)
+    return await _answer(body, client, agent=None)
 
 
 @router.post("/agents/{agent_id}/agui", response_class=Response, responses=RESPONSES)
-async def run_this_agent(agent_id: AgentId, body: RunAgentInput, asking: OwnAskingDep) -> Response:
+async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: OwnClientDep) -> Response:
     """Runs one of the agents, for clients of AG-UI. It is the session's from then on."""
-    return await _answer(body, asking, agent=agent_id)
+    return await _answer(body, client, agent=agent_id)
 
 
-async def _answer(body: RunAgentInput, asking: Asking, *, agent: str | None) -> Response:
-    asked = asked_of(body)
-    files = await sent_files(asked.content)
-    groups = asking.origin.groups
-    session = await session_of_client(asking.services, asking.caller, body.thread_id, agent=agent, groups=groups)
-    turn, messages = await _begin(asking, asked, files, session, key_of(body))
+async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | None) -> Response:
+    run = run_of(body)
+    files = await sent_files(run.content)
+    groups = client.origin.groups
+    session = await session_of_client(client.services, client.caller, body.thread_id, agent=agent, groups=groups)
+    turn, messages = await _begin(client, run, files, session, key_of(body))
     headers, options = {"X-Session-Id": session.id}, dict[str, Any]()
     if turn is not None:
         bind_contextvars(turn_id=turn.turn_id)
         headers["X-Turn-Id"] = turn.turn_id
         options["farewell"] = frame(Entry(end_of(turn), run_ended(turn, turn_errors.interrupted())))
         if body.forwarded_props is not None and body.forwarded_props.on_disconnect == "cancel":
-            options["client_close_handler_callable"] = cancelling(asking, turn)
+            options["client_close_handler_callable"] = cancelling(client, turn)
     frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)
-    return EventStream(framed(run_events(asking, session, turn, frames, messages)), headers=headers, **options)
+    return EventStream(framed(run_events(client, session, turn, frames, messages)), headers=headers, **options)
 
 
 async def _begin(
-    asking: Asking, asked: AskedRun, files: Sequence[SentFile], session: Session, key: str
+    client: ClientRequest, run: RunRequest, files: Sequence[SentFile], session: Session, key: str
 ) -> tuple[TurnKey | None, Sequence[Json] | None]:
     """Returns the turn and the messages of `run_events`. Raises what `accept`, `with_files` and `decide` raise."""
-    turns, caller, origin = asking.services.turns, asking.caller, asking.origin
-    if asked.text is not None:
-        if not asked.is_new:
-            async with asking.services.database.read_only() as connection:
+    turns, caller, origin = client.services.turns, client.caller, client.origin
+    if run.text is not None:
+        if not run.is_new:
+            async with client.services.database.read_only() as connection:
                 if await turn_of_key(connection, caller, session.id, key) is None:
                     raise nothing_new()
-        known = once(key, asked.text, *(file.digest for file in files))
-        request = ChatRequest(asked.text, once=known, stream=True, origin=origin, abandons=asked.abandons)
-        request = await with_files(asking, session.id, request, files)
+        known = once(key, run.text, *(file.digest for file in files))
+        request = ChatRequest(run.text, once=known, stream=True, origin=origin, abandons=run.abandons)
+        request = await with_files(client, session.id, request, files)
         admitted = await turns.accept(caller, session.id, request)
-        return admitted.turn, None if admitted.fresh else asked.before
-    if asked.decision is None:
-        return await _look(asking, session)
-    button = replace(asked.decision.button, plan_id=asked.plan_id)
-    known = once(key, *asked.decision.asked)
+        return admitted.turn, None if admitted.fresh else run.before
+    if run.decision is None:
+        return await _look(client, session)
+    button = replace(run.decision.button, plan_id=run.plan_id)
+    known = once(key, *run.decision.fingerprint)
     try:
         return await turns.decide(caller, session.id, button, once=known, stream=True, origin=origin), None
     except AppError as error:
-        if asked.abandons is None or error.code not in NOT_WAITING:
+        if run.abandons is None or error.code not in NOT_WAITING:
             raise
         return None, None  # what is cancelled waits no more: the client only has to hear it
 
 
-async def _look(asking: Asking, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
+async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
     """Returns the turn that runs, and the history without what that has said so far: it comes with its events."""
-    async with asking.services.database.read_only() as connection:
+    async with client.services.database.read_only() as connection:
         running = await first_open_turn(connection, session.id)
-        newest = await list_messages(connection, asking.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
-        turn = await find_turn(connection, asking.caller, session.id, running) if running is not None else None
+        newest = await list_messages(connection, client.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
+        turn = await find_turn(connection, client.caller, session.id, running) if running is not None else None
     readable = (each for each in reversed(newest) if not isinstance(each, UnreadableMessage))
     return turn, [_message(each) for each in readable if each.turn_id != running or each.role == "user"]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import Asking
+from segue.api.chat import ClientRequest
 from segue.api.deps import Caller, IdentityDep, OriginDep, Services, ServicesDep
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.identity import Identity, is_user, user_of_gateway
@@ -101,19 +101,19 @@ async def with_agent(services: Services, caller: str, session: Session, agent: s
         return await session_store.update_session(connection, caller, session.id, changes={"agent": agent})
 
 
-async def _asking(services: ServicesDep, identity: IdentityDep, http: Request, origin: OriginDep) -> Asking:
+async def _client(services: ServicesDep, identity: IdentityDep, http: Request, origin: OriginDep) -> ClientRequest:
     caller = spoken_for(services, identity, http.headers)
-    return Asking(caller, services, http, origin if caller == identity.user else replace(origin, groups=()))
+    return ClientRequest(caller, services, http, origin if caller == identity.user else replace(origin, groups=()))
 
 
-DoorAskingDep = Annotated[Asking, Depends(_asking)]
+DoorClientDep = Annotated[ClientRequest, Depends(_client)]
 
 
-async def _own_asking(services: ServicesDep, caller: Caller, http: Request, origin: OriginDep) -> Asking:
-    return Asking(caller, services, http, origin)
+async def _own_client(services: ServicesDep, caller: Caller, http: Request, origin: OriginDep) -> ClientRequest:
+    return ClientRequest(caller, services, http, origin)
 
 
-OwnAskingDep = Annotated[Asking, Depends(_own_asking)]  # at a door that no gateway comes through
+OwnClientDep = Annotated[ClientRequest, Depends(_own_client)]  # at a door that no gateway comes through
 
 
 def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:
@@ -144,18 +144,18 @@ def _may_not(why: str) -> AppError:
     return AppError("may_not_speak_for", status=403, title="May not speak for another user", detail=detail)
 
 
-def cancelling(asking: Asking, turn: TurnKey) -> Callable[[object], Awaitable[None]]:
+def cancelling(client: ClientRequest, turn: TurnKey) -> Callable[[object], Awaitable[None]]:
     """Returns what a stream does when its client has left."""
 
     async def left(_: object) -> None:
         with suppress(AppError):  # its session is gone, or Postgres is away: the client has left and hears no error
-            await asking.services.turns.cancel(asking.caller, turn.session_id, turn.turn_id)
+            await client.services.turns.cancel(client.caller, turn.session_id, turn.turn_id)
 
     return left
 
 
-def on_disconnect(asking: Asking, turn: TurnKey) -> dict[str, Any]:
+def on_disconnect(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
     """Returns the options of a stream whose client may have asked in a header to `cancel` the turn when it leaves."""
-    if asking.http.headers.get(ON_DISCONNECT_HEADER) != "cancel":
+    if client.http.headers.get(ON_DISCONNECT_HEADER) != "cancel":
         return {}
-    return {"client_close_handler_callable": cancelling(asking, turn)}
+    return {"client_close_handler_callable": cancelling(client, turn)}

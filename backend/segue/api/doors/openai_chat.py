@@ -15,19 +15,19 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from segue.api.agents import AgentId
-from segue.api.chat import Asking
+from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorAskingDep, find_session
+from segue.api.doors.clients import DoorClientDep, find_session
 from segue.api.doors.openai_request import (
     TASK_BEGINS,
     TASK_HEADER,
     TASK_MODEL,
     CompletionBody,
     answer_of,
-    asked,
     conversation_of,
     is_open_webui,
+    message_of,
     stream,
     texts,
     turn_headers,
@@ -130,24 +130,24 @@ def completion_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
 
 
-def is_task(asking: Asking, messages: Sequence[Mapping[str, Any]], *, model: str) -> bool:
-    agents = asking.services.agents.of(asking.caller, asking.origin.groups)
-    if asking.http.headers.get(TASK_HEADER) or (model not in agents and model.removesuffix(TASK_MODEL) in agents):
+def is_task(client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str) -> bool:
+    agents = client.services.agents.of(client.caller, client.origin.groups)
+    if client.http.headers.get(TASK_HEADER) or (model not in agents and model.removesuffix(TASK_MODEL) in agents):
         return True
     users = [message for message in messages if message.get("role") == "user"]
     return len(users) == 1 and texts(users, "user").startswith(TASK_BEGINS)
 
 
 async def do_task(
-    asking: Asking, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
+    client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
 ) -> tuple[str, Charge]:
     """Returns the text and what it took, which the caller and the session that the task is about are charged. Raises
     what a call of the model raises, AppError `unknown_agent`.
     """
-    services, caller, groups = asking.services, asking.caller, asking.origin.groups
+    services, caller, groups = client.services, client.caller, client.origin.groups
     agent = model if model in services.agents.of(caller, groups) else model.removesuffix(TASK_MODEL)
     speaker = services.agents.check(agent, caller, groups, status=404)
-    client_id, _ = conversation_of(asking.http, body)
+    client_id, _ = conversation_of(client.http, body)
     session = await find_session(services, caller, client_id) if client_id else None
     instructions = texts(messages, "system", "developer") or INSTRUCTIONS
     said = texts(messages, "user", "assistant")
@@ -168,16 +168,16 @@ router = router_of("doors", "/v1", route_class=DoorRoute)
 
 
 @router.get("/models")
-async def list_models(asking: DoorAskingDep) -> ModelList:
+async def list_models(client: DoorClientDep) -> ModelList:
     """Lists the agents as models, for clients of OpenAI's API."""
-    agents = asking.services.agents.of(asking.caller, asking.origin.groups)
+    agents = client.services.agents.of(client.caller, client.origin.groups)
     return ModelList(data=[_model(speaker) for speaker in agents.values()])
 
 
 @router.get("/models/{agent_id}")
-async def get_model(agent_id: AgentId, asking: DoorAskingDep) -> ModelOfAgent:
+async def get_model(agent_id: AgentId, client: DoorClientDep) -> ModelOfAgent:
     """Shows an agent as a model, for clients of OpenAI's API."""
-    return _model(asking.services.agents.check(agent_id, asking.caller, asking.origin.groups, status=404))
+    return _model(client.services.agents.check(agent_id, client.caller, client.origin.groups, status=404))
 
 
 def _model(speaker: Speaker) -> ModelOfAgent:
@@ -187,24 +187,24 @@ def _model(speaker: Speaker) -> ModelOfAgent:
 @router.post(
     "/chat/completions", response_model=Completion, responses={200: {"content": CHUNKS}, **problems(*OF_DOORS)}
 )
-async def create_chat_completion(body: CompletionBody, asking: DoorAskingDep) -> Response:
+async def create_chat_completion(body: CompletionBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that the client names in
     `X-Session-Id` and other places, or that has the earlier messages; docs/frontends.md says more.
     """
     given, wants_usage = body.model_dump(), bool((body.stream_options or {}).get("include_usage"))
-    head = {"created": int(asking.services.clock().timestamp()), "model": body.model}
-    if is_task(asking, body.messages, model=body.model):
-        text, charge = await do_task(asking, body.messages, model=body.model, body=given)
+    head = {"created": int(client.services.clock().timestamp()), "model": body.model}
+    if is_task(client, body.messages, model=body.model):
+        text, charge = await do_task(client, body.messages, model=body.model, body=given)
         head["id"] = f"chatcmpl-{token_hex(13)}"
         if body.stream:
             return EventStream(Chunks(head, statuses=False, usage=wants_usage).whole(text, asdict(charge)))
         return JSONResponse(_completion(head, text, asdict(charge)))
-    request = await asked(asking.http, body.messages, agent=body.model, body=given)
-    turn = (await begin(asking, request)).turn
+    request = await message_of(client.http, body.messages, agent=body.model, body=given)
+    turn = (await begin(client, request)).turn
     head["id"] = f"chatcmpl-{turn.turn_id}"
     if body.stream:
-        return stream(asking, turn, Chunks(head, statuses=is_open_webui(asking.http), usage=wants_usage))
-    answer = await answer_of(asking, turn)
+        return stream(client, turn, Chunks(head, statuses=is_open_webui(client.http), usage=wants_usage))
+    answer = await answer_of(client, turn)
     completion = _completion(head, answer["message"]["content"], answer["usage"])
     return JSONResponse(completion, headers=turn_headers(turn))
 
@@ -256,8 +256,8 @@ class Chunks:
     def _status(self, activity: Activity) -> bytes:
         if not self._statuses or activity.status is None:
             return b""
-        told = {"description": activity.status, "done": activity.is_done}
-        return self._chunk([], event={"type": "status", "data": told})
+        status = {"description": activity.status, "done": activity.is_done}
+        return self._chunk([], event={"type": "status", "data": status})
 
     def _ended(self, usage: Mapping[str, Any]) -> bytes:
         end = self._chunk([{"index": 0, "delta": {}, "finish_reason": "stop"}])

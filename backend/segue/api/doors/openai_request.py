@@ -10,8 +10,8 @@ import orjson
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from segue.api.chat import Asking
-from segue.api.doors.client_turns import AskedTurn, is_file, parts_unsupported, sent_files
+from segue.api.chat import ClientRequest
+from segue.api.doors.client_turns import SentMessage, is_file, parts_unsupported, sent_files
 from segue.api.doors.clients import on_disconnect
 from segue.api.doors.turn_reader import Piece, TurnReader
 from segue.api.event_streams import EventStream
@@ -78,9 +78,9 @@ class ResponseBody(BaseModel):
     metadata: MetadataField = None
 
 
-async def asked(
+async def message_of(
     http: Request, messages: Sequence[Mapping[str, Any]], *, agent: str, body: Mapping[str, Any]
-) -> AskedTurn:
+) -> SentMessage:
     """`body` may name the conversation. Raises AppError `invalid_request`, `parts_unsupported`, NotFound for a
     `previous_response_id` that is none of ours.
     """
@@ -95,7 +95,7 @@ async def asked(
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
         raise InvalidRequest(f"The last message has to have 1 to {MAX_MESSAGE_CHARS} characters of text.")
     client_id, after = conversation_of(http, body)
-    return AskedTurn(
+    return SentMessage(
         text=text.strip(),
         files=files,
         count=sum(message["role"] == "user" for message in spoken),
@@ -132,9 +132,9 @@ class Writer(Protocol):
     def frame(self, piece: Piece) -> bytes: ...
 
 
-def stream(asking: Asking, turn: TurnKey, writer: Writer) -> EventStream:
+def stream(client: ClientRequest, turn: TurnKey, writer: Writer) -> EventStream:
     """Returns the events of a turn as they happen."""
-    frames, options = _frames(asking.services.events.follow(turn), writer), on_disconnect(asking, turn)
+    frames, options = _frames(client.services.events.follow(turn), writer), on_disconnect(client, turn)
     return EventStream(frames, headers=turn_headers(turn), farewell=writer.interrupted, **options)
 
 
@@ -149,10 +149,10 @@ async def _frames(parts: AsyncGenerator[Sequence[Entry]], writer: Writer) -> Asy
         yield writer.end
 
 
-async def answer_of(asking: Asking, turn: TurnKey) -> dict[str, Any]:
+async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
     """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
     try:
-        answer: dict[str, Any] = orjson.loads(await asking.services.events.answer(turn))
+        answer: dict[str, Any] = orjson.loads(await client.services.events.answer(turn))
     except AppError as error:
         raise error.with_extra(session_id=turn.session_id) from None
     return answer

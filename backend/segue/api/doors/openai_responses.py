@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorAskingDep
+from segue.api.doors.clients import DoorClientDep
 from segue.api.doors.openai_chat import OpenAIResponse, do_task, is_task, usage_of
-from segue.api.doors.openai_request import ResponseBody, answer_of, asked, response_id, stream, turn_headers
+from segue.api.doors.openai_request import ResponseBody, answer_of, message_of, response_id, stream, turn_headers
 from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, Piece
 from segue.api.event_streams import MEDIA_TYPE, EventStream
 from segue.api.problems import OF_DOORS, error_body, problems
@@ -39,33 +39,33 @@ router = router_of("doors", "/v1", route_class=DoorRoute)
 
 
 @router.post("/responses", response_model=OpenAIResponse, responses={200: {"content": EVENTS}, **problems(*OF_DOORS)})
-async def create_response(body: ResponseBody, asking: DoorAskingDep) -> Response:
+async def create_response(body: ResponseBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's Responses API. The session is the one that
     `previous_response_id`, `conversation` or another place names, or that has the earlier messages.
     """
     given = body.model_dump()
-    head: dict[str, Any] = {"created_at": int(asking.services.clock().timestamp()), "model": body.model}
+    head: dict[str, Any] = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    if is_task(asking, messages, model=body.model):
-        text, charge = await do_task(asking, messages, model=body.model, body=given)
+    if is_task(client, messages, model=body.model):
+        text, charge = await do_task(client, messages, model=body.model, body=given)
         writer = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
         begun, frames = writer.begin(), writer.frames([AnswerText(text), Answered({"usage": asdict(charge)})])
         return EventStream(_once(begun + frames)) if body.stream else JSONResponse(writer.response)
-    request = await asked(asking.http, messages, agent=body.model, body=given)
-    turn = (await begin(asking, request)).turn
+    request = await message_of(client.http, messages, agent=body.model, body=given)
+    turn = (await begin(client, request)).turn
     head |= {"conversation": {"id": turn.session_id}, "previous_response_id": body.previous_response_id}
     writer = ResponseWriter({**head, "id": response_id(turn)})
     if body.stream:
-        return stream(asking, turn, writer)
-    answer = await answer_of(asking, turn)
+        return stream(client, turn, writer)
+    answer = await answer_of(client, turn)
     calls = (_called(call) for call in answer["tool_calls"])
     writer.frames([*calls, AnswerText(answer["message"]["content"]), Answered(answer)])
     return JSONResponse(writer.response, headers=turn_headers(turn))
 
 
 def _called(call: Mapping[str, Any]) -> Called:
-    told = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
-    return Called(call["tool_call_id"], call["tool_name"], orjson.dumps(call.get("args")).decode(), told)
+    summary = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
+    return Called(call["tool_call_id"], call["tool_name"], orjson.dumps(call.get("args")).decode(), summary)
 
 
 async def _once(frames: bytes) -> AsyncIterator[bytes]:
@@ -165,9 +165,9 @@ def _part(text: str) -> dict[str, Any]:
 
 def _call_items(call: Called) -> tuple[dict[str, Any], dict[str, Any]]:
     """The output is a list of parts: a text in its place broke the next turn of a frontend."""
-    told = f"{call.reference.get('status')}: {call.reference.get('summary') or ''}"
+    summary = f"{call.reference.get('status')}: {call.reference.get('summary') or ''}"
     both = {"call_id": call.call_id, "status": "completed"}
-    output = {"type": "function_call_output", "output": [{"type": "input_text", "text": told}]}
+    output = {"type": "function_call_output", "output": [{"type": "input_text", "text": summary}]}
     return (
         {**both, "id": f"fc_{call.call_id}", "type": "function_call", "name": call.name, "arguments": call.arguments},
         {**both, "id": f"fco_{call.call_id}", **output},

@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import Asking
+from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.agui import Json, RunFrames, nothing_new, run_events, text_of
 from segue.api.doors.client_turns import SentFile, sent_files, with_files
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnAskingDep, find_session, session_of_client
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, find_session, session_of_client
 from segue.api.event_streams import MEDIA_TYPE, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import PlanDecision
@@ -154,26 +154,26 @@ class UiDecision(PlanDecision):
         ),
     },
 )  # fmt: skip
-async def ui_chat(body: UiChat, asking: OwnAskingDep) -> Response:
+async def ui_chat(body: UiChat, client: OwnClientDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
     said = body.messages[-1]
     if said.get("role") != "user":
         raise nothing_new()
-    services, caller, origin = asking.services, asking.caller, asking.origin
+    services, caller, origin = client.services, client.caller, client.origin
     decision, text, files = _decision_in(said), "", tuple[SentFile, ...]()
     if decision is None and body.trigger == "submit-message":
         text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
     session = await session_of_client(services, caller, body.id, agent=body.agent, groups=origin.groups)
     if decision is not None:
-        known = once(_key(said, *decision.asked), *decision.asked)
+        known = once(_key(said, *decision.fingerprint), *decision.fingerprint)
         button = replace(decision.button, plan_id=decision.plan_id)
         turn = await services.turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
-        return _stream(asking, session, turn)
-    instead_of, asked = await _instead_of(asking, session.id, body), (text, *(file.digest for file in files))
-    key = _key(said, *asked) if instead_of is None else None
-    request = ChatRequest(text, once=once(key, *asked), stream=True, origin=origin, instead_of=instead_of)
-    request = await with_files(asking, session.id, request, files)
-    return _stream(asking, session, (await services.turns.accept(caller, session.id, request)).turn)
+        return _stream(client, session, turn)
+    instead_of, fingerprint = await _instead_of(client, session.id, body), (text, *(file.digest for file in files))
+    key = _key(said, *fingerprint) if instead_of is None else None
+    request = ChatRequest(text, once=once(key, *fingerprint), stream=True, origin=origin, instead_of=instead_of)
+    request = await with_files(client, session.id, request, files)
+    return _stream(client, session, (await services.turns.accept(caller, session.id, request)).turn)
 
 
 @router.get(
@@ -185,18 +185,18 @@ async def ui_chat(body: UiChat, asking: OwnAskingDep) -> Response:
     },
 )
 async def resume_ui_chat(
-    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")], asking: OwnAskingDep
+    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")], client: OwnClientDep
 ) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
-    session = await find_session(asking.services, asking.caller, chat_id)
+    session = await find_session(client.services, client.caller, chat_id)
     if session is None:
         return Response(status_code=204)
-    async with asking.services.database.read_only() as connection:
+    async with client.services.database.read_only() as connection:
         running = await first_open_turn(connection, session.id)
         if running is None:
             return Response(status_code=204)
-        turn = await find_turn(connection, asking.caller, session.id, running)
-    return _stream(asking, session, turn)
+        turn = await find_turn(connection, client.caller, session.id, running)
+    return _stream(client, session, turn)
 
 
 def _decision_in(message: Json) -> UiDecision | None:
@@ -210,14 +210,14 @@ def _decision_in(message: Json) -> UiDecision | None:
     return None
 
 
-def _key(message: Json, *asked: str | int) -> str | None:
+def _key(message: Json, *fingerprint: str | int) -> str | None:
     """Of a message that comes again with the same words; None if the client has given it no id."""
     if not isinstance(made := message.get("id"), str) or not made:
         return None
-    return f"vercel:{digest_of_json([made, *asked])}"
+    return f"vercel:{digest_of_json([made, *fingerprint])}"
 
 
-async def _instead_of(asking: Asking, session_id: str, body: UiChat) -> str | None:
+async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> str | None:
     """The stored message that is edited, or whose answer is made anew; None for a new one.
 
     A client calls a message of the assistant by its turn, and one of the user's as it likes: what is edited is what
@@ -227,12 +227,12 @@ async def _instead_of(asking: Asking, session_id: str, body: UiChat) -> str | No
         return body.message_id
     if body.trigger == "submit-message" and body.message_id is None:
         return None
-    async with asking.services.database.read_only() as connection:
+    async with client.services.database.read_only() as connection:
         turn_id = body.message_id
         if body.trigger == "submit-message":
             before = _answer_before(body.messages)
             if before is not None and is_id("msg", before):
-                before = (await get_message(connection, asking.caller, session_id, before)).turn_id
+                before = (await get_message(connection, client.caller, session_id, before)).turn_id
             turn_id = await turn_after(connection, session_id, before)
         elif turn_id is None and (last := await last_in_history(connection, session_id)) is not None:
             turn_id = last.id
@@ -248,18 +248,18 @@ def _answer_before(messages: Sequence[Json]) -> str | None:
     return next((each for each in ids if is_id("turn", each) or is_id("msg", each)), None)
 
 
-def _stream(asking: Asking, session: Session, turn: TurnKey) -> Response:
+def _stream(client: ClientRequest, session: Session, turn: TurnKey) -> Response:
     bind_contextvars(turn_id=turn.turn_id)
     cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.interrupted()))
     return EventStream(
-        framed(_chunks(asking, session, turn)),
+        framed(_chunks(client, session, turn)),
         headers={"x-vercel-ai-ui-message-stream": "v1", "X-Session-Id": session.id, "X-Turn-Id": turn.turn_id},
         farewell=b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off),
     )
 
 
-async def _chunks(asking: Asking, session: Session, turn: TurnKey) -> AsyncGenerator[Sequence[Entry]]:
+async def _chunks(client: ClientRequest, session: Session, turn: TurnKey) -> AsyncGenerator[Sequence[Entry]]:
     chunks, frames = MessageChunks(turn), RunFrames(session.id, turn.turn_id, declares_version=False)
-    async with aclosing(run_events(asking, session, turn, frames)) as parts:
+    async with aclosing(run_events(client, session, turn, frames)) as parts:
         async for entries in parts:
             yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]
