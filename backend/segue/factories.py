@@ -5,7 +5,7 @@ costs much time to import and that only some settings need is imported in the fu
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,13 +15,12 @@ from urllib.parse import urlsplit
 import httpx2
 import structlog
 from langchain_core.language_models import BaseChatModel
-from prometheus_client.metrics_core import Metric
 
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.tool_choice import ToolSearch
 from segue.agents_config import declared_agents
-from segue.api.prometheus import Metrics, process_metrics
+from segue.api.prometheus import Metrics
 from segue.around.doctor.examination import Doctor
 from segue.around.doctor.of_stores import OpenStores
 from segue.around.embedded.service_process import server_urls
@@ -30,7 +29,6 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.redis import Cache, Rates, Streams
 from segue.db.redis_server import RedisServer
-from segue.db.rows import unreadable_reads
 from segue.db.server import StoreClock, is_newest
 from segue.domain.agent import LIMITS, OFFLINE, Agent
 from segue.domain.errors import AppError
@@ -61,7 +59,6 @@ from segue.turns.jobs.summarize import Summaries, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.limits import Limiter
 from segue.turns.queries import outcomes_of
-from segue.turns.service import TurnService
 from segue.turns.snapshot import Agents, ContextLimits, Speaker
 from segue.turns.turn_deps import TurnDeps
 from segue.users.account import Books
@@ -410,26 +407,3 @@ def turn_deps(
 
 def doctor(base: Foundation, tooling: Tooling) -> Doctor:
     return Doctor(base.settings, base.stores, tooling.mcp, tooling.availability, base.clock)
-
-
-def gauges(
-    stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]
-) -> Callable[[], Iterable[Metric]]:
-    """The state of this process, read anew at each scrape."""
-
-    def read() -> Iterable[Metric]:
-        watchers, streams = stores.events.followers
-        in_use, pool_size = stores.database.connections
-        return process_metrics(
-            turns_running=turns.running,
-            turn_slots=turns.places,
-            streams=streams,
-            watchers=watchers,
-            pool_size=pool_size,
-            pool_in_use=in_use,
-            redis=stores.redis,
-            mcp_ready={server: state == "ready" for server, state in mcp_states().items()},
-            unreadable=unreadable_reads,
-        )
-
-    return read

@@ -33,7 +33,9 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from segue.db.engine import Database
 from segue.db.redis_server import RedisServer
+from segue.db.rows import unreadable_reads
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import (
@@ -53,6 +55,9 @@ from segue.domain.telemetry import (
     TurnRecovered,
     WebhookTried,
 )
+from segue.events.event_log import EventLog
+from segue.mcp.mcp_servers import McpServers
+from segue.turns.service import TurnService
 from segue.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -100,29 +105,23 @@ log = structlog.get_logger()
 
 
 def process_metrics(
-    *,
-    turns_running: int,
-    turn_slots: int,
-    streams: int,
-    watchers: int,
-    pool_size: int,
-    pool_in_use: int,
-    redis: RedisServer,
-    mcp_ready: Mapping[str, bool],
-    unreadable: Mapping[str, int],
+    turns: TurnService, events: EventLog, database: Database, redis: RedisServer, mcp: McpServers
 ) -> Iterator[Metric]:
-    """Yields the gauges of this process. `watchers` are all that wait for a turn, `streams` those that read tokens."""
-    yield GaugeMetricFamily("segue_turns_running", "Turns that run in this process.", turns_running)
-    yield GaugeMetricFamily("segue_turn_places", "Turns that may run here at once.", turn_slots)
+    """Yields the gauges of this process."""
+    watchers, streams = events.followers
+    in_use, pool_size = database.connections
+    yield GaugeMetricFamily("segue_turns_running", "Turns that run in this process.", turns.running)
+    yield GaugeMetricFamily("segue_turn_places", "Turns that may run here at once.", turns.places)
     yield GaugeMetricFamily("segue_streams_open", "Clients that read events as they come.", streams)
     yield GaugeMetricFamily("segue_watchers", "Requests that wait for a turn or read its events.", watchers)
     yield GaugeMetricFamily("segue_database_pool_size", "Connections to PostgreSQL there may be.", pool_size)
-    yield GaugeMetricFamily("segue_database_pool_in_use", "Connections that are in use.", pool_in_use)
+    yield GaugeMetricFamily("segue_database_pool_in_use", "Connections that are in use.", in_use)
     yield GaugeMetricFamily("segue_redis_degraded", "1 while Redis is lost.", redis.degraded)
     yield CounterMetricFamily("segue_redis_outages_total", "Times Redis was lost.", redis.outages)
     counter = CounterMetricFamily("segue_unreadable_total", "Reads of what cannot be read.", labels=["table"])
-    yield _by_label(counter, unreadable)
-    yield _gauges("segue_mcp_server_ready", "1 while an MCP server is connected.", "server", mcp_ready)
+    yield _by_label(counter, unreadable_reads)
+    ready = {server: state == "ready" for server, state in mcp.states().items()}
+    yield _gauges("segue_mcp_server_ready", "1 while an MCP server is connected.", "server", ready)
 
 
 def shared_metrics(
@@ -137,7 +136,7 @@ def shared_metrics(
     `outbox` is how many webhook events wait, and for how many seconds the first of them has.
     """
     up = {"postgres": backlog is not None, "redis": tools_failed is not None}
-    yield _gauges("segue_store_up", "1 where the store answered just ", "store", up)
+    yield _gauges("segue_store_up", "1 where the store answered just now.", "store", up)
     if backlog is not None:
         open_turns = {"queued": backlog.queued, "running": backlog.running}
         yield _gauges("segue_turns_open", "Turns that have not ended, of all.", "status", open_turns)
