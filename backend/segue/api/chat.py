@@ -89,11 +89,7 @@ class ClientRequest:
 
 
 async def _client(
-    services: ServicesDep,
-    caller: Caller,
-    http: Request,
-    origin: OriginDep,
-    idempotency_key: IdempotencyKey = None,
+    services: ServicesDep, caller: Caller, http: Request, origin: OriginDep, idempotency_key: IdempotencyKey = None
 ) -> ClientRequest:
     return ClientRequest(caller, services, http, origin, idempotency_key)
 

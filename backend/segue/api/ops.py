@@ -183,11 +183,7 @@ async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -
 
 @router.get("/audit", responses=problems("forbidden"))
 async def list_audit(
-    services: ServicesDep,
-    _: Ops,
-    paging: PagingDep,
-    action: ByAction = None,
-    actor: ByActor = None,
+    services: ServicesDep, _: Ops, paging: PagingDep, action: ByAction = None, actor: ByActor = None
 ) -> Page[Act]:
     """Lists what operators did. Newest first. For the scope `ops`."""
     before = paging.after(BY_SEQ)
@@ -198,10 +194,7 @@ async def list_audit(
 
 @router.get("/audit/export", response_class=StreamingResponse, responses={**AS_LINES, **problems("forbidden")})
 async def export_audit(
-    services: ServicesDep,
-    _: Ops,
-    action: ByAction = None,
-    actor: ByActor = None,
+    services: ServicesDep, _: Ops, action: ByAction = None, actor: ByActor = None
 ) -> StreamingResponse:
     """Exports what operators did, as JSON, an act of `GET /ops/audit` a line. Newest first. For the scope `ops`."""
     return as_lines(_lines_of_acts(services.database, action, actor))

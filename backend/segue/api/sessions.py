@@ -11,17 +11,7 @@ from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 from starlette.responses import Response
 
-from segue.api.deps import (
-    BranchId,
-    Caller,
-    IdentityDep,
-    MessageId,
-    Ops,
-    OriginDep,
-    ServicesDep,
-    SessionId,
-    router_of,
-)
+from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, MessageFeedback, NewSession, Page, PagingDep, SessionChanges, encode_cursor
 from segue.domain.doc import doc

@@ -162,11 +162,7 @@ async def set_tool_state(
 
 @states_router.get("/sessions/{session_id}/tool-states/history")
 async def list_state_changes(
-    session_id: SessionId,
-    services: ServicesDep,
-    caller: Caller,
-    paging: PagingDep,
-    tool: StateFilter = None,
+    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep, tool: StateFilter = None
 ) -> Page[StatusMoved]:
     """Lists how the states of tools changed in a session. Newest first."""
     before = paging.after(_CHANGE_POSITION)

@@ -79,13 +79,7 @@ KeysDep = Annotated[ApiKeys, Depends(_api_keys)]
 
 
 @keys_router.get("", responses=REFUSED)
-async def list_api_keys(
-    services: ServicesDep,
-    _: KeysDep,
-    paging: PagingDep,
-    *,
-    user: OfUser = None,
-) -> Page[OpsKey]:
+async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *, user: OfUser = None) -> Page[OpsKey]:
     """Lists the API keys of all users. Also those that work no more. For the scope `ops`, with AUTH=api_key."""
     after = paging.after(_KEY_POSITION)
     async with services.database.read_only() as connection:
