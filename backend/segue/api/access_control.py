@@ -98,7 +98,7 @@ async def _authenticate(request: Request) -> None:
 
 
 async def _identify(services: Services, request: Request) -> Identity:
-    """A client that sends no key or token may have one in the address of a turn's events."""
+    """Returns the caller. A client that sends no key may have a token in the address of a turn's events."""
     credential = _credential(request)
     try:
         return await services.authenticator.identify(credential)
@@ -114,7 +114,7 @@ async def _identify(services: Services, request: Request) -> Identity:
 
 
 def _credential(request: Request) -> str | None:
-    """The key or token in the headers; None if there is none. Raises Unauthorized if two headers differ."""
+    """Returns the key or token in the headers; None if there is none. Raises Unauthorized if two headers differ."""
     bearers = (value.partition(" ") for value in request.headers.getlist("authorization"))
     given = {token.strip() for scheme, _, token in bearers if scheme.lower() == "bearer"}
     given.update(value.strip() for value in request.headers.getlist("x-api-key"))

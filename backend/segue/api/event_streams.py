@@ -159,7 +159,7 @@ def wants_events(request: Request) -> bool:
 
 
 async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -> Response:
-    """The events of a turn as they happen or, after its end, its ChatAnswer. Raises the AppError it ended with."""
+    """Returns the events of a turn as they happen, or its ChatAnswer. Raises the AppError that the turn ended with."""
     if stream:
         return EventStream(framed(services.events.follow(turn)), headers={"X-Turn-Id": turn.turn_id})
     return Response(await services.events.answer(turn), media_type="application/json")

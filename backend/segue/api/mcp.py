@@ -147,7 +147,7 @@ def _logins(services: Services) -> "Logins":
 
 
 def _only(request: Request, name: str) -> str | None:
-    """A parameter that is there once and is not too long; sent twice, it means nothing."""
+    """Returns a parameter that is there once and is not too long; sent twice, it means nothing."""
     values = request.query_params.getlist(name)
     return values[0] if len(values) == 1 and 0 < len(values[0]) <= _MAX_CHARS else None
 

@@ -79,7 +79,7 @@ def _answer(request: Request, name: str, headers: dict[str, str]) -> Response:
 
 @cache
 def _files(folder: Path) -> dict[str, tuple[bytes, str]]:
-    """The gzipped bytes of each file and its ETag, read once."""
+    """Returns the gzipped bytes of each file and its ETag, read once."""
     bodies = {file.stem: file.read_bytes() for file in folder.glob("*.gz")}
     return {name: (body, f'W/"{hashlib.sha256(body).hexdigest()[:16]}"') for name, body in bodies.items()}
 

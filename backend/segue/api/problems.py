@@ -302,7 +302,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 
 def _fault(fault: dict[str, Any]) -> dict[str, Any]:
-    """One of pydantic's errors without the client's input, which can be long or a secret."""
+    """Returns one of pydantic's errors without the client's input, which can be long or a secret."""
     loc, message = [str(part)[:MAX_SHOWN_CHARS] for part in fault["loc"]], str(fault["msg"])
     if fault["type"] == "json_invalid":
         loc, message = loc[:1], f"This is not JSON: {fault['ctx']['error']}"  # FastAPI counts on a place in the text

@@ -198,7 +198,7 @@ class Metrics:
         self.registry.register(_Scraped(read))
 
     def text(self, more: Iterable[Metric] = ()) -> bytes:
-        """All metrics of this process and `more`, in Prometheus' text format."""
+        """Returns all metrics of this process and `more`, in Prometheus' text format."""
         given = CollectorRegistry()
         given.register(_Scraped(lambda: more))
         return generate_latest(self.registry) + generate_latest(given)

@@ -90,7 +90,7 @@ def run_started(turn: TurnKey) -> bytes:
 
 
 def run_ended(turn: TurnKey, outcome: TurnAnswer) -> bytes:
-    """The terminal event. An error has the members that its problem+json has."""
+    """Returns the terminal event. An error has the members that its problem+json has."""
     if isinstance(outcome, AppError):
         problem = {name: getattr(outcome, name) for name in ("status", "title", "detail", "retryable", "extra")}
         error = {"type": "RUN_ERROR", "message": outcome.detail, "code": outcome.code, "metadata": {"problem": problem}}
@@ -100,7 +100,7 @@ def run_ended(turn: TurnKey, outcome: TurnAnswer) -> bytes:
 
 
 def answer_json(terminal_event: bytes) -> bytes:
-    """The ChatAnswer in a terminal event, as JSON. Raises the AppError the turn ended with instead."""
+    """Returns the ChatAnswer in a terminal event, as JSON. Raises the AppError the turn ended with instead."""
     if terminal_event.startswith(_FINISHED):
         return terminal_event.partition(_RESULT)[2][:-1]
     error = _read_error(orjson.loads(terminal_event))
@@ -120,12 +120,12 @@ def is_readable(event: bytes, *, is_last: bool) -> bool:
 
 
 def attempt(number: int) -> bytes:
-    """The turn starts over in another process. AG-UI allows one RUN_STARTED, so this stands in its place."""
+    """Says that another process starts the turn over: AG-UI allows one RUN_STARTED."""
     return custom("attempt", {"number": number})
 
 
 def replay_gap() -> bytes:
-    """Events are missing here."""
+    """Says that events are missing here."""
     return custom("replay_gap", None)
 
 
@@ -138,7 +138,7 @@ def state_snapshot(plan: Plan) -> bytes:
 
 
 def closing_events(events: Sequence[bytes]) -> list[bytes]:
-    """The events that close the messages, calls and steps that `events` leave open, innermost first."""
+    """Returns the events that close the messages, calls and steps that `events` leave open, innermost first."""
     opened: dict[tuple[str, str], bytes] = {}
     for encoded in events:
         event = orjson.loads(encoded)
@@ -160,7 +160,7 @@ class EventEncoder:
         self._plan: Plan | None = None
 
     def encode(self, event: Event) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 (one line per kind of event)
-        """The AG-UI events for one event. Raises TypeError or ValueError if JSON cannot hold it."""
+        """Returns the AG-UI events for one event. Raises TypeError or ValueError if JSON cannot hold it."""
         match event:
             case StepStarted(name):
                 return [to_json({"type": "STEP_STARTED", "stepName": name})]
@@ -232,7 +232,7 @@ def call_ended(event: CallEnded) -> bytes:
 
 
 def _changes(before: Plan, after: Plan) -> list[dict[str, Any]]:
-    """A JSON patch of `{"plan": before}` that replaces every changed field and step."""
+    """Returns a JSON patch of `{"plan": before}` that replaces every changed field and step."""
     if before.id != after.id:
         return [_replace("", after)]
     patch = [

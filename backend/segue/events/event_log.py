@@ -179,12 +179,12 @@ class EventLog:
 
     @property
     def followers(self) -> tuple[int, int]:
-        """How many wait here for events of a turn, and how many of them read the answer token by token."""
+        """Returns how many wait here for events of a turn, and how many of them read the answer token by token."""
         buffers = list(self._buffers.values())
         return sum(buffer.followers for buffer in buffers), sum(buffer.token_followers for buffer in buffers)
 
     async def open(self, turn: TurnKey, *, epoch: int, stream: bool) -> EventPublisher:
-        """For the process that has claimed the turn. `stream`: the client asked for the answer token by token.
+        """Returns the publisher of a turn that this process has claimed. `stream`: the client reads token by token.
 
         A later attempt continues the log of the one before and closes what that left open, since a run starts once.
         """
@@ -340,7 +340,7 @@ class EventLog:
         return saved
 
     async def _keep_reading(self) -> None:
-        """One connection for every log that is followed here and published elsewhere."""
+        """Reads every log that is followed here and published elsewhere, over one connection."""
         while not self._closed:
             await self._someone_follows.wait()
             await asyncio.sleep(READ_EVERY_S)

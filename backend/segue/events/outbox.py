@@ -169,13 +169,13 @@ _WRITTEN = ("id", "session_id", "type", "data", "created_at", "due_at")
 
 
 def _of_session(*, agent: ColumnElement[Any] | None = None) -> tuple[Any, ...]:
-    """Agent: the one that answered, or the session's if none has begun."""
+    """Returns members of a payload. The agent is the one that answered, or the session's if none has begun."""
     answering = sessions.c.agent if agent is None else func.coalesce(agent, sessions.c.agent)
     return ("session_id", sessions.c.id, "user", sessions.c.owner, "agent", answering)
 
 
 def _due() -> ColumnElement[datetime]:
-    """Now, or with the first one of its session if that has failed: until then it could not be claimed."""
+    """Returns now or, if the first event of the session has failed, when that is due: this one has to wait for it."""
     failed = webhook_events.alias("failed")
     first = select(func.min(failed.c.due_at)).where(failed.c.session_id == sessions.c.id, failed.c.failure.is_not(None))
     return func.coalesce(first.scalar_subquery(), func.clock_timestamp())

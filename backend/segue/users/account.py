@@ -124,7 +124,7 @@ class Account:
         self._day = self.books.today()
 
     async def reserve(self, most: Callable[[], Charge]) -> None:
-        """Asked before each call, with what it may take at most. Raises what `Books.reserve` raises."""
+        """Reserves what a call may take at most, before it is made. Raises what `Books.reserve` raises."""
         if self.unbooked:  # of a call that failed
             await self.settle()
         self._day = await self.books.reserve(self.owner, self.holder, most, epoch=self.epoch, lasts_s=self.lasts_s)

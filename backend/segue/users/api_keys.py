@@ -121,7 +121,7 @@ async def create_key(
 async def list_keys(
     connection: AsyncConnection, owner: str | None, *, after: str | None = None, limit: int | None = None
 ) -> list[ApiKey]:
-    """In the order of their ids, those after one; the keys of all owners if none is given."""
+    """Returns keys in the order of their ids, those after one; of all owners if none is given."""
     statement = select(api_keys).order_by(api_keys.c.id).limit(limit)
     if owner is not None:
         statement = statement.where(api_keys.c.owner == owner)
@@ -242,7 +242,7 @@ class StreamToken:
 
 
 async def create_token(connection: AsyncConnection, owner: str, turn_id: str) -> StreamToken:
-    """Also deletes those that have expired. `owner` has to be that of the turn."""
+    """Makes a token and deletes those that have expired. `owner` has to be that of the turn."""
     await connection.execute(delete(stream_tokens).where(stream_tokens.c.expires_at < func.now()))
     token = f"stream_{secrets.token_hex(32)}"
     made = insert(stream_tokens).values(
@@ -252,7 +252,7 @@ async def create_token(connection: AsyncConnection, owner: str, turn_id: str) ->
 
 
 async def user_of_stream_token(connection: AsyncConnection, token: str, turn_id: str) -> str | None:
-    """Returns None for a token that is unknown, has expired or is for another turn."""
+    """Returns the user, None for a token that is unknown, has expired or is for another turn."""
     valid = select(stream_tokens.c.owner).where(
         stream_tokens.c.digest == digest_of_secret(token),
         stream_tokens.c.turn_id == turn_id,

@@ -51,7 +51,7 @@ async def record_act(
     tool: str | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> None:
-    """Belongs into the transaction of what is done, or before it."""
+    """Persists the act. Call it in the transaction of what is done, or before it."""
     given = {name: value for name, value in (details or {}).items() if value is not None}
     await connection.execute(
         insert(audit).values(
@@ -70,7 +70,7 @@ async def record_act(
 async def list_acts(
     connection: AsyncConnection, *, action: AuditedAction | None, actor: str | None, before: int | None, limit: int
 ) -> list[Act]:
-    """Newest first."""
+    """Returns acts, newest first."""
     statement = select(audit).order_by(audit.c.seq.desc()).limit(limit)
     if action is not None:
         statement = statement.where(audit.c.action == action)

@@ -54,7 +54,7 @@ class VerificationKey:
 
 class KeySource(Protocol):
     async def find(self, key_id: str | None) -> VerificationKey | None:
-        """The key that a token names; None if there is no such key."""
+        """Returns the key that a token names; None if there is no such key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def verification_key(text: str) -> VerificationKey:
 
 
 def public_algorithms(public: object) -> tuple[str, ...]:
-    """The algorithms that a public key can verify safely; empty if it is not a public key or is too weak."""
+    """Returns the algorithms that a public key can verify safely; empty if it is not a public key or is too weak."""
     match public:
         case RSAPublicKey() if MIN_RSA_BITS <= public.key_size <= MAX_RSA_BITS:
             return ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -203,7 +203,7 @@ class KeySet:
         return self._clock() - self._read_at
 
     def _fetch(self) -> asyncio.Task[None] | None:
-        """The fetch that is running or starts now; None if the last one was less than FETCH_EVERY_S ago."""
+        """Returns the fetch that is running or starts now; None if the last one was less than FETCH_EVERY_S ago."""
         if self._fetching is None and self._clock() >= self._next_at:
             self._fetching = asyncio.create_task(self._fetch_keys(), name="the keys of the identity provider")
         return self._fetching
@@ -225,7 +225,7 @@ class KeySet:
 
 
 def _usable(document: Any) -> dict[str | None, VerificationKey]:
-    """The public signing keys by their ids; skips shared secrets and keys that are too weak."""
+    """Returns the public signing keys by their ids; skips shared secrets and keys that are too weak."""
     keys: dict[str | None, VerificationKey] = {}
     listed = document.get("keys") if isinstance(document, dict) else None
     for entry in listed[:MAX_KEYS] if isinstance(listed, list) else []:

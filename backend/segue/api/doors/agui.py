@@ -69,7 +69,7 @@ router = router_of("doors", route_class=DoorRoute)
 
 
 class RunFrames:
-    """Of one run. Remembers what the log has opened, and whether it has lost anything."""
+    """Writes the events of one run. Remembers what the log has opened, and whether it has lost anything."""
 
     def __init__(self, thread_id: str, run_id: str, *, declares_version: bool) -> None:
         self._ids = {"threadId": thread_id, "runId": run_id}
@@ -81,7 +81,7 @@ class RunFrames:
         return to_json({"type": "RUN_STARTED", **self._ids, **self._version})
 
     def shown(self, event: bytes) -> list[bytes]:
-        """What an event of the log becomes, but for its last. After a gap nothing may refer to what came before it."""
+        """Returns what an event before the last becomes. After a gap nothing may refer to what came before it."""
         if self._has_gap or event.startswith(_STARTED):
             return []
         if event == replay_gap():
@@ -92,7 +92,7 @@ class RunFrames:
         return [event]
 
     def ended(self, last: bytes, open_plan: Plan | None) -> list[bytes]:
-        """What the last event of the log becomes. An error has the whole problem in it already."""
+        """Returns what the last event becomes. An error has the whole problem in it already."""
         try:
             result = answer_json(last)
         except AppError:
@@ -103,14 +103,14 @@ class RunFrames:
     def finished(
         self, open_plan: Plan | None, answer: Mapping[str, Any] | None = None, result: bytes | None = None
     ) -> bytes:
-        """The end of a run that has not failed: an interrupt if a plan waits for the user."""
+        """Returns the end of a run that has not failed: an interrupt if a plan waits for the user."""
         interrupt = _interrupt(open_plan, answer) if open_plan is not None else None
         outcome = {"outcome": {"type": "interrupt", "interrupts": [interrupt]}} if interrupt else {}
         given = {"result": orjson.Fragment(result)} if result is not None else {}
         return to_json({"type": "RUN_FINISHED", **self._ids, **outcome, **given})
 
     def _unsaid(self, message: Mapping[str, Any]) -> list[bytes]:
-        """The answer, if the log has lost it."""
+        """Returns the events of the answer, if the log has lost them."""
         said = _SAID % message["id"].encode()
         if not self._has_gap or not message["content"] or any(event.startswith(said) for event in self._passed):
             return []
@@ -140,7 +140,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The question as the answer asked it, if it is the one that asked."""
+    """Returns the question in the words of the answer, if that asked it."""
     step = plan.waiting_step
     if step is None:
         return None
@@ -156,7 +156,7 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] |
 
 
 def _response_schema(step: Step) -> dict[str, Any]:
-    """With the form that a tool asks the user to fill in, if it does."""
+    """Returns the schema of an answer, with the form that a tool asks the user to fill in."""
     if step.asks is None or step.asks.schema is None:
         return RESPONSE_SCHEMA
     return {**RESPONSE_SCHEMA, "properties": {**RESPONSE_SCHEMA["properties"], "answer": step.asks.schema}}
@@ -342,7 +342,7 @@ async def run_events(
 
 
 async def _open_plan(client: ClientRequest, session_id: str) -> Plan | None:
-    """As it is now: one that the turn left waiting may have been decided on since."""
+    """Returns the plan as it is now: a decision may have come since the turn left it waiting."""
     with suppress(AppError):  # the session is gone, or Postgres is away: the answer is there all the same
         async with client.services.database.read_only() as connection:
             return (await get_session(connection, client.caller, session_id)).pending_plan

@@ -27,7 +27,7 @@ ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
 
 
 class NameTaken(Exception):
-    """Another request has given the name to a session of its own just now."""
+    """Another request has just given the name to a session of its own."""
 
 
 async def session_of_client(

@@ -54,7 +54,7 @@ router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
 
 class MessageChunks:
-    """Of one message of the assistant: what a turn says and does. Remembers its calls and its plan."""
+    """Writes one message of the assistant: what a turn says and does. Remembers its calls and its plan."""
 
     def __init__(self, turn: TurnKey) -> None:
         self._turn = turn
@@ -62,12 +62,12 @@ class MessageChunks:
         self._plan: dict[str, Any] = {}
 
     def of(self, encoded: bytes) -> list[bytes]:
-        """The chunks for an event of the run."""
+        """Returns the chunks for an event of the run."""
         event = orjson.loads(encoded)
         return [orjson.dumps(chunk) if chunk else DONE for chunk in self._of(event["type"], event)]
 
     def _of(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:  # noqa: PLR0911 (one line for each kind)
-        """An empty one is the end."""
+        """Returns the same as objects; an empty one is the end of the stream."""
         if kind in _TEXTS:
             delta = {"delta": event["delta"]} if "delta" in event else {}
             return [{"type": _TEXTS[kind], "id": event["messageId"], **delta}]
@@ -211,14 +211,14 @@ def _decision_in(message: Json) -> UiDecision | None:
 
 
 def _key(message: Json, *fingerprint: str | int) -> str | None:
-    """Of a message that comes again with the same words; None if the client has given it no id."""
+    """Returns the same key for a message that comes again with the same words, None if the client gave it no id."""
     if not isinstance(made := message.get("id"), str) or not made:
         return None
     return f"vercel:{digest_of_json([made, *fingerprint])}"
 
 
 async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> str | None:
-    """The stored message that is edited, or whose answer is made anew; None for a new one.
+    """Returns the stored message that is edited, or whose answer is made anew; None for a new one.
 
     A client calls a message of the assistant by its turn, and one of the user's as it likes: what is edited is what
     came after the answer before it. One that has read the history from the API has the ids of that.
@@ -243,7 +243,7 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
 
 
 def _answer_before(messages: Sequence[Json]) -> str | None:
-    """The last message of the assistant that is of this service, as a greeting of the page's is not."""
+    """Returns the last message of the assistant that this service wrote: a greeting of the page's is none."""
     ids = (str(each.get("id")) for each in reversed(messages[:-1]) if each.get("role") == "assistant")
     return next((each for each in ids if is_id("turn", each) or is_id("msg", each)), None)
 
