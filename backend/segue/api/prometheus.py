@@ -36,25 +36,9 @@ from prometheus_client.registry import Collector
 from segue.db.engine import Database
 from segue.db.redis_server import RedisServer
 from segue.db.rows import unreadable_reads
+from segue.domain import telemetry
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge
-from segue.domain.telemetry import (
-    Backlog,
-    GlobalToolStateChanged,
-    LoopLagged,
-    ModelCalled,
-    ModelCharged,
-    ModelRetried,
-    Observation,
-    PlanEnded,
-    RequestAnswered,
-    RowsDeleted,
-    SessionToolStateChanged,
-    ToolCalled,
-    TurnEnded,
-    TurnRecovered,
-    WebhookTried,
-)
 from segue.events.event_log import EventLog
 from segue.mcp.mcp_servers import McpServers
 from segue.turns.service import TurnService
@@ -126,7 +110,7 @@ def process_metrics(
 
 def shared_metrics(
     *,
-    backlog: Backlog | None,
+    backlog: telemetry.Backlog | None,
     jobs: int | None,
     tools_failed: Mapping[str, bool] | None,
     outbox: tuple[int, float] | None,
@@ -203,43 +187,43 @@ class Metrics:
         given.register(_Scraped(lambda: more))
         return generate_latest(self.registry) + generate_latest(given)
 
-    def observe(self, observation: Observation) -> None:  # noqa: C901, PLR0912 (one line per kind of observation)
+    def observe(self, observation: telemetry.Observation) -> None:  # noqa: C901, PLR0912 (one line per kind of observation)
         match observation:
-            case TurnEnded():
+            case telemetry.TurnEnded():
                 self._turn_ended(observation)
-            case ModelCalled(outcome, seconds):
+            case telemetry.ModelCalled(outcome, seconds):
                 self._count("segue_model_calls_total", outcome)
                 self._time("segue_model_call_duration_seconds", seconds)
-            case ModelCharged(charge, agent):
+            case telemetry.ModelCharged(charge, agent):
                 self._model_charged(charge, agent)
-            case ModelRetried():
+            case telemetry.ModelRetried():
                 self._count("segue_model_retries_total")
-            case ToolCalled(tool, outcome, seconds):
+            case telemetry.ToolCalled(tool, outcome, seconds):
                 self._count("segue_tool_calls_total", tool or OTHER, outcome)
                 self._time("segue_tool_call_duration_seconds", seconds, tool or OTHER)
-            case SessionToolStateChanged(tool, status):
+            case telemetry.SessionToolStateChanged(tool, status):
                 self._count("segue_tool_state_changes_total", tool, status)
-            case GlobalToolStateChanged(tool, failed):
+            case telemetry.GlobalToolStateChanged(tool, failed):
                 self._count("segue_tool_fleet_changes_total", tool, "failed" if failed else "available")
-            case PlanEnded(status, count):
+            case telemetry.PlanEnded(status, count):
                 self._count("segue_plans_total", status, by=count)
-            case TurnRecovered(action):
+            case telemetry.TurnRecovered(action):
                 self._count("segue_turn_recoveries_total", action)
-            case RowsDeleted(kind, rows, size_bytes):
+            case telemetry.RowsDeleted(kind, rows, size_bytes):
                 self._count("segue_retention_removed_rows_total", kind, by=rows)
                 self._count("segue_retention_removed_bytes_total", kind, by=size_bytes)
-            case RequestAnswered(method, status, route, seconds):
+            case telemetry.RequestAnswered(method, status, route, seconds):
                 method = method if method in METHODS else OTHER
                 self._count("segue_http_requests_total", method, status)
                 self._time("segue_http_request_duration_seconds", seconds, method, route or OTHER)
-            case WebhookTried(outcome):
+            case telemetry.WebhookTried(outcome):
                 self._count("segue_webhook_tries_total", outcome)
-            case LoopLagged(seconds):
+            case telemetry.LoopLagged(seconds):
                 self._time("segue_event_loop_lag_seconds", seconds)
             case _:
                 assert_never(observation)
 
-    def _turn_ended(self, turn: TurnEnded) -> None:
+    def _turn_ended(self, turn: telemetry.TurnEnded) -> None:
         self._count("segue_turns_total", turn.outcome, turn.code or "")
         if turn.seconds is not None:
             self._time("segue_turn_duration_seconds", turn.seconds, turn.outcome)

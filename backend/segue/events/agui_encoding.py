@@ -11,29 +11,8 @@ from typing import Any, assert_never
 import orjson
 
 from segue.db.rows import read_json, readable, reader
-from segue.domain import turn_errors
+from segue.domain import events, turn_errors
 from segue.domain.errors import AppError
-from segue.domain.events import (
-    AcknowledgementDetected,
-    CallEnded,
-    CallProgressed,
-    CallStarted,
-    Event,
-    GrantUsed,
-    PlanChanged,
-    ReasoningAdded,
-    ReasoningEnded,
-    ReasoningStarted,
-    SearchDecided,
-    SteerRead,
-    StepFinished,
-    StepStarted,
-    TextAdded,
-    TextEnded,
-    TextStarted,
-    ToolRan,
-    ToolStateChanged,
-)
 from segue.domain.plan import Plan
 from segue.domain.session import TurnAnswer, TurnKey
 from segue.domain.turn_errors import STEERED
@@ -137,10 +116,10 @@ def state_snapshot(plan: Plan) -> bytes:
     return to_json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})
 
 
-def closing_events(events: Sequence[bytes]) -> list[bytes]:
-    """Returns the events that close the messages, calls and steps that `events` leave open, innermost first."""
+def closing_events(passed: Sequence[bytes]) -> list[bytes]:
+    """Returns the events that close the messages, calls and steps that those `passed` leave open, innermost first."""
     opened: dict[tuple[str, str], bytes] = {}
-    for encoded in events:
+    for encoded in passed:
         event = orjson.loads(encoded)
         kind = event["type"]
         if kind in _CLOSED_BY:
@@ -159,45 +138,45 @@ class EventEncoder:
         self._turn = turn
         self._plan: Plan | None = None
 
-    def encode(self, event: Event) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 (one line per kind of event)
+    def encode(self, event: events.Event) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 (one line per kind of event)
         """Returns the AG-UI events for one event. Raises TypeError or ValueError if JSON cannot hold it."""
         match event:
-            case StepStarted(name):
+            case events.StepStarted(name):
                 return [to_json({"type": "STEP_STARTED", "stepName": name})]
-            case StepFinished(name):
+            case events.StepFinished(name):
                 return [to_json({"type": "STEP_FINISHED", "stepName": name})]
-            case AcknowledgementDetected(report):
+            case events.AcknowledgementDetected(report):
                 return [custom("acknowledgement", report)]
-            case SearchDecided(report):
+            case events.SearchDecided(report):
                 return [custom("web_search", report)]
-            case ToolStateChanged(tool_name, state):
+            case events.ToolStateChanged(tool_name, state):
                 return [custom("tool_state", {"tool_name": tool_name, "state": state})]
-            case SteerRead(message):
+            case events.SteerRead(message):
                 return [custom("steered", {"message": message})]
-            case PlanChanged(plan):
+            case events.PlanChanged(plan):
                 return self._plan_changed(plan)
-            case CallStarted():
+            case events.CallStarted():
                 return self._call_started(event)
-            case GrantUsed():
+            case events.GrantUsed():
                 return [custom("grant_used", event)]
-            case CallProgressed():
+            case events.CallProgressed():
                 return [custom("tool_progress", event)]
-            case CallEnded():
+            case events.CallEnded():
                 return [call_ended(event)]
-            case ToolRan():
+            case events.ToolRan():
                 return []
-            case TextStarted(message_id):
+            case events.TextStarted(message_id):
                 return [to_json({"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": "assistant"})]
-            case TextAdded(message_id, text):
+            case events.TextAdded(message_id, text):
                 return [to_json({"type": "TEXT_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
-            case TextEnded(message_id):
+            case events.TextEnded(message_id):
                 return [to_json({"type": "TEXT_MESSAGE_END", "messageId": message_id})]
-            case ReasoningStarted(message_id):
+            case events.ReasoningStarted(message_id):
                 start = {"type": "REASONING_MESSAGE_START", "messageId": message_id, "role": "reasoning"}
                 return [to_json({"type": "REASONING_START", "messageId": message_id}), to_json(start)]
-            case ReasoningAdded(message_id, text):
+            case events.ReasoningAdded(message_id, text):
                 return [to_json({"type": "REASONING_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
-            case ReasoningEnded(message_id):
+            case events.ReasoningEnded(message_id):
                 ends = ("REASONING_MESSAGE_END", "REASONING_END")
                 return [to_json({"type": end, "messageId": message_id}) for end in ends]
             case _:
@@ -211,7 +190,7 @@ class EventEncoder:
             return [state_snapshot(plan)]
         return [to_json({"type": "STATE_DELTA", "delta": _changes(before, plan)})]
 
-    def _call_started(self, event: CallStarted) -> list[bytes]:
+    def _call_started(self, event: events.CallStarted) -> list[bytes]:
         """Arguments too large for the log become a reference to where the API serves them."""
         call = event.call
         args = to_json(call.args)
@@ -225,7 +204,7 @@ class EventEncoder:
         ]
 
 
-def call_ended(event: CallEnded) -> bytes:
+def call_ended(event: events.CallEnded) -> bytes:
     ids = {"messageId": event.message_id, "toolCallId": event.reference.tool_call_id}
     content = to_json(asdict(event.reference)).decode()
     return to_json({"type": "TOOL_CALL_RESULT", **ids, "content": content, "role": "tool"})
