@@ -14,17 +14,8 @@ from types import TracebackType
 from typing import Final, Self, assert_never
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+import prometheus_client
 import structlog
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-    make_wsgi_app,
-    start_http_server,
-)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.gc_collector import GCCollector
@@ -162,19 +153,19 @@ class Metrics:
     """The counters and histograms of this process."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a third of the series would say when they began
-        registry = self.registry = CollectorRegistry()
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # a third of the series would say when they began
+        registry = self.registry = prometheus_client.CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
-        Gauge("segue_build_info", "1; the label says which release this is.", ["version"], registry=registry).labels(
-            VERSION
-        ).set(1)
+        prometheus_client.Gauge(
+            "segue_build_info", "1; the label says which release this is.", ["version"], registry=registry
+        ).labels(VERSION).set(1)
         self._counters = {
-            name: Counter(name, help_text, labels.split(), registry=registry)
+            name: prometheus_client.Counter(name, help_text, labels.split(), registry=registry)
             for name, (help_text, labels) in COUNTERS.items()
         }
         self._histograms = {
-            name: Histogram(name, help_text, labels.split(), buckets=buckets, registry=registry)
+            name: prometheus_client.Histogram(name, help_text, labels.split(), buckets=buckets, registry=registry)
             for name, (help_text, labels, buckets) in HISTOGRAMS.items()
         }
 
@@ -183,9 +174,9 @@ class Metrics:
 
     def text(self, more: Iterable[Metric] = ()) -> bytes:
         """Returns all metrics of this process and `more`, in Prometheus' text format."""
-        given = CollectorRegistry()
+        given = prometheus_client.CollectorRegistry()
         given.register(_Scraped(lambda: more))
-        return generate_latest(self.registry) + generate_latest(given)
+        return prometheus_client.generate_latest(self.registry) + prometheus_client.generate_latest(given)
 
     def observe(self, observation: telemetry.Observation) -> None:  # noqa: C901, PLR0912 (one line per kind of observation)
         match observation:
@@ -297,7 +288,7 @@ async def metrics_served(
     goes on where that stands still. Raises AppError `port_taken`.
     """
     try:
-        server, thread = start_http_server(port, host, metrics.registry)
+        server, thread = prometheus_client.start_http_server(port, host, metrics.registry)
     except OSError as error:
         raise AppError(
             "port_taken",
@@ -305,7 +296,9 @@ async def metrics_served(
             title="The port cannot be used",
             detail=f"WORKER_METRICS_PORT={port} cannot be listened on: {error.strerror}.",
         ) from error
-    server.set_app(_application(make_wsgi_app(metrics.registry), asyncio.get_running_loop(), live_within_s))
+    server.set_app(
+        _application(prometheus_client.make_wsgi_app(metrics.registry), asyncio.get_running_loop(), live_within_s)
+    )
     url = f"http://{host}:{server.server_port}"
     log.info("metrics_served", url=f"{url}/metrics")
     try:

@@ -15,7 +15,6 @@ from segue.domain import events, turn_errors
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan
 from segue.domain.session import TurnAnswer, TurnKey
-from segue.domain.turn_errors import STEERED
 
 MAX_ARGS_BYTES = 16_000
 _CLOSED_BY = {  # the event that closes it, and the member that names what it opened
@@ -89,7 +88,7 @@ def answer_json(terminal_event: bytes) -> bytes:
 def read_by(event: bytes) -> TurnKey | None:
     """Returns the turn that has read the message of this event's turn, if that is what ended it."""
     error = _read_error(orjson.loads(event)) if event.startswith(_ERROR) else None
-    return turn_errors.reader_of(error.metadata.problem.extra) if error and error.code == STEERED else None
+    return turn_errors.reader_of(error.metadata.problem.extra) if error and error.code == turn_errors.STEERED else None
 
 
 def is_readable(event: bytes, *, is_last: bool) -> bool:

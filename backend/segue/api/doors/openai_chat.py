@@ -20,13 +20,9 @@ from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
 from segue.api.doors.clients import DoorClientDep, find_session
 from segue.api.doors.openai_request import (
-    TASK_BEGINS,
-    TASK_HEADER,
-    TASK_MODEL,
     CompletionBody,
     answer_of,
     conversation_of,
-    is_open_webui,
     message_of,
     stream,
     texts,
@@ -127,6 +123,9 @@ def completion_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     return usage_of(usage, "prompt", "completion")
 
 
+TASK_HEADER: Final = "x-openwebui-task"
+TASK_BEGINS: Final = "### Task:"
+TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
 INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
 
 
@@ -203,7 +202,8 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     turn = (await begin(client, request)).turn
     head["id"] = f"chatcmpl-{turn.turn_id}"
     if body.stream:
-        return stream(client, turn, Chunks(head, statuses=is_open_webui(client.http), usage=wants_usage))
+        is_open_webui = any(name.startswith("x-openwebui-") for name in client.http.headers)
+        return stream(client, turn, Chunks(head, statuses=is_open_webui, usage=wants_usage))
     answer = await answer_of(client, turn)
     completion = _completion(head, answer["message"]["content"], answer["usage"])
     return JSONResponse(completion, headers=turn_headers(turn))

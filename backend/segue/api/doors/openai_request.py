@@ -31,10 +31,6 @@ NO_CONVERSATION_PREFIX: Final = "local:"  # Open WebUI's temporary chats, all th
 MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"
 PARENT_ID_HEADER: Final = "x-openwebui-user-message-parent-id"
 RETRY_HEADER: Final = "x-stainless-retry-count"
-TASK_HEADER: Final = "x-openwebui-task"
-TASK_BEGINS: Final = "### Task:"
-TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
-OPEN_WEBUI: Final = "x-openwebui-"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer", "tool", "function"})
 _TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _RESPONSE: Final = "resp_"
@@ -112,10 +108,6 @@ async def message_of(
 
 def texts(messages: Sequence[Mapping[str, Any]], *roles: str) -> str:
     return "\n\n".join(_text(each.get("content")) for each in messages if each.get("role") in roles)
-
-
-def is_open_webui(http: Request) -> bool:
-    return any(name.startswith(OPEN_WEBUI) for name in http.headers)
 
 
 class Writer(Protocol):
