@@ -124,8 +124,7 @@ async def finish_mcp_login(request: Request) -> Response:
         finished = await services.mcp_logins.finish(state, **given)
     except LoginRefused as refused:
         return _page("You are not logged in", str(refused), 400)
-    if services.mcp is not None:
-        await services.mcp.welcome(finished.owner, finished.server)
+    await services.mcp.welcome(finished.owner, finished.server)
     with suppress(AppError):  # such as a limit: the login stands, and the user goes on in words
         await services.turns.done_elsewhere(finished.owner, finished.key)
     text = f"{finished.owner} is logged in at {finished.server}. You can close this page."

@@ -50,6 +50,11 @@ OF_TURNS: Final = tuple(turns.c[name] for name in ("id", "session_id", "seq", "e
 _LEASED_UNTIL: Final = case((webhook_events.c.leased_until > func.now(), webhook_events.c.leased_until)).label(
     "in_flight_until"
 )
+_TRIED: Final = (
+    webhook_events.c.id.label("event_id"),
+    *(webhook_events.c[name] for name in ("type", "session_id", "tries")),
+    _LEASED_UNTIL,
+)
 
 log = structlog.get_logger()
 
@@ -286,21 +291,14 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
 
 
 async def _in_flight(connection: AsyncConnection) -> list[TriedEvent]:
-    shown = (webhook_events.c[name] for name in ("type", "session_id", "tries"))
-    leased = select(webhook_events.c.id.label("event_id"), _LEASED_UNTIL, *shown).where(_LEASED_UNTIL.is_not(None))
-    rows = (await connection.execute(leased.order_by(webhook_events.c.due_at).limit(IN_FLIGHT_SHOWN))).mappings()
-    return [TriedEvent(**row) for row in rows]
+    leased = select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at)
+    return [TriedEvent(**row) for row in (await connection.execute(leased.limit(IN_FLIGHT_SHOWN))).mappings()]
 
 
 async def _last_failure(connection: AsyncConnection) -> LastFailure | None:
-    shown = (webhook_events.c[name] for name in ("type", "session_id", "failure", "failed_at", "tries"))
-    next_try_at = case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at)).label("next_try_at")
-    newest = (
-        select(webhook_events.c.id.label("event_id"), next_try_at, _LEASED_UNTIL, *shown)
-        .where(webhook_events.c.failed_at.is_not(None))
-        .order_by(webhook_events.c.failed_at.desc())
-        .limit(1)
-    )
+    failed_at, next_try_at = webhook_events.c.failed_at, case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at))
+    failed = select(*_TRIED, webhook_events.c.failure, failed_at, next_try_at.label("next_try_at"))
+    newest = failed.where(failed_at.is_not(None)).order_by(failed_at.desc()).limit(1)
     row = (await connection.execute(newest)).mappings().one_or_none()
     return LastFailure(**row) if row else None
 
