@@ -221,7 +221,7 @@ class Problem(BaseModel):
     errors: Annotated[list[dict[str, Any]] | None, doc("What validation found: `loc`, `msg`, `type`.")] = None
 
 
-PROBLEMS = problems()  # of a router: openapi.py adds what its routes answer with
+PROBLEMS = problems()  # of a router: pages.py adds what its routes answer with
 
 
 def route_path(scope: Scope) -> str:
