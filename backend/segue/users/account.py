@@ -102,7 +102,7 @@ class Books:
         return turn_errors.rate_limited(limit, at_most, wait_s)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Account:
     """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job.
 
