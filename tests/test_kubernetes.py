@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]  # it ships no types
 from dotenv import dotenv_values
 from pydantic import SecretStr
 
-from segue.api.prometheus import SharedState, shared_metrics
+from segue.api.prometheus import shared_metrics
 from segue.config import Settings
 from segue.domain.telemetry import Backlog
 from tests.support.commands import ROOT
@@ -190,7 +190,7 @@ def test_workers_are_added_by_a_metric_that_is_exported_and_described(objects: l
     deployments = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Deployment"}
     assert "replicas" not in deployments[scaler["scaleTargetRef"]["name"]]  # or each rollout would undo what it did
     [metric] = [each["external"]["metric"]["name"] for each in scaler["metrics"] if each["type"] == "External"]
-    exported = shared_metrics(SharedState(Backlog(1, 1, 0, 3.0), None, None, None))
+    exported = shared_metrics(backlog=Backlog(1, 1, 0, 3.0), jobs=None, tools_failed=None, outbox=None)
     assert metric in {each.name for each in exported}
     assert metric in (ROOT / "docs" / "deployment.md").read_text("utf-8")
 

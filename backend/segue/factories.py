@@ -20,7 +20,7 @@ from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.tool_choice import ToolSearch
 from segue.agents_config import declared_agents
-from segue.api.prometheus import Metrics, ProcessState
+from segue.api.prometheus import Metrics
 from segue.around.doctor.examine import Doctor
 from segue.around.embedded.server_urls import server_urls
 from segue.around.store_clients import OpenStores
@@ -29,7 +29,6 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.redis import Cache, Rates, Streams
 from segue.db.redis_server import RedisServer
-from segue.db.rows import unreadable_reads
 from segue.db.server import StoreClock, is_newest
 from segue.domain.agent import LIMITS, OFFLINE, Agent
 from segue.domain.errors import AppError
@@ -60,7 +59,6 @@ from segue.turns.jobs.summarize import Summaries, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.limits import Limiter
 from segue.turns.queries import outcomes_of
-from segue.turns.service import TurnService
 from segue.turns.snapshot import Agents, ContextLimits, Speaker
 from segue.turns.turn_deps import TurnDeps
 from segue.users.account import Books
@@ -409,24 +407,3 @@ def turn_deps(
 
 def doctor(base: Foundation, tooling: Tooling) -> Doctor:
     return Doctor(base.settings, base.stores, tooling.mcp, tooling.availability, base.clock)
-
-
-def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> Callable[[], ProcessState]:
-    """The state of this process, read anew at each scrape."""
-
-    def read() -> ProcessState:
-        watchers, streams = stores.events.followers
-        in_use, pool_size = stores.database.connections
-        return ProcessState(
-            turns_running=turns.running,
-            turn_slots=turns.places,
-            streams=streams,
-            watchers=watchers,
-            pool_size=pool_size,
-            pool_in_use=in_use,
-            redis=stores.redis,
-            mcp_ready={server: state == "ready" for server, state in mcp_states().items()},
-            unreadable=unreadable_reads,
-        )
-
-    return read

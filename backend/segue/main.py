@@ -31,7 +31,7 @@ from segue.api.doors import agui, openai_chat, openai_responses, vercel
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.pages import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, add_problem_handlers
-from segue.api.prometheus import LoopLag, metrics_served
+from segue.api.prometheus import LoopLag, metrics_served, process_metrics
 from segue.config import Settings
 from segue.domain.agent import Agent
 from segue.domain.ids import Clock
@@ -45,9 +45,7 @@ from segue.version import VERSION
 ROUTERS = (
     agents.router,
     sessions.router,
-    sessions.export_router,
     chat.router,
-    chat.branches_router,
     attachments.router,
     chat.turns_router,
     event_streams.router,
@@ -65,7 +63,6 @@ ROUTERS = (
     health.router,
     health.metrics_router,
     ops.router,
-    ops.overview_router,
     health.doctor_router,
     mcp.router,
     mcp.logins_router,
@@ -188,7 +185,10 @@ async def _start(
         base, agents=speakers, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter, books=books
     )
     service = await stack.enter_async_context(TurnService(deps, base.stores.redis, takes_turns=takes_turns))
-    base.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp.states))
+    stores = base.stores
+    base.metrics.add_process_state(
+        lambda: process_metrics(service, stores.events, stores.database, stores.redis, tooling.mcp)
+    )
     return Services(
         authenticator=authenticator,
         forwarded_user=factories.forwarded_user(base),

@@ -20,7 +20,7 @@ from segue.domain.ids import utc_now
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
 from segue.users import ledger
-from segue.users.account import Books
+from segue.users.account import Account, Books
 from segue.users.ledger import Reservation
 from segue.users.user_limits import Limits
 from tests.support.identity import new_key, speaking
@@ -282,12 +282,12 @@ async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_it
         claim = await claims.claim_next(connection, session, worker="gone", lease_s=600)
         assert claim is not None
         await books.reserve(LOCAL_USER, claim.key.turn_id, lambda: Charge("x", input_tokens=45), lasts_s=600)
-        dead = books.account(LOCAL_USER, session, claim.key.turn_id, epoch=claim.epoch)
+        dead = Account(books, LOCAL_USER, session, claim.key.turn_id, epoch=claim.epoch)
         await dead.reserve(lambda: Charge("x", input_tokens=60))
         assert not await fits()
         await connection.exec_driver_sql("UPDATE turns SET epoch = epoch + 1")
         assert await fits()
-        heir = books.account(LOCAL_USER, session, claim.key.turn_id, epoch=claim.epoch + 1)
+        heir = Account(books, LOCAL_USER, session, claim.key.turn_id, epoch=claim.epoch + 1)
         await heir.reserve(lambda: Charge("x", input_tokens=60))
         dead.add(Charge("x", input_tokens=5))
         await dead.close()

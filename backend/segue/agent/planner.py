@@ -4,7 +4,6 @@ The model only proposes. Of an answer to what a tool asks it only copies what th
 of the user's messages is not taken from it. Rules come first where they can tell.
 """
 
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -19,6 +18,7 @@ from segue.agent.context import TurnContext
 from segue.agent.state import TurnState
 from segue.agent.tool_choice import FIND_TOOLS, PLAN_TO_FIND
 from segue.db.redis import plan_cache_key, plans_of_owner_key
+from segue.domain.digests import digest_of_json
 from segue.domain.plan import Plan, Step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolSpec
@@ -141,7 +141,7 @@ def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) 
 def _digest(model: str, conversation: Sequence[BaseMessage], offered: Sequence[ToolSpec]) -> str:
     said = [[message.type, prompts.without_time(message.text)] for message in conversation]
     texts = [model, [[tool.name, tool.description, tool.input_schema] for tool in offered], *said]
-    return hashlib.sha256(orjson.dumps(texts)).hexdigest()
+    return digest_of_json(texts)
 
 
 @dataclass(frozen=True, slots=True)

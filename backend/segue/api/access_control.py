@@ -16,7 +16,7 @@ from segue.api.problems import app_problem, route_path
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
-from segue.users.api_keys import Unauthorized, user_of_token
+from segue.users.api_keys import Unauthorized, user_of_stream_token
 
 OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi.json", CALLBACK_PATH, DOCUMENT_PATH})
 OPEN_FOLDER = "/assets/"
@@ -98,7 +98,7 @@ async def _authenticate(request: Request) -> None:
 
 
 async def _identify(services: Services, request: Request) -> Identity:
-    """A client that sends no key or token may have one in the address of a turn's events."""
+    """Returns the caller. A client that sends no key may have a token in the address of a turn's events."""
     credential = _credential(request)
     try:
         return await services.authenticator.identify(credential)
@@ -107,14 +107,14 @@ async def _identify(services: Services, request: Request) -> Identity:
         if credential is not None or token is None or events is None or request.method != "GET":
             raise
         async with services.database.read_only() as connection:
-            user = await user_of_token(connection, token, events[1])
+            user = await user_of_stream_token(connection, token, events[1])
         if user is None:
             raise Unauthorized("stream_token") from None
         return Identity(user)
 
 
 def _credential(request: Request) -> str | None:
-    """The key or token in the headers; None if there is none. Raises Unauthorized if two headers differ."""
+    """Returns the key or token in the headers; None if there is none. Raises Unauthorized if two headers differ."""
     bearers = (value.partition(" ") for value in request.headers.getlist("authorization"))
     given = {token.strip() for scheme, _, token in bearers if scheme.lower() == "bearer"}
     given.update(value.strip() for value in request.headers.getlist("x-api-key"))

@@ -8,9 +8,9 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, router_of
+from segue.api.deps import AttachmentId, Caller, ServicesDep, SessionId, UploadRoute, router_of
 from segue.api.problems import OF_FILES, problems
-from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.api.schemas import Page, PagingDep, id_position
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.session import Attachment
 from segue.memory.session_store import check_session
@@ -18,7 +18,7 @@ from segue.tools import attachment_store
 from segue.tools.attachment_texts import SERVED
 from segue.tools.normalize import IMAGES
 
-router = router_of("attachments", "/sessions/{session_id}/attachments")
+router = router_of("attachments", "/sessions/{session_id}/attachments", UploadRoute)
 
 MULTIPART_BYTES: Final = 65_536  # of a body beside the file
 _POSITION = id_position("att")
@@ -43,6 +43,7 @@ async def upload_attachment(
     """Stores a file of the session, for `attachments` of a message. An image is shown to models that take them; of any
     other file the text is read once. What the file is, its content decides.
     """
+    attachments = services.attachments
     async with services.database.read_only() as connection:  # before the body is read
         await check_session(connection, caller, session_id)
     try:
@@ -50,7 +51,10 @@ async def upload_attachment(
             file = form.get("file")
             if not isinstance(file, UploadFile):
                 raise _not_one_file()
-            return await _stored(services, caller, session_id, file)
+            if (file.size or 0) > attachments.limits.max_bytes:
+                raise too_large("The", attachments.limits.max_bytes)
+            async with attachments.places:
+                return await attachments.add(caller, session_id, file.filename or "", await file.read())
     except ClientDisconnect:
         raise HTTPException(400, "The client left before the file had come whole.") from None
     except HTTPException as error:
@@ -59,29 +63,27 @@ async def upload_attachment(
         raise _not_one_file() from None
 
 
+def too_large(which: str, max_bytes: int) -> HTTPException:
+    return HTTPException(413, f"{which} file is larger than {max_bytes} bytes.")
+
+
 def _not_one_file() -> AppError:
     detail = "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
     return InvalidRequest(detail)
 
 
-async def _stored(services: Services, caller: str, session_id: str, file: UploadFile) -> Attachment:
-    attachments = services.attachments
-    if (file.size or 0) > attachments.limits.max_bytes:
-        raise HTTPException(413, f"The file is larger than {attachments.limits.max_bytes} bytes.")
-    async with attachments.places:
-        return await attachments.add(caller, session_id, file.filename or "", await file.read())
-
-
 @router.get("")
 async def list_attachments(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[Attachment]:
     """Lists the files of a session. Newest first."""
-    before = decode_cursor(cursor, _POSITION)
+    before = paging.after(_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await attachment_store.list_attachments(connection, caller, session_id, before=before, limit=limit + 1)
-    return page(found, limit, lambda each: each.id)
+        found = await attachment_store.list_attachments(
+            connection, caller, session_id, before=before, limit=paging.limit + 1
+        )
+    return paging.page(found, lambda each: each.id)
 
 
 @router.get("/{attachment_id}", response_class=Response, responses=_BYTES)

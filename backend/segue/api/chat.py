@@ -1,9 +1,5 @@
-"""The chat route. A turn does not depend on its request: a client that disconnects does not stop it.
-
-Routes to list, read and cancel the turns of a session.
-
-Routes to say a message anew, to have another answer, to run a turn again, to read what left the history, and to go
-on from a message in another session.
+"""Routes to say something, to read and cancel turns, and to say a message anew, have another answer, run a turn again,
+read what left the history or go on in another session. A client that disconnects does not stop its turn.
 """
 
 from dataclasses import asdict, dataclass
@@ -26,20 +22,7 @@ from segue.api.deps import (
 )
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import problems
-from segue.api.schemas import (
-    BY_SEQ,
-    ChatBody,
-    Cursor,
-    Delivery,
-    EditedMessage,
-    Limit,
-    NewFork,
-    Page,
-    decode_cursor,
-    id_position,
-    page,
-    page_of_placed,
-)
+from segue.api.schemas import BY_SEQ, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
 from segue.domain.doc import doc
 from segue.domain.session import ChatAnswer, Session, Turn, TurnKey, TurnStatus
 from segue.events import user_feed
@@ -51,6 +34,10 @@ from segue.turns.claims import Origin
 from segue.turns.store import ChatRequest, once
 
 router = router_of("chat", "/sessions")
+turns_router = router_of("turns", "/sessions/{session_id}/turns")
+
+WAIT = Delivery()
+_POSITION = id_position("turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +59,8 @@ def events_url(http: Request, turn: TurnKey) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """A client that asks for a turn: what every route takes that answers as `chat` does."""
+class ClientRequest:
+    """A request for a turn, and whose it is: what every route takes that answers as `chat` does."""
 
     caller: str
     services: Services
@@ -81,12 +68,12 @@ class Asking:
     origin: Origin
     idempotency_key: str | None = None
 
-    def request(self, message: str, how: Delivery, *asked: str | int, **more: Any) -> ChatRequest:
-        """`asked` is what a second request with the same key has to ask too, `more` the other fields of the request."""
-        key = once(self.idempotency_key, *asked)
+    def request(self, message: str, how: Delivery, *fingerprint: str | int, **more: Any) -> ChatRequest:
+        """`fingerprint` has to be the same in a second request with the same key, `more` are fields of the request."""
+        key = once(self.idempotency_key, *fingerprint)
         return ChatRequest(message, once=key, stream=self._streams(how), origin=self.origin, **more)
 
-    async def answered(self, session_id: str, request: ChatRequest, how: Delivery) -> Response:
+    async def accept(self, session_id: str, request: ChatRequest, how: Delivery) -> Response:
         return await self.answer(await self.services.turns.accept(self.caller, session_id, request), how)
 
     async def answer(self, admitted: Admitted, how: Delivery) -> Response:
@@ -101,17 +88,13 @@ class Asking:
         return how.stream or wants_events(self.http)
 
 
-async def _asking(
-    services: ServicesDep,
-    caller: Caller,
-    http: Request,
-    origin: OriginDep,
-    idempotency_key: IdempotencyKey = None,
-) -> Asking:
-    return Asking(caller, services, http, origin, idempotency_key)
+async def _client(
+    services: ServicesDep, caller: Caller, http: Request, origin: OriginDep, idempotency_key: IdempotencyKey = None
+) -> ClientRequest:
+    return ClientRequest(caller, services, http, origin, idempotency_key)
 
 
-AskingDep = Annotated[Asking, Depends(_asking)]
+ClientDep = Annotated[ClientRequest, Depends(_client)]
 
 
 def as_chat(*codes: str) -> dict[str, Any]:
@@ -121,32 +104,25 @@ def as_chat(*codes: str) -> dict[str, Any]:
 
 
 @router.post("/{session_id}/chat", **as_chat("too_many_queued", "unknown_attachment"))
-async def chat(session_id: SessionId, body: ChatBody, asking: AskingDep) -> Response:
+async def chat(session_id: SessionId, body: ChatBody, client: ClientDep) -> Response:
     """Sends a message to the agent. The answer is a ChatAnswer, or with `"stream": true` or `Accept: text/event-stream`
     the events of the turn as they happen, or with `background` a 202 at once. A client that goes away stops nothing.
     """
     files = tuple(body.attachments)
-    asked: tuple[str | int, ...] = (body.message, body.force_web_search, body.on_busy, *files)
+    fingerprint: tuple[str | int, ...] = (body.message, body.force_web_search, body.on_busy, *files)
     more: dict[str, Any] = {"force_web_search": body.force_web_search, "on_busy": body.on_busy, "attachment_ids": files}
     if not body.approves:
-        asked, more = (*asked, "approves_nothing"), {**more, "approves": False}
-    request = asking.request(body.message, body, *asked, **more)
-    return await asking.answered(session_id, request, body)
-
-
-turns_router = router_of("turns", "/sessions/{session_id}/turns")
-
-_POSITION = id_position("turn")
+        fingerprint, more = (*fingerprint, "approves_nothing"), {**more, "approves": False}
+    request = client.request(body.message, body, *fingerprint, **more)
+    return await client.accept(session_id, request, body)
 
 
 @turns_router.get("")
-async def list_turns(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Turn]:
+async def list_turns(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Turn]:
     """Lists the turns of a session. Newest first."""
-    before = decode_cursor(cursor, _POSITION)
-    found = await services.turns.list(caller, session_id, before=before, limit=limit + 1)
-    return page(found, limit, lambda turn: turn.turn_id)
+    before = paging.after(_POSITION)
+    found = await services.turns.list(caller, session_id, before=before, limit=paging.limit + 1)
+    return paging.page(found, lambda turn: turn.turn_id)
 
 
 @turns_router.get("/{turn_id}")
@@ -161,18 +137,12 @@ async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: Services
     return await services.turns.cancel(caller, session_id, turn_id)
 
 
-branches_router = router_of("chat", "/sessions/{session_id}")
-
-
-WAIT = Delivery()
-
-
-@branches_router.post(
-    "/messages/{message_id}/edit",
+@router.post(
+    "/{session_id}/messages/{message_id}/edit",
     **as_chat("not_in_history", "not_the_users", "cannot_edit_steer", "unknown_attachment"),
 )
 async def edit_message(
-    session_id: SessionId, message_id: MessageId, body: EditedMessage, asking: AskingDep
+    session_id: SessionId, message_id: MessageId, body: EditedMessage, client: ClientDep
 ) -> Response:
     """Says something in the place of a message of the user's. Answers as `chat` does; what came after the message stays
     readable as a branch. It carries the files that are named anew. Cancels the open plan. What tools had done stands,
@@ -180,31 +150,31 @@ async def edit_message(
     """
     files = tuple(body.attachments)
     more = {"instead_of": message_id, "attachment_ids": files}
-    request = asking.request(body.message, body, "edit", message_id, body.message, *files, **more)
-    return await asking.answered(session_id, request, body)
+    request = client.request(body.message, body, "edit", message_id, body.message, *files, **more)
+    return await client.accept(session_id, request, body)
 
 
-@branches_router.post("/messages/{message_id}/regenerate", **as_chat("not_in_history"))
+@router.post("/{session_id}/messages/{message_id}/regenerate", **as_chat("not_in_history"))
 async def regenerate(
-    session_id: SessionId, message_id: MessageId, asking: AskingDep, body: Delivery = WAIT
+    session_id: SessionId, message_id: MessageId, client: ClientDep, body: Delivery = WAIT
 ) -> Response:
     """Has another answer to the same message. As `edit_message`, with the turn's own message as it was."""
-    request = asking.request("", body, "regenerate", message_id, instead_of=message_id)
-    return await asking.answered(session_id, request, body)
+    request = client.request("", body, "regenerate", message_id, instead_of=message_id)
+    return await client.accept(session_id, request, body)
 
 
-@branches_router.post("/turns/{turn_id}/retry", **as_chat("cannot_retry"))
-async def retry_turn(session_id: SessionId, turn_id: TurnId, asking: AskingDep, body: Delivery = WAIT) -> Response:
+@router.post("/{session_id}/turns/{turn_id}/retry", **as_chat("cannot_retry"))
+async def retry_turn(session_id: SessionId, turn_id: TurnId, client: ClientDep, body: Delivery = WAIT) -> Response:
     """Runs the last turn again, which failed or was cancelled. Answers as `chat` does. It goes on as after a crash:
     what its tools had done stands, and so does its plan.
     """
-    request = asking.request("", body, "retry", turn_id)
-    admitted = await asking.services.turns.retry(asking.caller, session_id, turn_id, request)
-    return await asking.answer(admitted, body)
+    request = client.request("", body, "retry", turn_id)
+    admitted = await client.services.turns.retry(client.caller, session_id, turn_id, request)
+    return await client.answer(admitted, body)
 
 
-@branches_router.post(
-    "/fork", status_code=201, responses=problems("message_not_found", "not_in_history", "turn_in_progress")
+@router.post(
+    "/{session_id}/fork", status_code=201, responses=problems("message_not_found", "not_in_history", "turn_in_progress")
 )
 async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, caller: Caller) -> Session:
     """Makes a session that begins with the history up to and with a message. It has copies of the messages, their turns
@@ -217,13 +187,11 @@ async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, call
     return session
 
 
-@branches_router.get("/branches")
-async def get_branches(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Branch]:
+@router.get("/{session_id}/branches")
+async def get_branches(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Branch]:
     """Lists what left the history. Newest first. The messages are read with `GET …/messages?branch=`."""
-    before = decode_cursor(cursor, BY_SEQ)
+    before = paging.after(BY_SEQ)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await list_branches(connection, session_id, before=before, limit=limit + 1)
-    return page_of_placed(found, limit)
+        found = await list_branches(connection, session_id, before=before, limit=paging.limit + 1)
+    return paging.page_of_placed(found)

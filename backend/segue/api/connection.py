@@ -1,12 +1,14 @@
-"""One HTTP connection, with bounds that uvicorn lacks: how long a request may take to arrive, how large its head is,
-how much is read after the answer, how many requests wait, and how long a client may take nothing of what it is sent.
+"""One HTTP connection, with bounds for which uvicorn has no option: how long a request may take to arrive, how large
+its head is, how much is read after the answer, how many requests wait, how many connections there are, and how long a
+client may take nothing of what it is sent.
 
 The only file that builds on uvicorn's protocol class, which is no stable API: tests/api/test_connection.py fails if it
-changes. The size of a body is bounded by `BodyLimit`; an answer may take as long as it needs.
+changes. `BodyLimit` bounds the size of a body; an answer may take as long as it needs.
 """
 
 import asyncio
 import socket
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -20,13 +22,6 @@ MAX_UNREAD_BYTES = 65_536  # of a body that goes on after its answer
 LINGER_S = 1.0  # for the client to read that answer: closing with bytes unread resets the connection
 SEND_BUFFER_BYTES = 131_072  # the system's own, beside the 64 kB of the event loop's: by default it grows to megabytes
 WRITE_STALL_S = 15.0
-
-_STATUS_LINES = {
-    400: b"400 Send A Body Without Upgrade",
-    408: b"408 Request Timeout",
-    431: b"431 Request Header Fields Too Large",
-    503: b"503 Service Unavailable",
-}
 
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
@@ -89,7 +84,10 @@ class TimedConnection(HttpToolsProtocol):
         if self._other_bytes > MAX_HEAD_BYTES:
             self._refuse(431)
         elif not self._in_head and self.cycle.response_complete:
-            self._leave_unread(len(data))
+            self._unread_bytes += len(data)
+            if self._unread_bytes > MAX_UNREAD_BYTES:
+                self.flow.pause_reading()
+                self._start_timer(LINGER_S)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -103,6 +101,12 @@ class TimedConnection(HttpToolsProtocol):
         super().on_url(url)
         self._count(len(url))
 
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(431)
+            raise _Refused
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + HEADER_BYTES)
         if self._in_head:  # trailers after a body are dropped
@@ -110,7 +114,7 @@ class TimedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade() and any(name in _BODY_HEADERS for name, _ in self.headers):
-            self._refuse(400)  # the parser would lose the body
+            self._refuse(400, "Send A Body Without Upgrade")  # the parser would lose the body
             raise _Refused
         self._in_head = False
         super().on_headers_complete()
@@ -140,18 +144,6 @@ class TimedConnection(HttpToolsProtocol):
     def _is_responding(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(431)
-            raise _Refused
-
-    def _leave_unread(self, size: int) -> None:
-        self._unread_bytes += size
-        if self._unread_bytes > MAX_UNREAD_BYTES:
-            self.flow.pause_reading()
-            self._start_timer(LINGER_S)
-
     def _start_timer(self, after_s: float) -> None:
         self._stop_timer()
         self._timer = self.loop.call_later(after_s, self._time_out)
@@ -165,17 +157,12 @@ class TimedConnection(HttpToolsProtocol):
         self._timer = None
         if self.transport.is_closing():
             return
-        match self._is_responding, self._in_head:
-            case (True, True):  # it belongs to the next request; an earlier one is being answered
-                self._start_timer(self._read_timeout_s)
-            case (True, False) if self.pipeline:  # the same
-                self._start_timer(self._read_timeout_s)
-            case (True, False) if self.cycle.response_started:
-                self.transport.close()
-            case (False, False):  # answered before its body had arrived
-                self.transport.close()
-            case _:
-                self._refuse(408)
+        if self._is_responding and (self._in_head or self.pipeline):
+            self._start_timer(self._read_timeout_s)  # it belongs to the next request; an earlier one is being answered
+        elif not self._in_head and self.cycle.response_started:  # before its body had arrived
+            self.transport.close()
+        else:
+            self._refuse(408)
 
     def _check_writing(self) -> None:
         """Compares what waits to be sent with the last time, if nothing was added since."""
@@ -188,13 +175,13 @@ class TimedConnection(HttpToolsProtocol):
         self._unsent_bytes = size if is_fixed else 0
         self._write_timer = self.loop.call_later(self._write_stall_s, self._check_writing)
 
-    def _refuse(self, status: int) -> None:
+    def _refuse(self, status: int, phrase: str = "") -> None:
         """Writes the response directly, for there is no complete request to pass to the application.
 
         Writes none if it would fall into the response to an earlier request, or into one that has begun.
         """
         is_within_another = self._in_head or self.pipeline or (self.cycle is not None and self.cycle.response_started)
         if not (self._is_responding and is_within_another):
-            line = _STATUS_LINES[status]
-            self.transport.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % line)
+            line = f"HTTP/1.1 {status} {phrase or HTTPStatus(status).phrase}"
+            self.transport.write(f"{line}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode())
         self.transport.close()

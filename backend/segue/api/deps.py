@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypedDict
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Path, Request, Security, params
@@ -203,7 +203,12 @@ class StrictJsonRequest(Request):
 
 
 class StrictJsonRoute(APIRoute):
-    """Refuses unknown parameters of the query, as the bodies do unknown fields, and JSON that is not strict."""
+    """Refuses unknown parameters of the query, as the bodies do unknown fields, and JSON that is not strict.
+
+    `takes` says which setting bounds its body: that of JSON, of a file, or of a conversation that is sent whole.
+    """
+
+    takes: ClassVar[Literal["json", "file", "history"]] = "json"
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -221,9 +226,17 @@ class StrictJsonRoute(APIRoute):
         return handle_strictly
 
 
-def router_of(tag: str, prefix: str = "") -> APIRouter:
+class UploadRoute(StrictJsonRoute):
+    takes = "file"
+
+
+class DoorRoute(StrictJsonRoute):
+    takes = "history"
+
+
+def router_of(tag: str, prefix: str = "", route_class: type[StrictJsonRoute] = StrictJsonRoute) -> APIRouter:
     """Returns a resource's router: its routes are strict, and documented with the problems that all may answer with."""
-    return APIRouter(prefix=prefix, tags=[tag], route_class=StrictJsonRoute, responses=PROBLEMS)
+    return APIRouter(prefix=prefix, tags=[tag], route_class=route_class, responses=PROBLEMS)
 
 
 def _json_fault(value: Any, depth: int = 0) -> str | None:

@@ -1,12 +1,8 @@
-"""Sends the event log of a turn as Server-Sent Events, from the start or from the client's last position.
+"""Sends the event log of a turn as Server-Sent Events, from the start or from the client's last position, and what
+happens in all of the caller's sessions, so that lists need not be read again.
 
 Everything that can be refused is refused before the stream starts; a stream holds no database connection.
-
-The events of a turn's stream for readers: what each has beside `type`, and what it means. As in docs/events.md.
-
-`events/agui_encoding.py` writes them; tests/support/streams.py compares every event that a test reads with this.
-
-Sends what happens in all of the caller's sessions as Server-Sent Events, so that lists need not be read again.
+EVENT_TYPES and CUSTOM_EVENTS say what `events/agui_encoding.py` writes: tests compare every event that they read.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -85,14 +81,13 @@ EVENTS: dict[str, Any] = {
 OR_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": EVENTS}}
 
 router = router_of("chat", "/sessions")
-
+feed_router = router_of("events")
 
 MAX_POSITION = 2**53  # beyond it JavaScript's numbers have gaps
 LastPosition = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event that is known.")]
 LastEventId = Annotated[
     int | None, Header(ge=0, le=MAX_POSITION, description="The same, as browsers send it; it wins.")
 ]
-
 
 StreamTokenParameter = Annotated[
     str | None, Query(alias="token", description="Of `stream-token`, instead of a key or token in the headers.")
@@ -164,7 +159,7 @@ def wants_events(request: Request) -> bool:
 
 
 async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -> Response:
-    """The events of a turn as they happen or, after its end, its ChatAnswer. Raises the AppError it ended with."""
+    """Returns the events of a turn as they happen, or its ChatAnswer. Raises the AppError that the turn ended with."""
     if stream:
         return EventStream(framed(services.events.follow(turn)), headers={"X-Turn-Id": turn.turn_id})
     return Response(await services.events.answer(turn), media_type="application/json")
@@ -199,8 +194,6 @@ FEED_EVENTS: dict[str, Any] = {
         "example": 'id: 1795355000000000\ndata: {"type":"turn_started","session_id":"ses_…","turn_id":"turn_…"}\n\n',
     }
 }
-
-feed_router = router_of("events")
 
 
 @feed_router.get(

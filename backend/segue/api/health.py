@@ -1,8 +1,5 @@
-"""Health checks: whether the process is alive, and whether it can run turns.
-
-The route that Prometheus scrapes: metrics of this process, and of what all processes share, read from the stores.
-
-The route of the doctor: what is wrong with the service, or with one session. HTTP only.
+"""Routes that say how the service does: whether the process is alive and can run turns, the metrics for Prometheus, and
+what the doctor finds.
 """
 
 import asyncio
@@ -12,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from segue.api.deps import Ops, Services, ServicesDep, may_read_metrics, router_of
 from segue.api.problems import PROBLEMS, problems
-from segue.api.prometheus import CONTENT_TYPE, SharedState, shared_metrics
+from segue.api.prometheus import CONTENT_TYPE, shared_metrics
 from segue.db.causes import StorageUnavailable
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import is_id
@@ -25,10 +22,14 @@ from segue.users.audit import record_act
 from segue.version import VERSION
 
 Condition = Literal["ok", "down"]
+Ready = dict[str, str | dict[str, str]]
 
+READ_TIMEOUT_S = 1.0
 REFUSED = "refused: the servers are those of the file before its change; GET /mcp/servers and segue doctor say why"
 
 router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
+metrics_router = APIRouter(tags=["ops"], responses=PROBLEMS)
+doctor_router = router_of("ops", "/ops/doctor")
 
 
 @router.head("/live", include_in_schema=False)  # what many monitors ask with
@@ -36,9 +37,6 @@ router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
 async def live() -> dict[str, str]:
     """Says that the process is alive."""
     return {"status": "ok"}
-
-
-Ready = dict[str, str | dict[str, str]]
 
 
 @router.head("/ready", include_in_schema=False)
@@ -61,10 +59,10 @@ async def ready(services: ServicesDep, response: Response) -> Ready:
     worker = services.turns.worker if services.events.alive else "down"
     if "down" in (postgres, worker):
         response.status_code = 503
-    told: Ready = {"postgres": postgres, **cause, "redis": redis, "worker": worker, **await _look_at_mcp(services)}
+    state: Ready = {"postgres": postgres, **cause, "redis": redis, "worker": worker, **await _look_at_mcp(services)}
     if services.mcp.refused:
-        told["mcp_config"] = REFUSED
-    return {**told, "version": VERSION}
+        state["mcp_config"] = REFUSED
+    return {**state, "version": VERSION}
 
 
 async def _look_at_mcp(services: Services) -> Ready:
@@ -85,11 +83,6 @@ async def _anyone_operates(services: Services) -> bool:
         return False
 
 
-READ_TIMEOUT_S = 1.0
-
-metrics_router = APIRouter(tags=["ops"], responses=PROBLEMS)
-
-
 @metrics_router.get(
     "/metrics",
     dependencies=[Depends(may_read_metrics)],
@@ -106,8 +99,8 @@ async def metrics(services: ServicesDep) -> Response:
     (backlog, outbox), jobs, failed = await asyncio.gather(
         _of_postgres(services), services.turns.queue.waiting(), _globally_failed_tools(services)
     )
-    shared = SharedState(backlog=backlog, jobs=jobs, tools_failed=failed, outbox=outbox)
-    return Response(services.metrics.text(shared_metrics(shared)), media_type=CONTENT_TYPE)
+    shared = shared_metrics(backlog=backlog, jobs=jobs, tools_failed=failed, outbox=outbox)
+    return Response(services.metrics.text(shared), media_type=CONTENT_TYPE)
 
 
 async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, float] | None]:
@@ -121,9 +114,6 @@ async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, f
 async def _globally_failed_tools(services: Services) -> dict[str, bool] | None:
     failed = await services.tools.failed_for_all()
     return None if services.cache.degraded else {name: name in failed for name in services.tools.tools()}
-
-
-doctor_router = router_of("ops", "/ops/doctor")
 
 
 @doctor_router.get("", responses=problems("forbidden", "session_not_found"))

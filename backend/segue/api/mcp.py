@@ -1,10 +1,7 @@
-"""Routes to the MCP servers of this process. HTTP only.
+"""Routes to the MCP servers of this process, the caller's logins at them, and the prompts that they offer.
 
-The caller's logins at MCP servers, and where an authorization server sends a browser back. HTTP only.
-
-The callback is open: its `state` is the proof, and works once. Its page has no script and says nothing secret.
-
-The prompts that MCP servers offer to users. HTTP only.
+The page to which an authorization server sends a browser back is open: its `state` is the proof, and works once. The
+page has no script and says nothing secret.
 """
 
 from contextlib import suppress
@@ -39,8 +36,20 @@ if TYPE_CHECKING:
 
 
 router = router_of("ops", "/mcp/servers")
+logins_router = router_of("mcp", "/mcp")
+browser_router = APIRouter(include_in_schema=False)
+prompts_router = router_of("tools", "/mcp/prompts")
 
 ConfiguredServer = Annotated[str, Path(max_length=64, description="A server of mcp.json that is not switched off.")]
+LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
+
+_MAX_CHARS = 8192  # of what a server sends a browser back with
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +90,9 @@ async def _statuses(services: Services) -> list[McpServerStatus]:
 
 
 async def _status(services: Services, name: str) -> McpServerStatus:
-    for server in await _statuses(services):
-        if server.name == name:
-            return server
-    raise NotFound("mcp_server")
-
-
-logins_router = router_of("mcp", "/mcp")
-browser_router = APIRouter(include_in_schema=False)
-
-LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
-
-_MAX_CHARS = 8192  # of what a server sends a browser back with
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+    if (found := next((each for each in await _statuses(services) if each.name == name), None)) is None:
+        raise NotFound("mcp_server")
+    return found
 
 
 @logins_router.get("/logins")
@@ -130,13 +124,11 @@ async def finish_mcp_login(request: Request) -> Response:
         finished = await services.mcp_logins.finish(state, **given)
     except LoginRefused as refused:
         return _page("You are not logged in", str(refused), 400)
-    if services.mcp is not None:
-        await services.mcp.welcome(finished.owner, finished.server)
+    await services.mcp.welcome(finished.owner, finished.server)
     with suppress(AppError):  # such as a limit: the login stands, and the user goes on in words
         await services.turns.done_elsewhere(finished.owner, finished.key)
-    return _page(
-        "You are logged in", f"{finished.owner} is logged in at {finished.server}. You can close this page.", 200
-    )
+    text = f"{finished.owner} is logged in at {finished.server}. You can close this page."
+    return _page("You are logged in", text, 200)
 
 
 @browser_router.get(DOCUMENT_PATH)
@@ -154,7 +146,7 @@ def _logins(services: Services) -> "Logins":
 
 
 def _only(request: Request, name: str) -> str | None:
-    """A parameter that is there once and is not too long; sent twice, it means nothing."""
+    """Returns a parameter that is there once and is not too long; sent twice, it means nothing."""
     values = request.query_params.getlist(name)
     return values[0] if len(values) == 1 and 0 < len(values[0]) <= _MAX_CHARS else None
 
@@ -162,9 +154,6 @@ def _only(request: Request, name: str) -> str | None:
 def _page(title: str, text: str, status: int) -> HTMLResponse:
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
     return HTMLResponse(f"{head}<h1>{escape(title)}</h1><p>{escape(text)}</p>", status, _HEADERS)
-
-
-prompts_router = router_of("tools", "/mcp/prompts")
 
 
 class WantedPrompt(Body):

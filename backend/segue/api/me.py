@@ -1,8 +1,5 @@
-"""Who the caller is, all that is stored of them, and the end of it.
-
-Routes to list, search, add and delete the caller's durable facts.
-
-Routes to what model calls took. HTTP only.
+"""Routes to what is of the caller: who that is, all that is stored of them and its end, their facts, and what model
+calls took.
 """
 
 from collections.abc import AsyncIterator
@@ -11,24 +8,12 @@ from datetime import date, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import StreamingResponse
 
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
-from segue.api.schemas import (
-    Cursor,
-    Limit,
-    MemoryChanges,
-    NewMemory,
-    Page,
-    Seq,
-    decode_cursor,
-    invalid_cursor,
-    page,
-    page_of_placed,
-)
-from segue.db.engine import Database
+from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, Paging, Seq, invalid_cursor
 from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
@@ -40,9 +25,21 @@ from segue.turns.jobs.learn_facts import cancel_extraction
 from segue.users.ledger import Group, UsageTotal, list_usage
 
 router = router_of("me", "/me")
+memories_router = router_of("memories", "/memories")
+usage_router = router_of("usage")
 
+DEFAULT_DAYS = 30
+MAX_DAYS = 366
 LINES = "text/plain"  # generators of clients know nothing of application/x-ndjson
 AS_LINES: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {LINES: {"schema": {"type": "string"}}}}}
+
+ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
+OfSession = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
+Day = Annotated[date, Field(ge=date(2000, 1, 1))]
+_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(
+    tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]]
+)
+_USAGE_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +49,6 @@ class Me:
     user: Annotated[str, doc("The id that rows of the caller's belong to.")]
     scopes: Annotated[list[str], doc("As the token has them, also words that mean nothing to Segue.")]
     groups: Annotated[list[str], doc("As the token or the key has them.")]
-
-
-ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
 
 
 @router.get("")
@@ -81,7 +75,8 @@ async def erase_me(services: ServicesDep, caller: Caller, confirm: ConfirmedUser
 
 
 def export_of(services: Services, owner: str) -> StreamingResponse:
-    return as_lines(_lines(services.database, owner))
+    """Returns every row of a user, a line each."""
+    return as_lines(line_of(table, row) async for table, row in rows_of_user(services.database, owner))
 
 
 def as_lines(lines: AsyncIterator[str]) -> StreamingResponse:
@@ -102,20 +97,6 @@ async def erase_all(services: Services, owner: str) -> ErasedRows:
     return await erase_user(services.database, services.cache, owner)
 
 
-async def _lines(database: Database, owner: str) -> AsyncIterator[str]:
-    async for table, row in rows_of_user(database, owner):
-        yield line_of(table, row)
-
-
-memories_router = router_of("memories", "/memories")
-
-ToldIn = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
-
-_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(
-    tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]]
-)
-
-
 @memories_router.get("", responses=problems("query_in_session"))
 async def list_memories(
     services: ServicesDep,
@@ -133,10 +114,11 @@ async def list_memories(
         if cursor is not None:
             raise invalid_cursor()
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
-    before = decode_cursor(cursor, _MEMORY_POSITION)
+    paging = Paging(limit, cursor)
+    before = paging.after(_MEMORY_POSITION)
     async with services.database.read_only() as connection:
         found = await facts.list_facts(connection, caller, before=before, limit=limit + 1, session_id=session_id)
-    return page_of_placed(found, limit)
+    return paging.page_of_placed(found)
 
 
 @memories_router.post("", status_code=201)
@@ -149,7 +131,7 @@ async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> 
 
 
 @memories_router.delete("", status_code=204)
-async def delete_memories(session_id: ToldIn, services: ServicesDep, caller: Caller) -> None:
+async def delete_memories(session_id: OfSession, services: ServicesDep, caller: Caller) -> None:
     """Deletes the facts that were told in a session. Also notes nothing more of what has been said in it so far."""
     async with services.database.transaction() as connection:
         await cancel_extraction(connection, caller, session_id)
@@ -172,16 +154,6 @@ async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Call
         await facts.delete_fact(connection, caller, memory_id)
 
 
-DEFAULT_DAYS = 30
-MAX_DAYS = 366
-
-usage_router = router_of("usage")
-
-Day = Annotated[date, Field(ge=date(2000, 1, 1))]
-_Key = Annotated[str, StringConstraints(max_length=500, pattern="^[^\x00]*$")]
-_USAGE_POSITION: TypeAdapter[str] = TypeAdapter(_Key)
-
-
 class UsageQuery(BaseModel):
     """What to add up, and by what."""
 
@@ -197,20 +169,21 @@ class UsageQuery(BaseModel):
 
 @usage_router.get("/usage", responses=problems("forbidden"))
 async def get_usage(
-    services: ServicesDep, identity: IdentityDep, asked: Annotated[UsageQuery, Query()]
+    services: ServicesDep, identity: IdentityDep, query: Annotated[UsageQuery, Query()]
 ) -> Page[UsageTotal]:
     """Adds up what turns, summaries and facts took. The caller's; with the scope `ops` also another user's, or each."""
-    if asked.user is not None or asked.group == "user":
+    if query.user is not None or query.group == "user":
         require_ops(identity)
-    last = asked.to or services.clock().date()
-    first = asked.from_ or last - timedelta(days=DEFAULT_DAYS - 1)
+    last = query.to or services.clock().date()
+    first = query.from_ or last - timedelta(days=DEFAULT_DAYS - 1)
     if not 0 <= (last - first).days < MAX_DAYS:
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
-    owner = asked.user if asked.user is not None or asked.group == "user" else identity.user
-    after = decode_cursor(asked.cursor, _USAGE_POSITION)
+    owner = query.user if query.user is not None or query.group == "user" else identity.user
+    paging = Paging(query.limit, query.cursor)
+    after = paging.after(_USAGE_POSITION)
     async with services.database.read_only() as connection:
         found = await list_usage(
-            connection, owner, first=first, last=last, group=asked.group, after=after, limit=asked.limit + 1
+            connection, owner, first=first, last=last, group=query.group, after=after, limit=paging.limit + 1
         )
-    return page(found, asked.limit, lambda item: item.key or "")
+    return paging.page(found, lambda item: item.key or "")

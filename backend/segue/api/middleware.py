@@ -7,11 +7,13 @@ import sys
 import time
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from http import HTTPStatus
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from segue.api.access_control import METRICS_PATH
@@ -25,10 +27,6 @@ from segue.version import VERSION
 
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-_SENDS_HISTORY = re.compile(r"/v1/|(/agents/[^/]+)?/agui$|/api/chat$")  # the clients of the doors send all of it
-_UPLOADS = re.compile(r"/sessions/[^/]+/attachments")
-
-HTTP_500 = 500
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
 log = structlog.get_logger()
@@ -58,7 +56,11 @@ class RequestContext:
                 MutableHeaders(scope=message).update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION})
             await send(message)
 
-        services = _started(scope)
+        # A server hands what the lifespan yields to the outermost application only, which may not be ours.
+        services: Services | None = getattr(scope["app"].state, "services", None)
+        if services is None:
+            reason = "Segue has not started: enter its lifespan in that of your application (docs/extend.md)."
+            raise RuntimeError(reason)
         scope["state"] = {**scope.get("state", {}), "services": services}
         method, path = scope["method"], scope["path"][:200]
         with _span(services, scope, request_id) as span:
@@ -72,13 +74,13 @@ class RequestContext:
                     route = getattr(scope.get("route"), "path", None)
                     services.metrics.observe(RequestAnswered(method, status, route, seconds))
                     span.set_attributes(status=status, **({"route": route} if route else {}))
-                    if status >= HTTP_500:
+                    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                         span.fail(str(status))
 
 
 class BodyLimit:
     """Answers 413 to a body of more than `max_bytes`: unread if Content-Length says so, else when that many have come.
-    A door takes `max_door_bytes`, an upload `max_upload_bytes`.
+    What the route `takes` says which of the bounds it is.
 
     Then the connection ends: when the body does, or LINGER_S later, for a client that still sends to read the answer.
     As many bytes more are dropped meanwhile, of a door's client three times as many.
@@ -86,30 +88,29 @@ class BodyLimit:
 
     def __init__(self, app: ASGIApp, *, max_bytes: int, max_door_bytes: int, max_upload_bytes: int) -> None:
         self._app = app
-        self._max_bytes = max_bytes
-        self._max_door_bytes = max_door_bytes
-        self._max_upload_bytes = max_upload_bytes
+        # how long a body may be, and how much more of it is dropped
+        self._bounds = {
+            "json": (max_bytes, max_bytes),
+            "file": (max_upload_bytes, max_upload_bytes),
+            "history": (max_door_bytes, 3 * max_door_bytes),
+        }
+        self._always_taken = min(max_bytes, max_upload_bytes, max_door_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        headers = Headers(scope=scope) if scope["type"] == "http" else {}
+        announced, is_chunked = int(headers.get("content-length", 0)), "transfer-encoding" in headers
+        if announced <= self._always_taken and not is_chunked:
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        max_bytes, dropped = self._bounds(scope["method"], route_path(scope))
-        if int(headers.get("content-length", 0)) > max_bytes:
+        routes = (each for each in scope["app"].routes if each.matches(scope)[0] is Match.FULL)
+        max_bytes, dropped = self._bounds[getattr(next(routes, None), "takes", "json")]
+        if announced > max_bytes:
             problem = await http_problem(Request(scope), _too_large(max_bytes))
             await problem(scope, receive, partial(_send_and_close, receive, send, dropped))
-        elif "transfer-encoding" in headers:
+        elif is_chunked:
             await self._count(scope, receive, send, max_bytes, dropped)
         else:
             await self._app(scope, receive, send)
-
-    def _bounds(self, method: str, path: str) -> tuple[int, int]:
-        """Returns how long a body may be, and how much more of it is dropped."""
-        if _SENDS_HISTORY.match(path):
-            return self._max_door_bytes, 3 * self._max_door_bytes
-        max_bytes = self._max_upload_bytes if method == "POST" and _UPLOADS.fullmatch(path) else self._max_bytes
-        return max_bytes, max_bytes
 
     async def _count(self, scope: Scope, receive: Receive, send: Send, max_bytes: int, dropped: int) -> None:
         received = 0
@@ -169,14 +170,6 @@ class StartupErrors:
             await send(message)
 
         await self._app(scope, receive, send_detail if scope["type"] == "lifespan" else send)
-
-
-def _started(scope: Scope) -> Services:
-    """A server hands what the lifespan yields to the outermost application only, which may not be ours."""
-    services: Services | None = getattr(scope["app"].state, "services", None)
-    if services is None:
-        raise RuntimeError("Segue has not started: enter its lifespan in that of your application (docs/extend.md).")
-    return services
 
 
 def _span(services: Services, scope: Scope, request_id: str) -> AbstractContextManager[Span]:

@@ -1,6 +1,5 @@
-"""Routes for operators: turns and sessions of every user, without what was said. HTTP only.
-
-The route of the overview for operators: how the service does now and did in the last hour or day. HTTP only.
+"""Routes for operators: turns and sessions of every user without what was said, what waits, what operators did, the
+webhook, and how the service does now and did in the last hour or day.
 """
 
 from collections.abc import AsyncIterator
@@ -15,7 +14,7 @@ from starlette.responses import StreamingResponse
 from segue.api.deps import Ops, Services, ServicesDep, SessionId, TurnId, router_of
 from segue.api.me import AS_LINES, as_lines
 from segue.api.problems import problems
-from segue.api.schemas import BY_SEQ, Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.api.schemas import BY_SEQ, Page, PagingDep, id_position
 from segue.db.engine import Database
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.domain.errors import NotFound
@@ -43,8 +42,9 @@ router = router_of("ops", "/ops")
 Named = Annotated[str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
 AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
 AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
-_POSITION = id_position("turn")
-_PLAN_POSITION = id_position("plan")
+ByAction = Annotated[AuditedAction | None, Query(description="Only these acts.")]
+ByActor = Annotated[Named, Query(description="Only those of this operator.")]
+_POSITION, _PLAN_POSITION = id_position("turn"), id_position("plan")
 _ACT: TypeAdapter[Act] = TypeAdapter(Act)
 _OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
 
@@ -102,27 +102,32 @@ class OpsSession:
 async def list_any_turns(
     services: ServicesDep,
     _: Ops,
+    paging: PagingDep,
     *,
     status: Annotated[TurnStatus | None, Query(description="Only those; else all that are open.")] = None,
     session_id: Annotated[str | None, Query(max_length=200, description="Only those of this session.")] = None,
     tool: Annotated[Named, Query(description="Only those that wait for this tool, or had called it.")] = None,
     owner: Annotated[Named, Query(description="Only those of this user.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[OpsTurn]:
     """Lists the turns of all users, with what each does and where. Newest first. For the scope `ops`."""
-    before = decode_cursor(cursor, _POSITION)
+    before = paging.after(_POSITION)
     if session_id is not None and not is_id("ses", session_id):
         raise NotFound("session")
     async with services.database.read_only() as connection:
         if session_id is not None:
             await owner_of(connection, session_id)
         found = await list_any(
-            connection, status=status, session_id=session_id, tool=tool, owner=owner, before=before, limit=limit + 1
+            connection,
+            status=status,
+            session_id=session_id,
+            tool=tool,
+            owner=owner,
+            before=before,
+            limit=paging.limit + 1,
         )
     if not found:
         services.tools.specs(tool)
-    return page(await with_activity(services.cache, found), limit, lambda turn: turn.turn_id)
+    return paging.page(await with_activity(services.cache, found), lambda turn: turn.turn_id)
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
@@ -154,11 +159,8 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
         session = await get_session(connection, owner, session_id)
         open_turns = await list_any(connection, session_id=session_id, limit=MAX_OPEN)
         failed = await list_any(connection, session_id=session_id, status="failed", limit=FAILED_SHOWN)
-    content = None
-    if "ops:content" in operator.scopes:
-        content = await _content(services, owner, session, operator)
+    content = await _content(services, owner, session, operator) if "ops:content" in operator.scopes else None
     states = await services.tools.session_states(session_id)
-    shown = {name: getattr(session, name) for name in _OF_SESSION}
     return OpsSession(
         owner=owner,
         open_turns=await with_activity(services.cache, open_turns),
@@ -166,45 +168,33 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
         plan=_plan(session.pending_plan) if session.pending_plan else None,
         tools={name: state for name, state in states.items() if not state.available},
         content=content,
-        **shown,
+        **{name: getattr(session, name) for name in _OF_SESSION},
     )
 
 
 @router.get("/approvals", responses=problems("forbidden"))
-async def list_any_approvals(
-    services: ServicesDep, _: Ops, limit: Limit = 50, cursor: Cursor = None
-) -> Page[OpsApproval]:
+async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsApproval]:
     """Lists what waits for a yes of any user, without words and arguments. Newest first. For the scope `ops`."""
-    before = decode_cursor(cursor, _PLAN_POSITION)
+    before = paging.after(_PLAN_POSITION)
     async with services.database.read_only() as connection:
-        found = await list_all_approvals(connection, before=before, limit=limit + 1, now=services.clock())
-    return page(found, limit, lambda each: each.plan_id)
+        found = await list_all_approvals(connection, before=before, limit=paging.limit + 1, now=services.clock())
+    return paging.page(found, lambda each: each.plan_id)
 
 
 @router.get("/audit", responses=problems("forbidden"))
 async def list_audit(
-    services: ServicesDep,
-    _: Ops,
-    *,
-    action: Annotated[AuditedAction | None, Query(description="Only these acts.")] = None,
-    actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
+    services: ServicesDep, _: Ops, paging: PagingDep, action: ByAction = None, actor: ByActor = None
 ) -> Page[Act]:
     """Lists what operators did. Newest first. For the scope `ops`."""
-    before = decode_cursor(cursor, BY_SEQ)
+    before = paging.after(BY_SEQ)
     async with services.database.read_only() as connection:
-        found = await list_acts(connection, action=action, actor=actor, before=before, limit=limit + 1)
-    return page(found, limit, lambda act: act.seq)
+        found = await list_acts(connection, action=action, actor=actor, before=before, limit=paging.limit + 1)
+    return paging.page(found, lambda act: act.seq)
 
 
 @router.get("/audit/export", response_class=StreamingResponse, responses={**AS_LINES, **problems("forbidden")})
 async def export_audit(
-    services: ServicesDep,
-    _: Ops,
-    *,
-    action: Annotated[AuditedAction | None, Query(description="Only these acts.")] = None,
-    actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
+    services: ServicesDep, _: Ops, action: ByAction = None, actor: ByActor = None
 ) -> StreamingResponse:
     """Exports what operators did, as JSON, an act of `GET /ops/audit` a line. Newest first. For the scope `ops`."""
     return as_lines(_lines_of_acts(services.database, action, actor))
@@ -247,8 +237,7 @@ async def retry_webhooks(services: ServicesDep, operator: Ops) -> Retried:
 async def _turn(services: Services, turn_id: str) -> OpsTurn:
     async with services.database.read_only() as connection:
         turn = await find_any(connection, turn_id)
-    [told] = await with_activity(services.cache, [turn])
-    return told
+    return (await with_activity(services.cache, [turn]))[0]
 
 
 async def _content(services: Services, owner: str, session: Session, operator: Operator) -> OpsContent:
@@ -261,9 +250,6 @@ async def _content(services: Services, owner: str, session: Session, operator: O
 def _plan(plan: Plan) -> OpsPlan:
     steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps)
     return OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps)
-
-
-overview_router = router_of("ops", "/ops/overview")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +272,7 @@ class Overview:
     figures: Annotated[WindowFigures, doc("What was done, and how it went.")]
 
 
-@overview_router.get("", responses=problems("forbidden"))
+@router.get("/overview", responses=problems("forbidden"))
 async def get_overview(
     services: ServicesDep,
     _: Ops,

@@ -1,10 +1,7 @@
-"""The pages of the service: the console at `/`, and Swagger UI at `/docs`. They need no key, their requests do.
+"""The pages of the service, which need no key while their requests do: the console at `/`, Swagger UI at `/docs`, and
+the OpenAPI document that it shows: what FastAPI makes of the routes, with names, summaries and problems to read.
 
 console/build.py makes the files: gzipped, those under /assets with a hash of their content in the name.
-
-The OpenAPI document: what FastAPI makes of the routes, with names, summaries and problems to read.
-
-The descriptions of parameters and properties stand where these are declared.
 """
 
 import gzip
@@ -21,8 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
-from segue.api import problems
-from segue.api.problems import PROBLEM_TYPE, OpenAIError, OpenAIErrorBody, Problem, codes_of, table
+from segue.api.problems import OPENAI_PATHS, PROBLEM_TYPE, OpenAIError, OpenAIErrorBody, Problem, codes_of, table
 
 FOLDER = Path(__file__).with_name("pages")
 NOT_BUILT = """There is no page here: it was not built when Segue was installed. The service runs.
@@ -39,6 +35,8 @@ _POLICY = (
 _POLICY_OF_DOCS = _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace("blob:", "data:")
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Vary": "Accept-Encoding"}
 _METHODS = ["GET", "HEAD"]  # the server leaves out the body of an answer to HEAD
+_SCHEMAS = "#/components/schemas/"
+_SENTENCE = re.compile(r"(.+?)\.(?:\s+(.+))?", re.DOTALL)
 
 router = APIRouter(include_in_schema=False)
 docs_router = APIRouter(include_in_schema=False)
@@ -81,13 +79,9 @@ def _answer(request: Request, name: str, headers: dict[str, str]) -> Response:
 
 @cache
 def _files(folder: Path) -> dict[str, tuple[bytes, str]]:
-    """The gzipped bytes of each file and its ETag, read once."""
+    """Returns the gzipped bytes of each file and its ETag, read once."""
     bodies = {file.stem: file.read_bytes() for file in folder.glob("*.gz")}
     return {name: (body, f'W/"{hashlib.sha256(body).hexdigest()[:16]}"') for name, body in bodies.items()}
-
-
-_SCHEMAS = "#/components/schemas/"
-_SENTENCE = re.compile(r"(.+?)\.(?:\s+(.+))?", re.DOTALL)
 
 
 class DescribedApp(FastAPI):
@@ -124,7 +118,7 @@ def _describe(path: str, method: str, operation: dict[str, Any]) -> None:
         operation |= {"description": said[2]} if said[2] else {}
     codes = codes_of(method, operation)
     kind, media_type, schema = "A problem (RFC 9457).", PROBLEM_TYPE, "Problem"
-    if path.startswith(problems.PATHS):
+    if path.startswith(OPENAI_PATHS):
         kind, media_type, schema = "An error as OpenAI describes it.", "application/json", "OpenAIError"
     operation["responses"]["default"] = {
         "description": f"{kind}\n\n{table(codes)}",

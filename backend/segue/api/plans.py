@@ -1,6 +1,5 @@
-"""Routes to read plans, to decide on the step that waits for the user, and to what is remembered of decisions.
-
-Routes to what waits for the caller's yes in all their sessions, and to decide on several at once.
+"""Routes to read plans, to decide on the step that waits for the user, in one session or several at once, and to what
+is remembered of decisions.
 """
 
 from typing import Annotated
@@ -9,20 +8,20 @@ from fastapi import Path, Request, Response
 from pydantic import Field, TypeAdapter
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import AcceptedTurn, AskingDep, events_url
+from segue.api.chat import AcceptedTurn, ClientDep, events_url
 from segue.api.deps import Caller, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
-from segue.api.schemas import Cursor, Decisions, Limit, Page, PlanDecision, decode_cursor, id_position, page
+from segue.api.schemas import Decisions, Page, PagingDep, PlanDecision, id_position
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
 from segue.memory.session_store import check_session, get_session
 from segue.plans import approvals, store
-from segue.plans.approvals import Approval, list_approvals
 from segue.turns.store import once
 
 router = router_of("plans", "/sessions/{session_id}")
+approvals_router = router_of("plans", "/approvals")
 
 _POSITION = id_position("plan")
 _TOOL: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(pattern="^[^\x00]*$")])
@@ -40,25 +39,25 @@ async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Ca
 
 @router.get("/plans")
 async def list_plans(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[Plan | UnreadablePlan]:
     """Lists all plans of a session. Newest first."""
-    before = decode_cursor(cursor, _POSITION)
+    before = paging.after(_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await store.list_plans(connection, caller, session_id, before=before, limit=limit + 1)
-    return page(found, limit, lambda plan: plan.id)
+        found = await store.list_plans(connection, caller, session_id, before=before, limit=paging.limit + 1)
+    return paging.page(found, lambda plan: plan.id)
 
 
 @router.post("/plan/decision", response_model=ChatAnswer, responses={**OR_EVENTS, **problems(*OF_DECISIONS)})
-async def decide(session_id: SessionId, body: PlanDecision, asking: AskingDep) -> Response:
+async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -> Response:
     """Decides on the step that waits, as a button does. Answers as `chat` does, once the plan has gone on to its next
     wait or its end.
     """
-    services, stream = asking.services, wants_events(asking.http)
-    asked = once(asking.idempotency_key, "decision", *body.asked)
+    services, stream = client.services, wants_events(client.http)
+    key = once(client.idempotency_key, "decision", *body.fingerprint)
     turn = await services.turns.decide(
-        asking.caller, session_id, body.button, once=asked, stream=stream, origin=asking.origin
+        client.caller, session_id, body.button, once=key, stream=stream, origin=client.origin
     )
     bind_contextvars(turn_id=turn.turn_id)
     return await answer_or_events(services, turn, stream=stream)
@@ -66,14 +65,14 @@ async def decide(session_id: SessionId, body: PlanDecision, asking: AskingDep) -
 
 @router.get("/grants")
 async def list_grants(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[approvals.Grant]:
     """Lists the tools that need not ask again in this session. By name."""
-    after, tools = decode_cursor(cursor, _TOOL), services.tools.tools()
+    after, tools = paging.after(_TOOL), services.tools.tools()
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await approvals.list_grants(connection, session_id, tools, after=after, limit=limit + 1)
-    return page(found, limit, lambda grant: grant.tool)
+        found = await approvals.list_grants(connection, session_id, tools, after=after, limit=paging.limit + 1)
+    return paging.page(found, lambda grant: grant.tool)
 
 
 @router.delete("/grants/{tool}", status_code=204, responses=problems("no_grant"))
@@ -93,18 +92,15 @@ async def revoke_grant(
     raise AppError("no_grant", status=404, title="No grant", detail=detail)
 
 
-approvals_router = router_of("plans", "/approvals")
-
-
 @approvals_router.get("")
-async def get_approvals(
-    services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Approval]:
+async def get_approvals(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[approvals.Approval]:
     """Lists what waits for the caller's yes in all sessions. The newest plan first."""
-    before = decode_cursor(cursor, _POSITION)
+    before = paging.after(_POSITION)
     async with services.database.read_only() as connection:
-        found = await list_approvals(connection, caller, before=before, limit=limit + 1, now=services.clock())
-    return page(found, limit, lambda each: each.plan_id)
+        found = await approvals.list_approvals(
+            connection, caller, before=before, limit=paging.limit + 1, now=services.clock()
+        )
+    return paging.page(found, lambda each: each.plan_id)
 
 
 @approvals_router.post("/decisions", status_code=202, responses=problems("session_not_found", *OF_DECISIONS))
@@ -116,8 +112,7 @@ async def decide_several(
     """
     wanted = {each.session_id: each.button for each in body.items}
     if len(wanted) < len(body.items):
-        detail = "A session is named twice. It has one plan at most, and a decision is made once."
-        raise InvalidRequest(detail)
+        raise InvalidRequest("A session is named twice. It has one plan at most, and a decision is made once.")
     admitted = await services.turns.decide_several(caller, wanted, origin=origin)
     turns = [admitted[each.session_id] for each in body.items]
     return Page([AcceptedTurn(each.turn.turn_id, each.status, events_url(http, each.turn)) for each in turns], None)

@@ -1,11 +1,8 @@
 """Turns every error into a problem+json response (RFC 9457): AppError, validation, routing, and unexpected ones. Below
-/v1 into the shape that OpenAI's clients read.
+/v1 into the shape that OpenAI's clients read, because they show nothing of a problem+json.
 
-What every problem means to a client: its status, and what to do; and which routes can answer with it.
-
+WHAT_TO_DO says what each code means to a client, and `codes_of` which routes can answer with it: in openapi.json
 tests/api/test_openapi.py compares the codes with those that the package raises.
-
-Errors as OpenAI's clients read them: they show nothing of a problem+json. Every error below /v1 has this shape.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,18 +105,11 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
 OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
 OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
 OF_CALLERS: Final = OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
-OF_PARAMETERS: Final[Mapping[str, str]] = {
-    "session_id": "session_not_found",
+OF_PARAMETERS: Final[Mapping[str, str]] = {  # of others as `session_id` it is `session_not_found`
     "chat_id": "session_not_found",
-    "turn_id": "turn_not_found",
-    "message_id": "message_not_found",
-    "memory_id": "memory_not_found",
-    "key_id": "key_not_found",
     "tool_call_id": "tool_result_not_found",
-    "attachment_id": "attachment_not_found",
     "agent_id": "unknown_agent",
     "tool": "unknown_tool",
-    "mcp_server": "mcp_server_not_found",
     "user": "invalid_request",
     "cursor": "invalid_cursor",
     "idempotency-key": "idempotency_key_reused",
@@ -127,39 +117,34 @@ OF_PARAMETERS: Final[Mapping[str, str]] = {
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
 OF_TURNS: Final = {
-    "service_limit_reached",
-    "plan_changed",
-    "turn_cancelled",
-    "turn_interrupted",
-    "turn_gave_up",
-    "turn_timeout",
-    "turn_budget_spent",
-    "model_unavailable",
-    "model_timeout",
-    "unreadable",
-}
+    "service_limit_reached", "plan_changed", "turn_cancelled", "turn_interrupted", "turn_gave_up", "turn_timeout",
+    "turn_budget_spent", "model_unavailable", "model_timeout", "unreadable",
+}  # fmt: skip
 OF_FILES: Final = ("attachment_quota_exceeded", "unsupported_attachment", "unreadable_attachment")
 OF_DOORS: Final = (
-    *OF_FILES,
-    "may_not_speak_for",
-    "session_not_found",
-    "turn_not_found",
-    "unknown_agent",
-    "turn_in_progress",
-    "not_in_history",
-    "idempotency_key_reused",
-    "parts_unsupported",
-    "too_many_queued",
-)
+    *OF_FILES, "may_not_speak_for", "session_not_found", "turn_not_found", "unknown_agent", "turn_in_progress",
+    "not_in_history", "idempotency_key_reused", "parts_unsupported", "too_many_queued",
+)  # fmt: skip
 OF_DECISIONS: Final = (
-    "invalid_answer",
-    "invalid_args",
-    "no_open_plan",
-    "plan_changed",
-    "plan_expired",
-    "unknown_tool",
-    "unreadable",
-)
+    "invalid_answer", "invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable",
+)  # fmt: skip
+
+OPENAI_PATHS: Final = "/v1/"
+RETRIED: Final = frozenset({408, 409, 429})  # by OpenAI's libraries, twice, as are those from 500 on
+LONGEST_WAIT_S: Final = 60
+REQUEST_ID_HEADER = "X-Request-Id"
+VERSION_HEADER = "X-Segue-Version"
+PROBLEM_TYPE = "application/problem+json"
+MAX_SHOWN_CHARS = 200
+MAX_SHOWN_FAULTS = 20
+_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
+_DETAILS = {
+    404: "There is nothing at this path. /docs lists what there is.",
+    405: "This path does not take this method. /docs lists what it takes.",
+}
+
+log = structlog.get_logger()
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
@@ -172,7 +157,7 @@ def codes_of(method: str, operation: Mapping[str, Any]) -> list[str]:
     codes = OF_EVERY_ROUTE | set(operation["responses"].get("default", {}).get("x-problem-codes", ()))
     for each in operation.get("parameters", ()):
         if each["in"] == "path" or each["name"] in OF_OTHER_PLACES:
-            codes |= {OF_PARAMETERS[each["name"]]}
+            codes |= {OF_PARAMETERS.get(each["name"], f"{each['name'].removesuffix('_id')}_not_found")}
     if operation["responses"].get("200", {}).get("content", {}).keys() >= MAY_STREAM:
         codes |= OF_TURNS
     if operation.get("security"):
@@ -187,14 +172,6 @@ def codes_of(method: str, operation: Mapping[str, Any]) -> list[str]:
 def table(codes: list[str]) -> str:
     rows = (f"| {code} | {WHAT_TO_DO[code][0]} | {WHAT_TO_DO[code][1]} |" for code in codes)
     return "\n".join(["| code | status | what to do |", "|---|---|---|", *rows])
-
-
-PATHS: Final = "/v1/"
-RETRIED: Final = frozenset({408, 409, 429})  # by their libraries, twice, as are those from 500 on
-LONGEST_WAIT_S: Final = 60
-_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_THEIR_CODES: Final = {"unknown_agent": "model_not_found"}
-_PARAMS: Final = {"unknown_agent": "model"}
 
 
 class OpenAIErrorBody(BaseModel):
@@ -214,11 +191,10 @@ class OpenAIError(BaseModel):
 
 def error_body(error: AppError, faults: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """`faults` are what validation found; the first is what the error is about."""
-    kind = "server_error" if error.status >= 500 else _TYPES.get(error.status, "invalid_request_error")  # noqa: PLR2004
-    param = _PARAMS.get(error.code)
+    kind = "server_error" if error.status >= 500 else _OPENAI_TYPES.get(error.status, "invalid_request_error")  # noqa: PLR2004
+    code, param = ("model_not_found", "model") if error.code == "unknown_agent" else (error.code, None)
     if faults and len(faults[0]["loc"]) > 1:
         param = ".".join(faults[0]["loc"][1:])
-    code = _THEIR_CODES.get(error.code, error.code)
     return {"error": {"message": error.detail, "type": kind, "code": code, "param": param}}
 
 
@@ -233,18 +209,6 @@ def error_headers(error: AppError) -> dict[str, str]:
     return headers | {name: str(value) for name, value in named.items() if value is not None}
 
 
-REQUEST_ID_HEADER = "X-Request-Id"
-VERSION_HEADER = "X-Segue-Version"
-_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
-_DETAILS = {
-    404: "There is nothing at this path. /docs lists what there is.",
-    405: "This path does not take this method. /docs lists what it takes.",
-}
-PROBLEM_TYPE = "application/problem+json"
-MAX_SHOWN_CHARS = 200
-MAX_SHOWN_FAULTS = 20
-
-
 class Problem(BaseModel):
     """RFC 9457. Some codes add members of their own, as `turn_id` or `retry_after_s`."""
 
@@ -257,9 +221,7 @@ class Problem(BaseModel):
     errors: Annotated[list[dict[str, Any]] | None, doc("What validation found: `loc`, `msg`, `type`.")] = None
 
 
-PROBLEMS = problems()  # of a router: openapi.py adds what its routes answer with
-
-log = structlog.get_logger()
+PROBLEMS = problems()  # of a router: pages.py adds what its routes answer with
 
 
 def route_path(scope: Scope) -> str:
@@ -288,7 +250,7 @@ def _problem(request: Request, error: AppError, **more: Any) -> Response:
         headers["Retry-After"] = str(error.extra["retry_after_s"])
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="segue"'
-    if route_path(request.scope).startswith(PATHS):
+    if route_path(request.scope).startswith(OPENAI_PATHS):
         headers |= error_headers(error)
         body = error_body(error, more.get("errors", ()))
         return Response(orjson.dumps(body), error.status, headers, media_type="application/json")
@@ -320,8 +282,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
         detail = f"Send the body without Content-Encoding: it is not unpacked. ({detail})"
     elif has_body and not is_json:
         detail = f"Send the body with Content-Type: application/json. ({detail})"
-    invalid = InvalidRequest(detail)
-    return _problem(request, invalid, errors=errors)
+    return _problem(request, InvalidRequest(detail), errors=errors)
 
 
 async def http_problem(request: Request, error: Exception) -> Response:
@@ -341,7 +302,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 
 def _fault(fault: dict[str, Any]) -> dict[str, Any]:
-    """One of pydantic's errors without the client's input, which can be long or a secret."""
+    """Returns one of pydantic's errors without the client's input, which can be long or a secret."""
     loc, message = [str(part)[:MAX_SHOWN_CHARS] for part in fault["loc"]], str(fault["msg"])
     if fault["type"] == "json_invalid":
         loc, message = loc[:1], f"This is not JSON: {fault['ctx']['error']}"  # FastAPI counts on a place in the text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import orjson
-from fastapi import Query
+from fastapi import Depends, Query
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -133,12 +133,9 @@ class PlanDecision(Body):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.args is not None and self.decision != "confirm":
-            raise ValueError("`args` go with the decision `confirm` only")
-        if self.answer is not None and self.decision != "confirm":
-            raise ValueError("`answer` goes with the decision `confirm` only")
-        if self.remember and self.decision != "confirm":
-            raise ValueError("`remember` goes with the decision `confirm` only")
+        for name, goes in (("args", "go"), ("answer", "goes"), ("remember", "goes")):
+            if getattr(self, name) is not None and self.decision != "confirm":
+                raise ValueError(f"`{name}` {goes} with the decision `confirm` only")
         if (self.message is not None) != (self.decision == "amend"):
             raise ValueError("the decision `amend` needs a `message`, and the others take none")
         return self
@@ -148,8 +145,8 @@ class PlanDecision(Body):
         return Button(self.decision, self.version, self.args, self.message or "", self.remember, answer=self.answer)
 
     @property
-    def asked(self) -> tuple[str | int, ...]:
-        """What a repeated request repeats."""
+    def fingerprint(self) -> tuple[str | int, ...]:
+        """What has to be the same in a second request with the same idempotency key."""
         more = canonical_args(self.args) if self.args is not None else self.message
         answer = f"answer {canonical_args(self.answer)}" if self.answer is not None else None
         return (self.decision, self.version, *(each for each in (more, self.remember, answer) if each is not None))
@@ -271,36 +268,50 @@ Limit = Annotated[int, Query(ge=1, le=200, description="How many items to give a
 Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before, as it is.")]
 
 
-def page(found: list[Item], limit: int, position: Callable[[Item], object]) -> Page[Item]:
-    """Makes a page of `limit` items; `found` has one more if there is a next page. A cursor holds a `position`."""
-    shown = found[:limit]
-    return Page(shown, encode_cursor(position(shown[-1])) if len(found) > limit else None)
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """The page that a client asks for: `limit` items after the position in `cursor`, or the first ones."""
+
+    limit: int
+    cursor: str | None
+
+    def after(self, position: TypeAdapter[CursorPosition]) -> CursorPosition | None:
+        """Returns the position in the cursor, None without one.
+
+        Raises AppError `invalid_cursor` if `page` cannot have made it.
+        """
+        if not self.cursor:
+            return None
+        try:
+            return position.validate_json(base64.b64decode(self.cursor, altchars=b"-_", validate=True))
+        except (ValueError, OverflowError) as error:
+            raise invalid_cursor() from error
+
+    def page(self, found: list[Item], position: Callable[[Item], object]) -> Page[Item]:
+        """Makes the page; `found` has one item more if there is a next one. A cursor holds a `position`."""
+        shown = found[: self.limit]
+        return Page(shown, encode_cursor(position(shown[-1])) if len(found) > self.limit else None)
+
+    def page_of_placed(self, found: list[tuple[Item, CursorPosition]]) -> Page[Item]:
+        """Makes the page of items that come with their positions."""
+        placed = self.page(found, lambda each: each[1])
+        return Page([item for item, _ in placed.items], placed.next_cursor)
+
+
+async def _paging(limit: Limit = 50, cursor: Cursor = None) -> Paging:
+    return Paging(limit, cursor)
+
+
+PagingDep = Annotated[Paging, Depends(_paging)]
 
 
 def encode_cursor(position: object) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
 
 
-def decode_cursor(cursor: str | None, position: TypeAdapter[CursorPosition]) -> CursorPosition | None:
-    """Returns the position in a cursor, None without one.
-
-    Raises AppError `invalid_cursor` if `page` cannot have made it.
-    """
-    try:
-        return position.validate_json(base64.b64decode(cursor, altchars=b"-_", validate=True)) if cursor else None
-    except (ValueError, OverflowError) as error:
-        raise invalid_cursor() from error
-
-
 def id_position(prefix: Prefix) -> TypeAdapter[str]:
     """Returns the shape of a position in a list that is ordered by id."""
     return TypeAdapter(Annotated[str, Field(pattern=id_pattern(prefix))])
-
-
-def page_of_placed(found: list[tuple[Item, CursorPosition]], limit: int) -> Page[Item]:
-    """Makes a page of items that come with their positions."""
-    listed = page(found, limit, lambda each: each[1])
-    return Page([item for item, _ in listed.items], listed.next_cursor)
 
 
 def invalid_cursor() -> AppError:

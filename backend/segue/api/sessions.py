@@ -1,12 +1,8 @@
-"""Routes to create, list, read, change and delete sessions, and to read their messages and memory.
-
-The route that exports a session without secrets: as a recording for `segue replay`, or as Markdown for people.
-
-Routes to say what one thinks of an answer, and for operators to read it.
+"""Routes to sessions: to make, list, read, change, delete and export them, to read their messages and memory, and to
+say what one thinks of an answer.
 """
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -15,32 +11,9 @@ from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 from starlette.responses import Response
 
-from segue.api.deps import (
-    BranchId,
-    Caller,
-    IdentityDep,
-    MessageId,
-    Ops,
-    OriginDep,
-    Services,
-    ServicesDep,
-    SessionId,
-    router_of,
-)
+from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
-from segue.api.schemas import (
-    BY_SEQ,
-    Cursor,
-    Limit,
-    MessageFeedback,
-    NewSession,
-    Page,
-    SessionChanges,
-    decode_cursor,
-    encode_cursor,
-    page,
-    page_of_placed,
-)
+from segue.api.schemas import BY_SEQ, MessageFeedback, NewSession, Page, PagingDep, SessionChanges, encode_cursor
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.ids import id_pattern
@@ -61,9 +34,7 @@ from segue.domain.session import (
 from segue.events import user_feed
 from segue.history.export import as_markdown, load_conversation, make_recording
 from segue.memory import facts, history, session_store
-from segue.memory.history import get_message
 from segue.memory.session_search import SearchPosition, search_sessions
-from segue.memory.session_store import list_feedback, set_feedback
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory
@@ -75,6 +46,9 @@ Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
 InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
 Include = Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")]
+Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
+MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
+Rated = Annotated[Rating | None, Query(description="Only those.")]
 
 _Moment = Annotated[AwareDatetime, Strict(), AfterValidator(lambda at: at.astimezone(UTC))]
 _SessionId = Annotated[str, Field(pattern=id_pattern("ses"))]
@@ -84,6 +58,7 @@ _SEARCHED: TypeAdapter[tuple[datetime, str] | tuple[datetime, str, int]] = TypeA
 )
 
 router = router_of("sessions", "/sessions")
+feedback_router = router_of("feedback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,45 +93,31 @@ async def create_session(body: NewSession, services: ServicesDep, caller: Caller
 async def list_sessions(
     services: ServicesDep,
     caller: Caller,
+    paging: PagingDep,
     *,
     query: AllWords = None,
     archived: Annotated[bool, Query(description="Those that are, or those that are not.")] = False,
     pinned: Annotated[bool | None, Query(description="Only those that are, or that are not.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[Session | FoundSession | UnreadableSession]:
     """Lists the caller's sessions, the latest active first. Those not archived, or with `archived=true` those that are.
     With a query those that have all its words in the title or in one message, which `snippet` shows. A search looks at
     2,000 sessions and 10,000 messages a page: one with few items, or none, may still have a `next_cursor`.
     """
     if words := (query or "").split():
-        return await _search(services, caller, words, archived=archived, pinned=pinned, limit=limit, cursor=cursor)
-    before = decode_cursor(cursor, _ACTIVITY)
+        reached = paging.after(_SEARCHED)
+        after = SearchPosition(*reached) if reached else None
+        async with services.database.read_only() as connection:
+            hits, behind = await search_sessions(
+                connection, caller, words, archived=archived, pinned=pinned, after=after, limit=paging.limit
+            )
+        position = [each for each in astuple(behind) if each is not None] if behind else None
+        return Page([*hits], encode_cursor(position) if position else None)
+    before = paging.after(_ACTIVITY)
     async with services.database.read_only() as connection:
         found = await session_store.list_sessions(
-            connection, caller, archived=archived, pinned=pinned, before=before, limit=limit + 1
+            connection, caller, archived=archived, pinned=pinned, before=before, limit=paging.limit + 1
         )
-    return page(found, limit, lambda session: [session.updated_at, session.id])
-
-
-async def _search(
-    services: Services,
-    caller: str,
-    words: Sequence[str],
-    *,
-    archived: bool,
-    pinned: bool | None,
-    limit: int,
-    cursor: str | None,
-) -> Page[Session | FoundSession | UnreadableSession]:
-    reached = decode_cursor(cursor, _SEARCHED)
-    after = SearchPosition(*reached) if reached else None
-    async with services.database.read_only() as connection:
-        found, behind = await search_sessions(
-            connection, caller, words, archived=archived, pinned=pinned, after=after, limit=limit
-        )
-    position = [each for each in astuple(behind) if each is not None] if behind else None
-    return Page([*found], encode_cursor(position) if position else None)
+    return paging.page(found, lambda session: [session.updated_at, session.id])
 
 
 @router.get("/{session_id}")
@@ -194,17 +155,16 @@ async def list_messages(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
+    paging: PagingDep,
     order: Order = "asc",
     before: Before = history.MAX_SEQ,
     include: Include = None,
     branch: InBranch = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[Message | MessageOfTurn | UnreadableMessage]:
     """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
     user's message of a turn that has none. With `branch` those of that branch, instead of the history.
     """
-    reached, newest_first = decode_cursor(cursor, BY_SEQ), order == "desc"
+    reached, newest_first = paging.after(BY_SEQ), order == "desc"
     after = reached if reached is not None and not newest_first else 0
     below = min(before, reached) if reached is not None and newest_first else before
     async with services.database.read_only() as connection:
@@ -217,14 +177,14 @@ async def list_messages(
             session_id,
             after=after,
             before=below,
-            limit=limit + 1,
+            limit=paging.limit + 1,
             newest_first=newest_first,
             branch=branch,
         )
         found = await with_metadata(connection, found)
         if include:
             found = await with_turns(connection, found)
-    return page(found, limit, lambda message: message.seq)
+    return paging.page(found, lambda message: message.seq)
 
 
 @router.get("/{session_id}/prompt", responses=problems("unreadable"))
@@ -257,14 +217,7 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
     return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[memory for memory, _ in known])
 
 
-export_router = router_of("sessions", "/sessions")
-
-
-Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
-MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
-
-
-@export_router.get(
+@router.get(
     "/{session_id}/export",
     response_model=Recording,
     responses={
@@ -296,32 +249,25 @@ async def export_session(
     return Response(text, media_type="application/json")
 
 
-feedback_router = router_of("feedback")
-
-Rated = Annotated[Rating | None, Query(description="Only those.")]
-
-
 @feedback_router.put("/sessions/{session_id}/messages/{message_id}/feedback", responses=problems("not_an_answer"))
 async def rate_message(
     session_id: SessionId, message_id: MessageId, body: MessageFeedback, services: ServicesDep, caller: Caller
 ) -> Message | UnreadableMessage:
     """Rates an answer. Replaces what was said of it before, which `rating: null` takes back; `metadata` has it."""
     async with services.database.transaction() as connection:
-        message = await get_message(connection, caller, session_id, message_id)
+        message = await history.get_message(connection, caller, session_id, message_id)
         if message.role != "assistant":
             detail = "Only what the assistant said can be rated: this message is the user's own, or a tool's result."
             raise AppError("not_an_answer", status=422, title="Not an answer", detail=detail)
-        await set_feedback(connection, message_id, rating=body.rating, comment=body.comment)
+        await session_store.set_feedback(connection, message_id, rating=body.rating, comment=body.comment)
         [rated] = await with_metadata(connection, [message])
     return rated
 
 
 @feedback_router.get("/feedback", responses=problems("forbidden"))
-async def get_feedback(
-    services: ServicesDep, _: Ops, rating: Rated = None, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Feedback]:
+async def get_feedback(services: ServicesDep, _: Ops, paging: PagingDep, rating: Rated = None) -> Page[Feedback]:
     """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
-    before = decode_cursor(cursor, BY_SEQ)
+    before = paging.after(BY_SEQ)
     async with services.database.read_only() as connection:
-        found = await list_feedback(connection, rating=rating, before=before, limit=limit + 1)
-    return page_of_placed(found, limit)
+        found = await session_store.list_feedback(connection, rating=rating, before=before, limit=paging.limit + 1)
+    return paging.page_of_placed(found)

@@ -1,8 +1,5 @@
-"""Lists the tools, as the model sees them.
-
-How tools are doing: in a session, with what people may change about it, and in all sessions for ops. HTTP only.
-
-Tool results: the ledger of a session as a list, one result by path and page.
+"""Routes to tools: the tools as the model sees them, how they are doing in a session and for all, with what people may
+change about it, and the results of their calls.
 """
 
 import mimetypes
@@ -19,16 +16,14 @@ from pydantic import Field, TypeAdapter
 from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import PROBLEMS, problems
 from segue.api.schemas import (
-    Cursor,
     FleetReset,
     FleetStatusChange,
-    Limit,
     Page,
+    Paging,
+    PagingDep,
     StatusChange,
     ToolReset,
-    decode_cursor,
     id_position,
-    page,
 )
 from segue.domain.doc import doc
 from segue.domain.errors import InvalidRequest, NotFound
@@ -57,6 +52,24 @@ from segue.tools.states import StatePosition, list_changes
 from segue.users.audit import record_act
 
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
+states_router = router_of("tool states")
+results_router = router_of("tool results", "/sessions/{session_id}/tool-results")
+
+LONGEST = timedelta(days=366)
+FIRST_PAGE = Paging(50, None)
+ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
+OF_RESULTS = problems("tool_result_expired", "tool_result_part_not_found", "invalid_path")
+
+_CHANGE_POSITION, _RESULT_POSITION = id_position("chg"), id_position("call")
+_SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
+    tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
+)
+
+StateFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
+CallFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
+ToolName = Annotated[str, Path(description="One of `GET /tools`.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +109,6 @@ async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescript
         for spec in specs
     ]
     return Page(described, None)
-
-
-states_router = router_of("tool states")
-
-LONGEST = timedelta(days=366)
-
-_CHANGE_POSITION = id_position("chg")
-_SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
-    tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
-)
-
-StateFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
-ToolName = Annotated[str, Path(description="One of `GET /tools`.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,35 +162,29 @@ async def set_tool_state(
 
 @states_router.get("/sessions/{session_id}/tool-states/history")
 async def list_state_changes(
-    session_id: SessionId,
-    services: ServicesDep,
-    caller: Caller,
-    tool: StateFilter = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
+    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep, tool: StateFilter = None
 ) -> Page[StatusMoved]:
     """Lists how the states of tools changed in a session. Newest first."""
-    before = decode_cursor(cursor, _CHANGE_POSITION)
+    before = paging.after(_CHANGE_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=limit + 1)
-    return page(found, limit, lambda change: change.id)
+        found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=paging.limit + 1)
+    return paging.page(found, lambda change: change.id)
 
 
 @states_router.get("/tool-states", responses=problems("forbidden", "unknown_tool"))
 async def get_fleet_tool_states(
     services: ServicesDep,
     _: Ops,
+    paging: PagingDep,
     status: Annotated[ToolStatus | None, Query(description="Only tools and sessions where it is this.")] = None,
     tool: StateFilter = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> FleetToolStates:
     """Shows how tools are doing in all sessions. Every tool, and the sessions in which one is not available. With
     `status` the tools that are this for everyone or in a session, and those sessions. For the scope `ops`.
     """
-    after = decode_cursor(cursor, _SESSION_AND_TOOL)
-    return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, limit=limit)
+    after = paging.after(_SESSION_AND_TOOL)
+    return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, paging=paging)
 
 
 @states_router.put("/tool-states/{tool}", responses=problems("forbidden"))
@@ -202,8 +196,7 @@ async def set_fleet_tool_state(
     """
     specs, reason = services.tools.specs(tool), without_secret_texts(body.reason)
     if body.until is not None and not timedelta() < body.until - services.clock() <= LONGEST:
-        detail = f"`until` has to be later than now, by {LONGEST.days} days at most."
-        raise InvalidRequest(detail)
+        raise InvalidRequest(f"`until` has to be later than now, by {LONGEST.days} days at most.")
     async with services.database.transaction() as connection:
         details = {"status": body.status, "reason": reason, "until": body.until and body.until.isoformat()}
         await record_act(connection, operator, "set_tool_state", tool=tool, details=details)
@@ -238,7 +231,7 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: Fl
         await _reset_in_session(services, owner, body.session_id, specs)
     elif body.scope != "fleet":
         await services.tools.reset_in_sessions(specs)
-    return await _fleet_states(services, specs, status=None, after=None, limit=50)
+    return await _fleet_states(services, specs, status=None, after=None, paging=FIRST_PAGE)
 
 
 async def _owner_of_any(services: Services, session_id: str) -> str:
@@ -260,22 +253,11 @@ async def _reset_in_session(services: Services, owner: str, session_id: str, spe
 
 
 async def _fleet_states(
-    services: Services, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
+    services: Services, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, paging: Paging
 ) -> FleetToolStates:
-    tools, found = await services.tools.overview(specs, status=status, after=after, limit=limit + 1)
-    shown = page(found, limit, lambda state: [state.session_id, state.tool])
+    tools, found = await services.tools.overview(specs, status=status, after=after, limit=paging.limit + 1)
+    shown = paging.page(found, lambda state: [state.session_id, state.tool])
     return FleetToolStates(tools, shown.items, shown.next_cursor)
-
-
-results_router = router_of("tool results", "/sessions/{session_id}/tool-results")
-
-_RESULT_POSITION = id_position("call")
-
-ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-}
-OF_RESULTS = problems("tool_result_expired", "tool_result_part_not_found", "invalid_path")
-CallFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,27 +274,19 @@ async def list_tool_results(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
+    paging: PagingDep,
     tool: CallFilter = None,
     turn_id: CallFilter = None,
     status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> Page[ToolCall | UnreadableCall]:
     """Lists the calls of tools in a session. Newest first, without their results."""
-    before = decode_cursor(cursor, _RESULT_POSITION)
+    before, most = paging.after(_RESULT_POSITION), paging.limit + 1
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
         found = await results.list_calls(
-            connection,
-            caller,
-            session_id,
-            tool=tool,
-            turn_id=turn_id,
-            status=status,
-            before=before,
-            limit=limit + 1,
+            connection, caller, session_id, tool=tool, turn_id=turn_id, status=status, before=before, limit=most
         )
-    return page(found, limit, lambda call: call.tool_call_id)
+    return paging.page(found, lambda call: call.tool_call_id)
 
 
 @results_router.get("/{tool_call_id}", response_model=LoadedResult, responses={**ONE_PART, **OF_RESULTS})

@@ -1,8 +1,6 @@
-"""Routes for operators: the API keys of all users, where callers are known by them. HTTP only.
+"""Routes for operators: the users there are, the limits of each and all that one has, and the API keys of all users.
 
 No answer but that of making a key has a secret, and no list has a digest.
-
-Routes for operators: the users there are, the limits of each, and all that one has. HTTP only.
 """
 
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from starlette.responses import StreamingResponse
 from segue.api.deps import KeyId, Ops, Services, ServicesDep, router_of
 from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problems import problems
-from segue.api.schemas import Cursor, KeyRotation, KeyToMake, Limit, LimitsToSet, Page, decode_cursor, id_position, page
+from segue.api.schemas import KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
 from segue.db.owners import ErasedRows, has_rows
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest, NotFound
@@ -30,9 +28,19 @@ from segue.users.user_limits import NO_OWN, Limits, OwnLimits, load_limits, set_
 
 keys_router = router_of("ops", "/ops/keys")
 
+router = router_of("ops", "/ops/users")
+
+EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
 REFUSED = problems("forbidden", "no_api_keys")
 REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes")
 _KEY_POSITION = id_position("key")
+_USER_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
+_OF_KEY = ("id", "name", "scopes", "groups", "created_at", "last_used_at", "expires_at", "revoked_at")
+
+OfUser = Annotated[
+    str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$", description="Only those of this user.")
+]
+UserName = Annotated[str, Path(max_length=500, description="A user, known or not."), AfterValidator(known_owner)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +79,17 @@ KeysDep = Annotated[ApiKeys, Depends(_api_keys)]
 
 
 @keys_router.get("", responses=REFUSED)
-async def list_api_keys(
-    services: ServicesDep,
-    _: KeysDep,
-    *,
-    user: Annotated[
-        str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$", description="Only those of this user.")
-    ] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Page[OpsKey]:
+async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *, user: OfUser = None) -> Page[OpsKey]:
     """Lists the API keys of all users. Also those that work no more. For the scope `ops`, with AUTH=api_key."""
-    after = decode_cursor(cursor, _KEY_POSITION)
+    after = paging.after(_KEY_POSITION)
     async with services.database.read_only() as connection:
-        found = await list_keys(connection, user, after=after, limit=limit + 1)
-    return page([_shown_key(key, services.clock()) for key in found], limit, lambda key: key.id)
+        found = await list_keys(connection, user, after=after, limit=paging.limit + 1)
+    return paging.page([_shown_key(key, services.clock()) for key in found], lambda key: key.id)
 
 
 @keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
 async def create_api_key(
-    body: KeyToMake,
-    response: Response,
-    services: ServicesDep,
-    _: KeysDep,
-    operator: Ops,
+    body: KeyToMake, response: Response, services: ServicesDep, _: KeysDep, operator: Ops
 ) -> OpsNewKey:
     """Makes an API key, and shows its secret this once. With no scope that the caller has not, and for another user
     only with `ops:content`: who has a user's key reads what that user said. For the scope `ops`, with AUTH=api_key.
@@ -102,15 +97,14 @@ async def create_api_key(
     _refuse_more_than(operator, body.user, body.scopes)
     now = services.clock()
     if body.expires_at is not None and body.expires_at <= now:
-        detail = "`expires_at` has to be later than now."
-        raise InvalidRequest(detail)
+        raise InvalidRequest("`expires_at` has to be later than now.")
     async with services.database.transaction() as connection:
         made = await create_key(
             connection, body.user, scopes=body.scopes, name=body.name, now=now, expires_at=body.expires_at
         )
         details = {"key_id": made.key.id, "user": body.user, "scopes": made.key.scopes}
         await record_act(connection, operator, "create_key", details=details)
-    return _told(made, now, response)
+    return _shown_new(made, now, response)
 
 
 @keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_MAKE)
@@ -133,7 +127,7 @@ async def rotate_api_key(
         details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
         await record_act(connection, operator, "rotate_key", details=details)
     keys.forget(key_id)
-    return _told(made, now, response)
+    return _shown_new(made, now, response)
 
 
 @keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
@@ -156,20 +150,12 @@ def _refuse_more_than(identity: Identity, user: str, scopes: Sequence[str]) -> N
 
 
 def _shown_key(key: ApiKey, now: datetime) -> OpsKey:
-    taken = ("id", "name", "scopes", "groups", "created_at", "last_used_at", "expires_at", "revoked_at")
-    return OpsKey(user=key.owner, works=key.works(now), **{name: getattr(key, name) for name in taken})
+    return OpsKey(user=key.owner, works=key.works(now), **{name: getattr(key, name) for name in _OF_KEY})
 
 
-def _told(made: NewKey, now: datetime, response: Response) -> OpsNewKey:
+def _shown_new(made: NewKey, now: datetime, response: Response) -> OpsNewKey:
     response.headers["Cache-Control"] = "no-store"
     return OpsNewKey(_shown_key(made.key, now), made.secret)
-
-
-router = router_of("ops", "/ops/users")
-
-UserName = Annotated[str, Path(max_length=500, description="A user, known or not."), AfterValidator(known_owner)]
-EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
-_USER_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +176,14 @@ class OpsUser:
 
 
 @router.get("", responses=problems("forbidden"))
-async def list_all_users(services: ServicesDep, _: Ops, limit: Limit = 50, cursor: Cursor = None) -> Page[OpsUser]:
+async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsUser]:
     """Lists the users there are. By name: who has a session, a key, usage or limits. For the scope `ops`."""
-    after = decode_cursor(cursor, _USER_POSITION)
+    after = paging.after(_USER_POSITION)
     async with services.database.read_only() as connection:
-        found = await list_users(connection, after=after, limit=limit + 1, now=services.clock())
+        found = await list_users(connection, after=after, limit=paging.limit + 1, now=services.clock())
         own = await load_limits(connection, [each.user for each in found])
     users = [OpsUser(each, _shown_limits(services, each.user, own.get(each.user, NO_OWN))) for each in found]
-    return page(users, limit, lambda each: each.overview.user)
+    return paging.page(users, lambda each: each.overview.user)
 
 
 @router.get("/{user}/limits", responses=problems("forbidden"))
@@ -213,8 +199,11 @@ async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesD
     """Sets what a user may use, in the place of the settings. All five at once: what is null or left out is the
     setting's. In force in every process within seconds. For the scope `ops`.
     """
-    if body.cost_per_day:
-        _refuse_without_prices(services)
+    models = [model for each in services.agents.known.values() for model in (each.models.main, each.models.small)]
+    unpriced = sorted({model.name for model in models if model.tariff.price is None})
+    if body.cost_per_day and unpriced:
+        detail = f"A limit of cost needs a price of {', '.join(unpriced)} in the file PRICES_FILE."
+        raise AppError("price_missing", status=422, title="A price is missing", detail=detail)
     cost = None if body.cost_per_day is None else Decimal(str(body.cost_per_day))
     return await _set(services, user, OwnLimits(**{**body.model_dump(), "cost_per_day": cost}), operator)
 
@@ -264,13 +253,6 @@ async def _set(services: Services, user: str, own: OwnLimits, operator: Ops) -> 
         await record_act(connection, operator, "set_user_limits", details=details)
     await services.limits.look()
     return shown
-
-
-def _refuse_without_prices(services: Services) -> None:
-    asked = [model for each in services.agents.known.values() for model in (each.models.main, each.models.small)]
-    if unpriced := sorted({model.name for model in asked if model.tariff.price is None}):
-        detail = f"A limit of cost needs a price of {', '.join(unpriced)} in the file PRICES_FILE."
-        raise AppError("price_missing", status=422, title="A price is missing", detail=detail)
 
 
 def _shown_limits(services: Services, user: str, own: OwnLimits) -> ShownLimits:

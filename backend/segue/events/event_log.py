@@ -3,10 +3,6 @@
 A log is a Redis stream, kept for an hour. The process that runs the turn serves its followers from memory and saves to
 Redis in the background; other processes read Redis, all logs over one connection. If Redis loses a log, the outcome
 comes from the turn's row. Knows no table: `outcomes_of` reads the rows.
-
-Publishes the events of one run of a turn: gives them positions, joins tokens, appends them to the turn's buffer.
-
-Does not know where the buffer is saved: `on_append` tells the event log that it has grown.
 """
 
 import asyncio
@@ -29,12 +25,23 @@ from segue.events.user_feed import GAP
 TEXT_INTERVAL_S = 0.03
 TEXTS_PER_SLOWDOWN = 256  # after as many the interval grows by TEXT_INTERVAL_S, so that no answer fills a log
 UNKNOWN_S = 0.05  # after its claim only the client that sent the message can know of a turn
+SAVE_EVERY_S = 0.03
+READ_EVERY_S = 0.01
+RENEW_EVERY_S = 60.0
+RETRY_S = 0.25
+MAX_EVENT_BYTES = 1_000_000
+MAX_DIGITS = 19  # of a position
+
+OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, TurnAnswer]]]
 
 log = structlog.get_logger()
 
 
 class EventPublisher:
-    """`emit` never waits and never raises."""
+    """Publishes the events of one run of a turn: gives them positions, joins tokens, appends them to the turn's buffer.
+
+    `on_append` tells the event log that the buffer has grown. `emit` never waits and never raises.
+    """
 
     def __init__(
         self,
@@ -123,16 +130,6 @@ class EventPublisher:
         self._encode(replace(held[0], text="".join(each.text for each in held)))
 
 
-SAVE_EVERY_S = 0.03
-READ_EVERY_S = 0.01
-RENEW_EVERY_S = 60.0
-RETRY_S = 0.25
-MAX_EVENT_BYTES = 1_000_000
-MAX_DIGITS = 19  # of a position
-
-OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, TurnAnswer]]]
-
-
 class EventLog:
     """The logs of all turns as one process sees them, while it is entered.
 
@@ -148,7 +145,7 @@ class EventLog:
         self._publishers: dict[str, EventPublisher] = {}
         self._wakeups = Wakeups()
         self._unsaved: dict[EventBuffer, float] = {}  # and since when
-        self._told: list[tuple[str, bytes]] = []
+        self._for_feeds: list[tuple[str, bytes]] = []
         self._something_unsaved = asyncio.Event()
         self._someone_follows = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -167,7 +164,7 @@ class EventLog:
         self._something_unsaved.set()
         self._someone_follows.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._unsaved or self._told:
+        if self._unsaved or self._for_feeds:
             await self._save()
 
     def shut_down(self) -> None:
@@ -182,12 +179,12 @@ class EventLog:
 
     @property
     def followers(self) -> tuple[int, int]:
-        """How many wait here for events of a turn, and how many of them read the answer token by token."""
+        """Returns how many wait here for events of a turn, and how many of them read the answer token by token."""
         buffers = list(self._buffers.values())
         return sum(buffer.followers for buffer in buffers), sum(buffer.token_followers for buffer in buffers)
 
     async def open(self, turn: TurnKey, *, epoch: int, stream: bool) -> EventPublisher:
-        """For the process that has claimed the turn. `stream`: the client asked for the answer token by token.
+        """Returns the publisher of a turn that this process has claimed. `stream`: the client reads token by token.
 
         A later attempt continues the log of the one before and closes what that left open, since a run starts once.
         """
@@ -198,13 +195,10 @@ class EventLog:
         buffer.saved = len(buffer.entries)
         publisher = EventPublisher(buffer, self._streams, epoch=epoch, stream_tokens=stream, on_append=self._save_soon)
         self._publishers[turn.turn_id] = publisher
+        opening = [agui_encoding.run_started(turn)]
         if buffer.entries:
-            opening = [
-                *agui_encoding.closing_events([event for _, event in buffer.entries]),
-                agui_encoding.attempt(epoch % EPOCHS),
-            ]
-        else:
-            opening = [agui_encoding.run_started(turn)]
+            opening = agui_encoding.closing_events([event for _, event in buffer.entries])
+            opening.append(agui_encoding.attempt(epoch % EPOCHS))
         for event in opening:
             publisher.append(event)
         return publisher
@@ -237,13 +231,13 @@ class EventLog:
 
     def tell(self, user: str, *events: bytes) -> None:
         """Adds to the user's feed, if a client follows it. Call it after what happened is committed."""
-        self._told += [(user, event) for event in events]
+        self._for_feeds += [(user, event) for event in events]
         self._something_unsaved.set()
 
     async def delete(self, session_id: str, turn_ids: Sequence[str], *, user: str | None = None) -> None:
         """Deletes the logs of a session, and what the user's feed says of it."""
         if user is not None:
-            self._told = [each for each in self._told if each[0] != user]
+            self._for_feeds = [each for each in self._for_feeds if each[0] != user]
             await self._streams.clear_feed(user, GAP)
         for buffer in self._buffers.values():
             if buffer.turn.turn_id in turn_ids:
@@ -329,12 +323,12 @@ class EventLog:
         buffers = list(self._unsaved) if self._closed else due_to_save(self._unsaved, now=time.monotonic())
         if len(buffers) < len(self._unsaved):
             self._something_unsaved.set()
-        told, self._told = self._told, []
+        for_feeds, self._for_feeds = self._for_feeds, []
         sizes = [len(buffer.entries) for buffer in buffers]
         batches = [_batch(buffer) for buffer in buffers]
-        saved = await self._streams.append(batches, told)
+        saved = await self._streams.append(batches, for_feeds)
         if not saved:
-            self._told = [*dict.fromkeys((user, GAP) for user, _ in told), *self._told]
+            self._for_feeds = [*dict.fromkeys((user, GAP) for user, _ in for_feeds), *self._for_feeds]
             self._something_unsaved.set()
         for buffer, size, batch in zip(buffers, sizes, batches, strict=True):
             if saved:
@@ -346,7 +340,7 @@ class EventLog:
         return saved
 
     async def _keep_reading(self) -> None:
-        """One connection for every log that is followed here and published elsewhere."""
+        """Reads every log that is followed here and published elsewhere, over one connection."""
         while not self._closed:
             await self._someone_follows.wait()
             await asyncio.sleep(READ_EVERY_S)

@@ -44,19 +44,16 @@ ANSWER_CHARS: Final = 4000
 MAX_ARGS_BYTES: Final = 12_000
 
 # What a statement that ends turns returns of them, for `turns_ended`.
-OF_TURNS: Final = (
-    turns.c.id,
-    turns.c.session_id,
-    turns.c.seq,
-    turns.c.epoch,
-    turns.c.status,
-    turns.c.agent,
-    turns.c.error,
-)
+OF_TURNS: Final = tuple(turns.c[name] for name in ("id", "session_id", "seq", "epoch", "status", "agent", "error"))
 
 # Null once it is over: its process has died, or is about to say how it ended.
 _LEASED_UNTIL: Final = case((webhook_events.c.leased_until > func.now(), webhook_events.c.leased_until)).label(
     "in_flight_until"
+)
+_TRIED: Final = (
+    webhook_events.c.id.label("event_id"),
+    *(webhook_events.c[name] for name in ("type", "session_id", "tries")),
+    _LEASED_UNTIL,
 )
 
 log = structlog.get_logger()
@@ -129,15 +126,15 @@ def turns_ended(ended: CTE, content: ColumnElement[str] | None = None) -> Insert
     OF_TURNS of them. To be added to it, or it would not see them. `content` is the answer, if it is to be sent.
     """
     status = ended.c.status
-    told: ColumnElement[Any] = func.jsonb_build_object(
+    payload: ColumnElement[Any] = func.jsonb_build_object(
         *("turn_id", ended.c.id, "status", status, "error_code", ended.c.error["code"].as_string()),
         *_of_session(agent=ended.c.agent),
     )
     if content is not None:
-        told = told.op("||")(func.jsonb_build_object("answer", func.left(content, ANSWER_CHARS)))
+        payload = payload.op("||")(func.jsonb_build_object("answer", func.left(content, ANSWER_CHARS)))
     event_id = literal("evt_") + ended.c.id + "_" + cast(ended.c.epoch, Text)
     rows = (
-        select(event_id, sessions.c.id, literal("turn.") + status, told, func.clock_timestamp(), _due())
+        select(event_id, sessions.c.id, literal("turn.") + status, payload, func.clock_timestamp(), _due())
         .join(sessions, sessions.c.id == ended.c.session_id)
         .where(status.in_(("completed", "failed", "cancelled")))
         .order_by(ended.c.seq)
@@ -160,9 +157,9 @@ async def approval_requested(connection: AsyncConnection, plan: Plan, *, session
     }
     if outbox.content:
         about |= {"goal": plan.goal, "args": step.args if len(orjson.dumps(step.args)) <= MAX_ARGS_BYTES else None}
-    told = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
+    payload = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
     event_id, kind = f"evt_{plan.id}_{plan.version}", "approval.requested"
-    row = select(literal(event_id), sessions.c.id, literal(kind), told, func.clock_timestamp(), _due())
+    row = select(literal(event_id), sessions.c.id, literal(kind), payload, func.clock_timestamp(), _due())
     await connection.execute(insert(webhook_events).from_select(_WRITTEN, row.where(sessions.c.id == session_id)))
 
 
@@ -177,13 +174,13 @@ _WRITTEN = ("id", "session_id", "type", "data", "created_at", "due_at")
 
 
 def _of_session(*, agent: ColumnElement[Any] | None = None) -> tuple[Any, ...]:
-    """Agent: the one that answered, or the session's if none has begun."""
+    """Returns members of a payload. The agent is the one that answered, or the session's if none has begun."""
     answering = sessions.c.agent if agent is None else func.coalesce(agent, sessions.c.agent)
     return ("session_id", sessions.c.id, "user", sessions.c.owner, "agent", answering)
 
 
 def _due() -> ColumnElement[datetime]:
-    """Now, or with the first one of its session if that has failed: until then it could not be claimed."""
+    """Returns now or, if the first event of the session has failed, when that is due: this one has to wait for it."""
     failed = webhook_events.alias("failed")
     first = select(func.min(failed.c.due_at)).where(failed.c.session_id == sessions.c.id, failed.c.failure.is_not(None))
     return func.coalesce(first.scalar_subquery(), func.clock_timestamp())
@@ -294,21 +291,14 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
 
 
 async def _in_flight(connection: AsyncConnection) -> list[TriedEvent]:
-    shown = (webhook_events.c[name] for name in ("type", "session_id", "tries"))
-    leased = select(webhook_events.c.id.label("event_id"), _LEASED_UNTIL, *shown).where(_LEASED_UNTIL.is_not(None))
-    rows = (await connection.execute(leased.order_by(webhook_events.c.due_at).limit(IN_FLIGHT_SHOWN))).mappings()
-    return [TriedEvent(**row) for row in rows]
+    leased = select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at)
+    return [TriedEvent(**row) for row in (await connection.execute(leased.limit(IN_FLIGHT_SHOWN))).mappings()]
 
 
 async def _last_failure(connection: AsyncConnection) -> LastFailure | None:
-    shown = (webhook_events.c[name] for name in ("type", "session_id", "failure", "failed_at", "tries"))
-    next_try_at = case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at)).label("next_try_at")
-    newest = (
-        select(webhook_events.c.id.label("event_id"), next_try_at, _LEASED_UNTIL, *shown)
-        .where(webhook_events.c.failed_at.is_not(None))
-        .order_by(webhook_events.c.failed_at.desc())
-        .limit(1)
-    )
+    failed_at, next_try_at = webhook_events.c.failed_at, case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at))
+    failed = select(*_TRIED, webhook_events.c.failure, failed_at, next_try_at.label("next_try_at"))
+    newest = failed.where(failed_at.is_not(None)).order_by(failed_at.desc()).limit(1)
     row = (await connection.execute(newest)).mappings().one_or_none()
     return LastFailure(**row) if row else None
 

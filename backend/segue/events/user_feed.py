@@ -37,12 +37,12 @@ def session_titled(session: Session) -> bytes:
 
 
 def turn_started(turn: TurnKey, title: str | None) -> bytes:
-    """With the title of its session, because the first message gives one."""
+    """Returns the event with the title of the session, because the first message gives one."""
     return _event("turn_started", session_id=turn.session_id, turn_id=turn.turn_id, title=title)
 
 
 def turn_ended(turn: TurnKey, outcome: TurnAnswer) -> list[bytes]:
-    """And that an approval is asked, if the turn ended with a question."""
+    """Returns the event and, if the turn ended with a question, that an approval is asked."""
     ids = {"session_id": turn.session_id, "turn_id": turn.turn_id}
     if isinstance(outcome, AppError):
         status = "cancelled" if outcome.code == turn_errors.CANCELLED else "failed"

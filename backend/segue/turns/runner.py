@@ -128,8 +128,8 @@ class TurnRun:
         self._began = time.monotonic()
         self._said: NewMessage | None = None
         self._speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
-        self._account = deps.books.account(
-            claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
+        self._account = Account(
+            deps.books, claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
         )
         self._model = MeteredModel(self._speaker.models, self._speaker.limits.model, self._account)
         self._guard = ToolGuard(

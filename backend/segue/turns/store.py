@@ -4,14 +4,12 @@ Each statement is built once at import, since building one costs half a millisec
 have names that are no column's, because SQLAlchemy takes a parameter with a column's name for a value to set.
 """
 
-import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-import orjson
 from sqlalchemy import (
     CTE,
     BigInteger,
@@ -37,6 +35,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.db.rows import without_defaults
+from segue.domain.digests import digest_of_json
 from segue.domain.ids import new_id
 from segue.domain.session import Attached, Message, TurnKey, TurnReport
 from segue.domain.telemetry import RunTimeline
@@ -124,7 +123,7 @@ class EndedTurn:
 
 def once(key: str | None, *asked: str | int) -> Once | None:
     """Two requests are the same if their key and what they ask are; how the answer is delivered does not count."""
-    return Once(key, hashlib.sha256(orjson.dumps(asked)).hexdigest()) if key is not None else None
+    return Once(key, digest_of_json(asked)) if key is not None else None
 
 
 @dataclass(frozen=True, slots=True)

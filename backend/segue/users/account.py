@@ -23,9 +23,10 @@ from segue.domain.errors import AppError
 from segue.domain.identity import NOTHING, Charge, total
 from segue.domain.ids import Clock
 from segue.users import ledger
-from segue.users.ledger import ChargesByDay, Reservation, Standing
+from segue.users.ledger import Reservation, Standing
 from segue.users.user_limits import NO_LIMITS, Limits
 
+NOTHING_SPENT: Final = Charge("", calls=0, cost=NOTHING)
 ASK_AGAIN_S: Final = 2  # when calls that run will have ended is not known
 
 log = structlog.get_logger()
@@ -46,15 +47,10 @@ class Books:
     def today(self) -> date:
         return self.clock().astimezone(UTC).date()
 
-    def account(
-        self, owner: str, session_id: str, holder: str, *, agent: str = "", epoch: int = 0, lasts_s: float = 0
-    ) -> "Account":
-        return Account(self, owner, session_id, holder, agent=agent, epoch=epoch, lasts_s=lasts_s)
-
     @asynccontextmanager
     async def job(self, owner: str, session_id: str, *, lasts_s: float) -> AsyncIterator["Account"]:
         """Yields the account of a job, and books what it spent. What it reserves counts for `lasts_s` seconds."""
-        account = self.account(owner, session_id, uuid4().hex, lasts_s=lasts_s)
+        account = Account(self, owner, session_id, uuid4().hex, lasts_s=lasts_s)
         try:
             yield account
         finally:
@@ -106,29 +102,32 @@ class Books:
         return turn_errors.rate_limited(limit, at_most, wait_s)
 
 
+@dataclass(slots=True, eq=False)
 class Account:
-    """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job."""
+    """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job.
 
-    def __init__(
-        self, books: Books, owner: str, session_id: str, holder: str, *, agent: str, epoch: int, lasts_s: float
-    ) -> None:
-        self.agent = agent
-        self.total = Charge("", calls=0, cost=NOTHING)
-        self._books = books
-        self._owner = owner
-        self.session_id = session_id
-        self._holder = holder
-        self._epoch = epoch
-        self._lasts_s = lasts_s
-        self._day = books.today()
-        self._unbooked: dict[tuple[date, str], Charge] = {}
+    `unbooked` is what another statement may book, by day and model, which `booked` confirms.
+    """
+
+    books: Books
+    owner: str
+    session_id: str
+    holder: str
+    agent: str = ""
+    epoch: int = 0
+    lasts_s: float = 0
+    total: Charge = NOTHING_SPENT
+    unbooked: dict[tuple[date, str], Charge] = field(default_factory=dict)
+    _day: date = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._day = self.books.today()
 
     async def reserve(self, most: Callable[[], Charge]) -> None:
-        """Asked before each call, with what it may take at most. Raises what `Books.reserve` raises."""
-        if self._unbooked:  # of a call that failed
+        """Reserves what a call may take at most, before it is made. Raises what `Books.reserve` raises."""
+        if self.unbooked:  # of a call that failed
             await self.settle()
-        books = self._books
-        self._day = await books.reserve(self._owner, self._holder, most, epoch=self._epoch, lasts_s=self._lasts_s)
+        self._day = await self.books.reserve(self.owner, self.holder, most, epoch=self.epoch, lasts_s=self.lasts_s)
 
     def add(self, charge: Charge) -> None:
         """Charges the day on which the call was reserved."""
@@ -137,47 +136,34 @@ class Account:
 
     async def settle(self) -> None:
         """With a cap: books what was added, and gives back what was reserved."""
-        if self._is_capped:
-            async with self._books.database.autocommit() as connection:
+        if self.books.is_capped(self.owner):
+            async with self.books.database.autocommit() as connection:
                 await self.book(connection)
 
     async def book(self, connection: AsyncConnection) -> None:
         """Books what was added since the last time, and gives back what was reserved."""
-        unbooked, self._unbooked = self._unbooked, {}
+        unbooked, self.unbooked = self.unbooked, {}
         try:
-            await ledger.book(
-                connection, self._owner, self.session_id, unbooked, holder=self._holder, epoch=self._epoch
-            )
+            await ledger.book(connection, self.owner, self.session_id, unbooked, holder=self.holder, epoch=self.epoch)
         except BaseException:
             for key, charge in unbooked.items():
                 self._add_unbooked(key, charge)
             raise
 
-    @property
-    def unbooked(self) -> ChargesByDay:
-        """What another statement is to book, which `booked` confirms."""
-        return self._unbooked
-
     def booked(self) -> None:
-        self._unbooked = {}
-
-    @property
-    def _is_capped(self) -> bool:
-        return self._books.is_capped(self._owner)
+        self.unbooked = {}
 
     async def close(self) -> None:
         """Books the rest. An outage may lose it."""
-        if not self._unbooked and not self._is_capped:
+        if not self.unbooked and not self.books.is_capped(self.owner):
             return
         try:
-            async with self._books.database.autocommit() as connection:
+            async with self.books.database.autocommit() as connection:
                 await self.book(connection)
         except AppError as error:
-            log.warning(
-                "usage_not_booked", code=error.code, tokens=sum(each.tokens for each in self._unbooked.values())
-            )
+            lost = sum(each.tokens for each in self.unbooked.values())
+            log.warning("usage_not_booked", code=error.code, tokens=lost)
 
     def _add_unbooked(self, key: tuple[date, str], charge: Charge) -> None:
-        _, model = key
-        known = self._unbooked.get(key)
-        self._unbooked[key] = charge if known is None else total((known, charge), model)
+        known = self.unbooked.get(key)
+        self.unbooked[key] = charge if known is None else total((known, charge), charge.model)

@@ -1,18 +1,11 @@
-"""AUTH=api_key: creates, lists, rotates, revokes and checks API keys. Owns the table `api_keys`.
+"""Identifies a caller by a credential: an Authenticator for each setting of AUTH, of which this file has `Anonymous`
+and that for API keys. Owns the tables `api_keys` and `stream_tokens`. Knows nothing of HTTP.
 
-`segue_<id>_<secret>`: the id finds the row, the secret is compared in constant time. A process caches a row for
-CHECK_EVERY_S, so a revoked key is refused everywhere after that time.
-
-Tokens for clients that cannot send headers: a browser's EventSource. Each reads the events of one turn for a minute.
-
-Owns the table `stream_tokens`, which has the hash of a token. Times are the database's.
-
-Identifies a caller by a credential. Knows nothing of HTTP.
-
-An Authenticator for each setting of AUTH: `Anonymous` here, API keys and the tokens of an identity provider beside it.
+A key is `segue_<id>_<secret>`: the id finds the row, the secret is compared in constant time. A process caches a row
+for CHECK_EVERY_S, so a revoked key is refused everywhere after that time. A stream token reads the events of one turn
+for a minute, for clients that cannot send headers: a browser's EventSource. Its times are the database's.
 """
 
-import hashlib
 import hmac
 import re
 import secrets
@@ -28,44 +21,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import api_keys, stream_tokens
 from segue.db.rows import readable, reader
+from segue.domain.digests import digest_of_secret
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.identity import LOCAL_USER, SCOPES, Identity
 from segue.domain.ids import new_id
 
-LASTS = timedelta(minutes=1)
+TOKEN_LASTS = timedelta(minutes=1)
+CHECK_EVERY_S = 1.0
+MARK_USED_EVERY = timedelta(minutes=1)
+MAX_CACHED = 10_000
 
-
-@dataclass(frozen=True, slots=True)
-class StreamToken:
-    """Opens one turn's events without a key."""
-
-    token: Annotated[str, doc("For `?token=` of this turn's events.")]
-    expires_at: Annotated[datetime, doc("After it no stream can be opened with it.")]
-
-
-async def create_token(connection: AsyncConnection, owner: str, turn_id: str) -> StreamToken:
-    """Also deletes those that have expired. `owner` has to be that of the turn."""
-    await connection.execute(delete(stream_tokens).where(stream_tokens.c.expires_at < func.now()))
-    token = f"stream_{secrets.token_hex(32)}"
-    made = insert(stream_tokens).values(
-        digest=_digest(token), owner=owner, turn_id=turn_id, expires_at=func.now() + LASTS
-    )
-    return StreamToken(token, (await connection.execute(made.returning(stream_tokens.c.expires_at))).scalar_one())
-
-
-async def user_of_token(connection: AsyncConnection, token: str, turn_id: str) -> str | None:
-    """Returns None for a token that is unknown, has expired or is for another turn."""
-    valid = select(stream_tokens.c.owner).where(
-        stream_tokens.c.digest == _digest(token),
-        stream_tokens.c.turn_id == turn_id,
-        stream_tokens.c.expires_at > func.now(),
-    )
-    return (await connection.execute(valid)).scalar_one_or_none()
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()  # 256 random bits need no slow hash
+_KEY = re.compile(r"segue_([0-9a-hjkmnp-tv-z]{26})_([0-9a-f]{64})")
+_NO_DIGEST = "0" * 64
 
 
 class Unauthorized(AppError):
@@ -91,14 +59,6 @@ class Anonymous:
 
     async def identify(self, _credential: str | None) -> Identity:
         return Identity(LOCAL_USER, frozenset(SCOPES) - {"act_as"}, is_everybody=True)
-
-
-CHECK_EVERY_S = 1.0
-MARK_USED_EVERY = timedelta(minutes=1)
-MAX_CACHED = 10_000
-
-_KEY = re.compile(r"segue_([0-9a-hjkmnp-tv-z]{26})_([0-9a-f]{64})")
-_NO_DIGEST = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +109,7 @@ async def create_key(
             name=name,
             scopes=sorted(set(scopes)),
             groups=sorted(set(groups)),
-            digest=_digest(secret),
+            digest=digest_of_secret(secret),
             created_at=func.now(),
             expires_at=expires_at,
         )
@@ -161,7 +121,7 @@ async def create_key(
 async def list_keys(
     connection: AsyncConnection, owner: str | None, *, after: str | None = None, limit: int | None = None
 ) -> list[ApiKey]:
-    """In the order of their ids, those after one; the keys of all owners if none is given."""
+    """Returns keys in the order of their ids, those after one; of all owners if none is given."""
     statement = select(api_keys).order_by(api_keys.c.id).limit(limit)
     if owner is not None:
         statement = statement.where(api_keys.c.owner == owner)
@@ -173,11 +133,9 @@ async def list_keys(
 async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     """Raises NotFound for a key that does not work any more, Unreadable if what it may do is not known."""
     found = await connection.execute(_VALID.with_for_update(), {"key_id": key_id})
-    row = found.one_or_none()
-    if row is None:
+    if (row := found.one_or_none()) is None:
         raise NotFound("key")
-    key = _api_key(row)
-    if key.is_unreadable:
+    if (key := _api_key(row)).is_unreadable:
         raise Unreadable("key")
     return key
 
@@ -200,8 +158,7 @@ async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
         .values(revoked_at=func.now())
         .returning(*api_keys.c)
     )
-    row = revoked.one_or_none()
-    if row is None:
+    if (row := revoked.one_or_none()) is None:
         raise NotFound("key")
     return _api_key(row)
 
@@ -219,7 +176,7 @@ class ApiKeys:
         if parts is None:
             raise Unauthorized("no_key" if credential is None else "not_a_key")
         key = await self._find(f"key_{parts[1]}")
-        is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, _digest(parts[2]))
+        is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, digest_of_secret(parts[2]))
         if key is None or not is_right or not key.works(self._clock()):
             raise Unauthorized("wrong_key")
         await self._mark_used(key)
@@ -274,3 +231,31 @@ _IS_VALID: tuple[ColumnElement[bool], ...] = (
 )
 _VALID = select(api_keys).where(*_IS_VALID)
 _USED = update(api_keys).where(*_IS_VALID).values(last_used_at=bindparam("used_at")).returning(*api_keys.c)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamToken:
+    """Opens one turn's events without a key."""
+
+    token: Annotated[str, doc("For `?token=` of this turn's events.")]
+    expires_at: Annotated[datetime, doc("After it no stream can be opened with it.")]
+
+
+async def create_token(connection: AsyncConnection, owner: str, turn_id: str) -> StreamToken:
+    """Makes a token and deletes those that have expired. `owner` has to be that of the turn."""
+    await connection.execute(delete(stream_tokens).where(stream_tokens.c.expires_at < func.now()))
+    token = f"stream_{secrets.token_hex(32)}"
+    made = insert(stream_tokens).values(
+        digest=digest_of_secret(token), owner=owner, turn_id=turn_id, expires_at=func.now() + TOKEN_LASTS
+    )
+    return StreamToken(token, (await connection.execute(made.returning(stream_tokens.c.expires_at))).scalar_one())
+
+
+async def user_of_stream_token(connection: AsyncConnection, token: str, turn_id: str) -> str | None:
+    """Returns the user, None for a token that is unknown, has expired or is for another turn."""
+    valid = select(stream_tokens.c.owner).where(
+        stream_tokens.c.digest == digest_of_secret(token),
+        stream_tokens.c.turn_id == turn_id,
+        stream_tokens.c.expires_at > func.now(),
+    )
+    return (await connection.execute(valid)).scalar_one_or_none()

@@ -18,23 +18,10 @@ from segue.domain.identity import Operator
 from segue.domain.redaction import without_secret_texts
 
 AuditedAction = Literal[
-    "cancel_turn",
-    "set_tool_state",
-    "reset_tool_states",
-    "read_session",
-    "reload_agents",
-    "retry_webhooks",
-    "reconnect_mcp_server",
-    "create_key",
-    "rotate_key",
-    "revoke_key",
-    "set_user_limits",
-    "adopt_user",
-    "export_user",
-    "erase_user",
-    "back_up",
-    "restore",
-]
+    "cancel_turn", "set_tool_state", "reset_tool_states", "read_session", "reload_agents", "retry_webhooks",
+    "reconnect_mcp_server", "create_key", "rotate_key", "revoke_key", "set_user_limits", "adopt_user", "export_user",
+    "erase_user", "back_up", "restore",
+]  # fmt: skip
 BATCH: Final = 500
 CLI: Final = Operator("cli")  # who acts at the command line
 
@@ -64,7 +51,7 @@ async def record_act(
     tool: str | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> None:
-    """Belongs into the transaction of what is done, or before it."""
+    """Persists the act. Call it in the transaction of what is done, or before it."""
     given = {name: value for name, value in (details or {}).items() if value is not None}
     await connection.execute(
         insert(audit).values(
@@ -83,7 +70,7 @@ async def record_act(
 async def list_acts(
     connection: AsyncConnection, *, action: AuditedAction | None, actor: str | None, before: int | None, limit: int
 ) -> list[Act]:
-    """Newest first."""
+    """Returns acts, newest first."""
     statement = select(audit).order_by(audit.c.seq.desc()).limit(limit)
     if action is not None:
         statement = statement.where(audit.c.action == action)

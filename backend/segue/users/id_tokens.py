@@ -1,13 +1,8 @@
-"""AUTH=jwt: checks a token of the identity provider and reads the caller from it.
+"""AUTH=jwt: reads the caller from a token of the identity provider, checked with JWT_KEY or the keys at JWT_JWKS_URL,
+and a gateway's user from a token of its own. Knows nothing of HTTP.
 
-The key decides which algorithms are accepted, never the token: a public key must not serve as an HMAC secret.
-
-JWT_JWKS_URL: the public keys of the identity provider, cached, and fetched again in the background.
-
-While the provider is slow or down, tokens are still checked against keys read within the last hour, without a wait.
-PyJWT's own client fetches under a lock, and every request would wait for a slow provider.
-
-The users of a gateway, as it names them in a signed token: that of Open WebUI. Knows nothing of HTTP.
+The key decides which algorithms are accepted, never the token: a public key must not serve as an HMAC secret. While the
+provider is slow or down, tokens are still checked against keys read within the last hour, without a wait.
 """
 
 import asyncio
@@ -31,11 +26,22 @@ from segue.domain.identity import Identity, is_user
 from segue.net.http_client import BodyTooLarge, answer_of
 from segue.users.api_keys import Unauthorized
 
+GATEWAY = "open-webui"  # the issuer of its tokens
+FRESH_S = 300.0
+TRUSTED_S = 3600.0  # a withdrawn key is accepted no longer than this if the provider is down
+FETCH_EVERY_S = 10.0  # at most: a token with an invented key id causes a fetch
+RETRY_S = 1.0
+FETCH_TIMEOUT_S = 5.0
+MAX_BYTES = 200_000
+MAX_KEYS = 100
 LEEWAY_S = 30  # by which the clocks of the provider and of this machine may differ
 MAX_TOKEN_CHARS = 8192
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 16_384
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _SECRETS = {"HS256": 32, "HS384": 48, "HS512": 64}  # bytes a secret needs, RFC 7518 section 3.2
+_JWT = jwt.PyJWT({"require": ["exp", "sub"], "enforce_minimum_key_length": True})
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class VerificationKey:
 
 class KeySource(Protocol):
     async def find(self, key_id: str | None) -> VerificationKey | None:
-        """The key that a token names; None if there is no such key."""
+        """Returns the key that a token names; None if there is no such key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,6 @@ class Tokens:
         self._issuer = issuer
         self._audience = audience
         self._groups = groups
-        self._jwt = jwt.PyJWT({"require": ["exp", "sub"], "enforce_minimum_key_length": True})
 
     async def identify(self, credential: str | None) -> Identity:
         if credential is None or len(credential) > MAX_TOKEN_CHARS:
@@ -80,7 +85,7 @@ class Tokens:
             key = await self._keys.find(jwt.get_unverified_header(credential).get("kid"))
             if key is None:
                 raise Unauthorized("unknown_key_id")
-            claims = self._jwt.decode(
+            claims = _JWT.decode(
                 credential,
                 key.key,
                 algorithms=key.algorithms,
@@ -92,8 +97,8 @@ class Tokens:
             raise Unauthorized(type(error).__name__) from error
         if not is_user(claims["sub"]):
             raise Unauthorized("unusable_sub")
-        told = claims.get(self._groups)
-        groups = frozenset(name for name in (told if isinstance(told, list) else [told]) if isinstance(name, str))
+        listed = given if isinstance(given := claims.get(self._groups), list) else [given]
+        groups = frozenset(name for name in listed if isinstance(name, str))
         return Identity(claims["sub"], _scopes(claims), groups=groups)
 
 
@@ -121,7 +126,7 @@ def verification_key(text: str) -> VerificationKey:
 
 
 def public_algorithms(public: object) -> tuple[str, ...]:
-    """The algorithms that a public key can verify safely; empty if it is not a public key or is too weak."""
+    """Returns the algorithms that a public key can verify safely; empty if it is not a public key or is too weak."""
     match public:
         case RSAPublicKey() if MIN_RSA_BITS <= public.key_size <= MAX_RSA_BITS:
             return ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -138,25 +143,13 @@ def _unusable(what: str) -> AppError:
 
 
 def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
-    words: set[str] = set()
+    words = set[str]()
     for claim in (claims.get("scope"), claims.get("scp")):
-        match claim:
-            case str():
-                words.update(claim.split())
-            case list():
-                words.update(word for word in claim if isinstance(word, str))
+        if isinstance(claim, str):
+            words.update(claim.split())
+        elif isinstance(claim, list):
+            words.update(word for word in claim if isinstance(word, str))
     return frozenset(words)
-
-
-FRESH_S = 300.0
-TRUSTED_S = 3600.0  # a withdrawn key is accepted no longer than this if the provider is down
-FETCH_EVERY_S = 10.0  # at most: a token with an invented key id causes a fetch
-RETRY_S = 1.0
-FETCH_TIMEOUT_S = 5.0
-MAX_BYTES = 200_000
-MAX_KEYS = 100
-
-log = structlog.get_logger()
 
 
 # PyJWT's PyJWKClient fetches synchronously under a lock: once its cache is old, every request waits for the provider.
@@ -210,7 +203,7 @@ class KeySet:
         return self._clock() - self._read_at
 
     def _fetch(self) -> asyncio.Task[None] | None:
-        """The fetch that is running or starts now; None if the last one was less than FETCH_EVERY_S ago."""
+        """Returns the fetch that is running or starts now; None if the last one was less than FETCH_EVERY_S ago."""
         if self._fetching is None and self._clock() >= self._next_at:
             self._fetching = asyncio.create_task(self._fetch_keys(), name="the keys of the identity provider")
         return self._fetching
@@ -232,7 +225,7 @@ class KeySet:
 
 
 def _usable(document: Any) -> dict[str | None, VerificationKey]:
-    """The public signing keys by their ids; skips shared secrets and keys that are too weak."""
+    """Returns the public signing keys by their ids; skips shared secrets and keys that are too weak."""
     keys: dict[str | None, VerificationKey] = {}
     listed = document.get("keys") if isinstance(document, dict) else None
     for entry in listed[:MAX_KEYS] if isinstance(listed, list) else []:
@@ -255,11 +248,6 @@ def _verification_key(entry: dict[str, Any]) -> VerificationKey | None:
     return VerificationKey(public, algorithms) if algorithms else None
 
 
-ISSUER = "open-webui"
-
-_JWT = jwt.PyJWT({"require": ["exp", "sub"], "enforce_minimum_key_length": True})
-
-
 def user_of_token(token: str, *, secret: str) -> str:
     """`secret` is shared with the gateway. Raises Unauthorized for a token that is not signed with it, or is out of
     date.
@@ -267,7 +255,7 @@ def user_of_token(token: str, *, secret: str) -> str:
     if len(token) > MAX_TOKEN_CHARS:
         raise Unauthorized("token_too_long")
     try:
-        claims = _JWT.decode(token, secret, algorithms=["HS256"], issuer=ISSUER, leeway=LEEWAY_S)
+        claims = _JWT.decode(token, secret, algorithms=["HS256"], issuer=GATEWAY, leeway=LEEWAY_S)
     except jwt.PyJWTError as error:
         raise Unauthorized(type(error).__name__) from error
     if not is_user(claims["sub"]):

@@ -15,7 +15,6 @@ from segue.domain.identity import NOTHING, Charge
 MILLION: Final = Decimal(1_000_000)
 ANSWER_TOKENS: Final = 16_384  # of an answer that no setting bounds
 MOST: Final = Decimal(1_000_000)  # dollars per million tokens
-_NEEDED, _OPTIONAL = frozenset({"input", "output"}), frozenset({"cached_input"})
 
 
 class BrokenPrices(ValueError):
@@ -84,43 +83,31 @@ def read_prices(path: Path | None) -> Prices:
     """Returns no prices without a path. Raises BrokenPrices."""
     if path is None:
         return Prices()
+    kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
     try:
-        text = path.read_text("utf-8-sig")
-        raw = _parse(text, is_json=path.suffix == ".json")
+        raw = parse(path.read_text("utf-8-sig"), parse_float=Decimal)
     except OSError as error:
         raise BrokenPrices(f"PRICES_FILE={path} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
         raise BrokenPrices(f"PRICES_FILE={path} is not {kind}: {error}.") from None
     if not isinstance(raw, dict):
         raise BrokenPrices(f"PRICES_FILE={path} has to hold models and their prices.")
-    return Prices({model: _price(path, model, given) for model, given in raw.items()})
+    return Prices({model: _price(f"PRICES_FILE={path}: {model}", given) for model, given in raw.items()})
 
 
-def _parse(text: str, *, is_json: bool) -> Any:
-    return json.loads(text, parse_float=Decimal) if is_json else tomllib.loads(text, parse_float=Decimal)
-
-
-def _price(path: Path, model: str, given: Any) -> Price:
+def _price(where: str, given: Any) -> Price:
     if not isinstance(given, dict):
-        raise BrokenPrices(
-            f"PRICES_FILE={path}: {model} has to be a table with input, output and perhaps cached_input."
-        )
-    for key in given:
-        if key not in _NEEDED | _OPTIONAL:
-            raise BrokenPrices(
-                f"PRICES_FILE={path}: {model}.{key} is unknown; there are input, cached_input and output."
-            )
-    for key in sorted(_NEEDED - given.keys()):
-        raise BrokenPrices(f"PRICES_FILE={path}: {model}.{key} is missing.")
-    amounts = {key: _dollars(path, f"{model}.{key}", value) for key, value in given.items()}
-    return Price(amounts["input"], amounts.get("cached_input", amounts["input"]), amounts["output"])
+        raise BrokenPrices(f"{where} has to be a table with input, output and perhaps cached_input.")
+    if unknown := next((key for key in given if key not in ("input", "output", "cached_input")), None):
+        raise BrokenPrices(f"{where}.{unknown} is unknown; there are input, cached_input and output.")
+    if missing := next((key for key in ("input", "output") if key not in given), None):
+        raise BrokenPrices(f"{where}.{missing} is missing.")
+    dollars = {key: _dollars(f"{where}.{key}", value) for key, value in given.items()}
+    return Price(dollars["input"], dollars.get("cached_input", dollars["input"]), dollars["output"])
 
 
-def _dollars(path: Path, where: str, value: Any) -> Decimal:
+def _dollars(where: str, value: Any) -> Decimal:
     is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
     if not is_number or not Decimal(value).is_finite() or not 0 <= value <= MOST:
-        raise BrokenPrices(
-            f"PRICES_FILE={path}: {where} has to be a number of dollars for a million tokens, from 0 to {MOST}."
-        )
+        raise BrokenPrices(f"{where} has to be a number of dollars for a million tokens, from 0 to {MOST}.")
     return Decimal(value)

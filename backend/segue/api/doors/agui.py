@@ -1,22 +1,10 @@
 """The door for clients of AG-UI: a run is a turn of the session that the client calls its thread.
 
-`agui_input` reads what a run asks for, `agui_frames` writes what it brings about.
-
-What a client of AG-UI is sent of a run: the turn's own events, under the ids that the client gave.
-
-A client takes a stream that begins otherwise, or leaves something open, for a fault. So a run begins and ends as it
-should also where the log has lost events. Pure: knows no store, no task and no HTTP.
-
-What a client of AG-UI asks for with a run: a message, an answer to an interrupt, or to be shown the session.
-
-A client sends its whole history with every run, of which only what the user said last is new. Pure.
-
-The events of a run, as a client of AG-UI gets them and other doors translate them: from its start to its end.
-
-Stands between the log of a turn and a door. Knows no HTTP.
+A client sends its whole history with every run, of which only what the user said last is new. It takes a stream that
+begins otherwise, or leaves something open, for a fault: so a run begins and ends as it should also if the log has lost
+events. Other doors translate `run_events`.
 """
 
-import hashlib
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -30,20 +18,21 @@ from pydantic.alias_generators import to_camel
 from structlog.contextvars import bind_contextvars
 
 from segue.api.agents import AgentId
-from segue.api.chat import Asking
-from segue.api.deps import router_of
+from segue.api.chat import ClientRequest
+from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import SentFile, is_file, parts_unsupported, sent_files, with_files
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnAskingDep, cancelling, session_of_client
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, cancelling, session_of_client
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText, PlanDecision
 from segue.domain import turn_errors
+from segue.domain.digests import digest_of_json
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import Plan, Step
 from segue.domain.session import Message, Session, TurnKey, UnreadableMessage
 from segue.domain.tool import RememberFor
-from segue.events import agui_encoding
+from segue.events.agui_encoding import answer_json, closing_events, replay_gap, run_ended, state_snapshot, to_json
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
@@ -52,7 +41,9 @@ from segue.turns.queries import find_turn, first_open_turn, turn_of_key
 from segue.turns.store import ChatRequest, once
 
 PROTOCOL_VERSION: Final = "1.0"
-REASON: Final = "confirmation"
+MAX_ENTRIES: Final = 100
+MESSAGES_SHOWN: Final = 200
+NOT_WAITING: Final = {"no_open_plan", "plan_changed", "plan_expired"}
 RESPONSE_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "description": "Nothing in it approves exactly what was shown.",
@@ -69,10 +60,16 @@ _CONTENT: Final = tuple(
 )
 _STARTED: Final = b'{"type":"RUN_STARTED"'
 _SAID: Final = b'{"type":"TEXT_MESSAGE_START","messageId":"%b"'
+_INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})")
+
+Json = dict[str, Any]
+ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
+
+router = router_of("doors", route_class=DoorRoute)
 
 
 class RunFrames:
-    """Of one run. Remembers what the log has opened, and whether it has lost anything."""
+    """Writes the events of one run. Remembers what the log has opened, and whether it has lost anything."""
 
     def __init__(self, thread_id: str, run_id: str, *, declares_version: bool) -> None:
         self._ids = {"threadId": thread_id, "runId": run_id}
@@ -81,23 +78,23 @@ class RunFrames:
         self._has_gap = False
 
     def started(self) -> bytes:
-        return _json({"type": "RUN_STARTED", **self._ids, **self._version})
+        return to_json({"type": "RUN_STARTED", **self._ids, **self._version})
 
     def shown(self, event: bytes) -> list[bytes]:
-        """What an event of the log becomes, but for its last. After a gap nothing may refer to what came before it."""
+        """Returns what an event before the last becomes. After a gap nothing may refer to what came before it."""
         if self._has_gap or event.startswith(_STARTED):
             return []
-        if event == agui_encoding.replay_gap():
+        if event == replay_gap():
             self._has_gap = True
-            return [*agui_encoding.closing_events(self._passed), event]
+            return [*closing_events(self._passed), event]
         if not event.startswith(_CONTENT):
             self._passed.append(event)
         return [event]
 
     def ended(self, last: bytes, open_plan: Plan | None) -> list[bytes]:
-        """What the last event of the log becomes. An error has the whole problem in it already."""
+        """Returns what the last event becomes. An error has the whole problem in it already."""
         try:
-            result = agui_encoding.answer_json(last)
+            result = answer_json(last)
         except AppError:
             return [last]
         answer = orjson.loads(result)
@@ -106,59 +103,51 @@ class RunFrames:
     def finished(
         self, open_plan: Plan | None, answer: Mapping[str, Any] | None = None, result: bytes | None = None
     ) -> bytes:
-        """The end of a run that has not failed: an interrupt if a plan waits for the user."""
+        """Returns the end of a run that has not failed: an interrupt if a plan waits for the user."""
         interrupt = _interrupt(open_plan, answer) if open_plan is not None else None
         outcome = {"outcome": {"type": "interrupt", "interrupts": [interrupt]}} if interrupt else {}
         given = {"result": orjson.Fragment(result)} if result is not None else {}
-        return _json({"type": "RUN_FINISHED", **self._ids, **outcome, **given})
+        return to_json({"type": "RUN_FINISHED", **self._ids, **outcome, **given})
 
     def _unsaid(self, message: Mapping[str, Any]) -> list[bytes]:
-        """The answer, if the log has lost it."""
+        """Returns the events of the answer, if the log has lost them."""
         said = _SAID % message["id"].encode()
         if not self._has_gap or not message["content"] or any(event.startswith(said) for event in self._passed):
             return []
         of_message = {"messageId": message["id"]}
         return [
-            _json({"type": "TEXT_MESSAGE_START", **of_message, "role": "assistant"}),
-            _json({"type": "TEXT_MESSAGE_CONTENT", **of_message, "delta": message["content"]}),
-            _json({"type": "TEXT_MESSAGE_END", **of_message}),
+            to_json({"type": "TEXT_MESSAGE_START", **of_message, "role": "assistant"}),
+            to_json({"type": "TEXT_MESSAGE_CONTENT", **of_message, "delta": message["content"]}),
+            to_json({"type": "TEXT_MESSAGE_END", **of_message}),
         ]
 
 
-def interrupt_id(plan_id: str, version: int) -> str:
-    return f"{plan_id}:{version}"
-
-
-def messages_snapshot(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    return _json({"type": "MESSAGES_SNAPSHOT", "messages": messages})
-
-
-def shown_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    return [_message(each) for each in messages if not isinstance(each, UnreadableMessage)]
-
-
 def _message(message: Message) -> dict[str, Any]:
-    content = message.content if isinstance(message.content, str) else _json(message.content).decode()
+    content = message.content if isinstance(message.content, str) else to_json(message.content).decode()
     shown: dict[str, Any] = {"id": message.id, "role": message.role, "content": content}
     if message.tool_call_id is not None:
         shown["toolCallId"] = message.tool_call_id
     if message.tool_calls:
         shown["toolCalls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _json(call.args).decode()}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": to_json(call.args).decode()},
+            }
             for call in message.tool_calls
         ]
     return shown
 
 
 def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The question as the answer asked it, if it is the one that asked."""
+    """Returns the question in the words of the answer, if that asked it."""
     step = plan.waiting_step
     if step is None:
         return None
     asks = answer is not None and answer["plan"] is not None and answer["plan"]["id"] == plan.id
     return {
-        "id": interrupt_id(plan.id, plan.version),
-        "reason": REASON,
+        "id": f"{plan.id}:{plan.version}",
+        "reason": "confirmation",
         "message": answer["message"]["content"] if answer is not None and asks else step.description,
         "responseSchema": _response_schema(step),
         "expiresAt": plan.expires_at,
@@ -167,21 +156,10 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] |
 
 
 def _response_schema(step: Step) -> dict[str, Any]:
-    """With the form that a tool asks the user to fill in, if it does."""
+    """Returns the schema of an answer, with the form that a tool asks the user to fill in."""
     if step.asks is None or step.asks.schema is None:
         return RESPONSE_SCHEMA
     return {**RESPONSE_SCHEMA, "properties": {**RESPONSE_SCHEMA["properties"], "answer": step.asks.schema}}
-
-
-def _json(value: object) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_UTC_Z)
-
-
-MAX_ENTRIES = 100
-_INTERRUPT_ID = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})")
-
-Json = dict[str, Any]
-ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 
 
 class _Input(BaseModel):
@@ -236,7 +214,7 @@ class RunAgentInput(_Input):
 
 
 @dataclass(frozen=True, slots=True)
-class AskedRun:
+class RunRequest:
     """What a run asks for: words of the user's, a decision, or nothing but to be shown how the session stands.
 
     Words that the assistant has spoken after (not `is_new`) can only be those of a run that is sent again. `content` is
@@ -253,39 +231,37 @@ class AskedRun:
     before: Sequence[Json] = ()
 
 
-def asked_of(body: RunAgentInput) -> AskedRun:
+def run_of(body: RunAgentInput) -> RunRequest:
     """Raises AppError `client_tools`, `invalid_request`, `parts_unsupported`, StalePlan."""
     if body.tools:
-        raise _client_tools(body.tools)
+        names = ", ".join(str(tool.get("name"))[:40] for tool in body.tools[:5])
+        detail = f"Nothing was accepted: the agent calls its own tools only. Leave out those of the page ({names})."
+        raise AppError("client_tools", status=422, title="Tools of the client are not called", detail=detail)
     resume = body.resume or []
     if len(resume) > 1:
         raise InvalidRequest("`resume` has more than one entry: a session asks one question at a time.")
-    at = _newest(body.messages)
-    is_new = at is not None and not any(each.get("role") == "assistant" for each in body.messages[at:])
+    roles = [each.get("role") for each in body.messages]
+    at = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else None
+    is_new = at is not None and "assistant" not in roles[at:]
     if resume:
         return _answered(resume[0], body.messages, at if is_new else None)
     if not body.messages:
-        return AskedRun()
+        return RunRequest()
     if at is None:
         raise nothing_new()
     said = body.messages[at]
-    return AskedRun(text_of(said), said["content"], is_new=is_new, before=body.messages[: at + 1])
+    return RunRequest(text_of(said), said["content"], is_new=is_new, before=body.messages[: at + 1])
 
 
-def _newest(messages: Sequence[Json]) -> int | None:
-    """Where the user's newest message is."""
-    return next((at for at in range(len(messages) - 1, -1, -1) if messages[at].get("role") == "user"), None)
-
-
-def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> AskedRun:
+def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> RunRequest:
     found = _INTERRUPT_ID.fullmatch(entry.interrupt_id)
     plan_id, version = (found[1], int(found[2])) if found else ("", MAX_VERSION)
     if entry.status == "cancelled":
         abandons = plan_id, version
         if at is not None:
             said = messages[at]
-            return AskedRun(text_of(said), said["content"], abandons=abandons, before=messages[: at + 1])
-        return AskedRun(decision=PlanDecision(decision="reject", version=version), plan_id=plan_id, abandons=abandons)
+            return RunRequest(text_of(said), said["content"], abandons=abandons, before=messages[: at + 1])
+        return RunRequest(decision=PlanDecision(decision="reject", version=version), plan_id=plan_id, abandons=abandons)
     if found is None:
         raise StalePlan
     given = entry.payload or InterruptAnswer()
@@ -297,7 +273,7 @@ def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> A
         decision = PlanDecision(
             decision="confirm", version=version, args=given.args, remember=given.remember, answer=given.answer
         )
-    return AskedRun(decision=decision, plan_id=plan_id)
+    return RunRequest(decision=decision, plan_id=plan_id)
 
 
 def text_of(message: Json) -> str:
@@ -323,70 +299,54 @@ def _text_of_part(part: object) -> str:
 def key_of(body: RunAgentInput) -> str:
     """Some clients send the answer to an interrupt under the id of the run that asked."""
     answers = [entry.interrupt_id for entry in body.resume or ()]
-    return f"agui:{hashlib.sha256(orjson.dumps([body.run_id, *answers])).hexdigest()}"
+    return f"agui:{digest_of_json([body.run_id, *answers])}"
 
 
 def nothing_new() -> AppError:
     return InvalidRequest("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
 
 
-def _client_tools(tools: Sequence[Json]) -> AppError:
-    names = ", ".join(str(tool.get("name"))[:40] for tool in tools[:5])
-    return AppError(
-        "client_tools",
-        status=422,
-        title="Tools of the client are not called",
-        detail=f"Nothing was accepted: the agent calls its own tools only. Leave out those of the page ({names}).",
-    )
+async def run_events(
+    client: ClientRequest,
+    session: Session,
+    turn: TurnKey | None,
+    frames: RunFrames,
+    messages: Sequence[Json] | None = None,
+) -> AsyncGenerator[Sequence[Entry]]:
+    """Yields the events of a run from its start to its end, with the positions of those of the log.
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """`turn` is None if it only shows how the session stands. `messages` are those from before it, if the client is to
-    have no others.
+    Without a turn it only shows how the session stands. `messages` are all that the client is to have from before it.
+    Whatever goes wrong, the last event says so.
     """
-
-    turn: TurnKey | None
-    messages: Sequence[dict[str, Any]] | None = None
-
-
-async def run_events(asking: Asking, session: Session, run: Run, frames: RunFrames) -> AsyncGenerator[Sequence[Entry]]:
-    """With the positions of the log, where an event is of the log. Whatever goes wrong, it says so at its end."""
     opening = [frames.started()]
-    if run.messages is not None:
-        opening.append(messages_snapshot(run.messages))
+    if messages is not None:
+        opening.append(to_json({"type": "MESSAGES_SNAPSHOT", "messages": messages}))
     if session.pending_plan is not None:
-        opening.append(agui_encoding.state_snapshot(session.pending_plan))
+        opening.append(state_snapshot(session.pending_plan))
     yield [Entry(0, event) for event in opening]
-    if run.turn is None:
-        yield [Entry(0, frames.finished(await _open_plan(asking, session.id)))]
+    if turn is None:
+        yield [Entry(0, frames.finished(await _open_plan(client, session.id)))]
         return
-    end = end_of(run.turn)
+    end = end_of(turn)
     try:
-        async with aclosing(asking.services.events.follow(run.turn, patient=False)) as parts:
+        async with aclosing(client.services.events.follow(turn, patient=False)) as parts:
             async for entries in parts:
                 last = entries[-1] if entries[-1].position == end else None
                 shown = [Entry(at, event) for at, found in entries if at != end for event in frames.shown(found)]
                 if last is not None:
-                    open_plan = await _open_plan(asking, session.id)
+                    open_plan = await _open_plan(client, session.id)
                     shown += [Entry(end, event) for event in frames.ended(last.event, open_plan)]
                 yield shown
     except AppError as error:
-        yield [Entry(end, agui_encoding.run_ended(run.turn, error))]
+        yield [Entry(end, run_ended(turn, error))]
 
 
-async def _open_plan(asking: Asking, session_id: str) -> Plan | None:
-    """As it is now: one that the turn left waiting may have been decided on since."""
+async def _open_plan(client: ClientRequest, session_id: str) -> Plan | None:
+    """Returns the plan as it is now: a decision may have come since the turn left it waiting."""
     with suppress(AppError):  # the session is gone, or Postgres is away: the answer is there all the same
-        async with asking.services.database.read_only() as connection:
-            return (await get_session(connection, asking.caller, session_id)).pending_plan
+        async with client.services.database.read_only() as connection:
+            return (await get_session(connection, client.caller, session_id)).pending_plan
     return None
-
-
-MESSAGES_SHOWN: Final = 200
-NOT_WAITING: Final = {"no_open_plan", "plan_changed", "plan_expired"}
-
-router = router_of("doors")
 
 
 RESPONSES: dict[int | str, Any] = {
@@ -399,70 +359,66 @@ RESPONSES: dict[int | str, Any] = {
 
 
 @router.post("/agui", response_class=Response, responses=RESPONSES)
-async def run_agent(body: RunAgentInput, asking: OwnAskingDep) -> Response:
+async def run_agent(body: RunAgentInput, client: OwnClientDep) -> Response:
     """Runs the agent, for clients of AG-UI. The session's agent answers, with the events of the turn."""
-    return await _answer(body, asking, agent=None)
+    return await _answer(body, client, agent=None)
 
 
 @router.post("/agents/{agent_id}/agui", response_class=Response, responses=RESPONSES)
-async def run_this_agent(agent_id: AgentId, body: RunAgentInput, asking: OwnAskingDep) -> Response:
+async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: OwnClientDep) -> Response:
     """Runs one of the agents, for clients of AG-UI. It is the session's from then on."""
-    return await _answer(body, asking, agent=agent_id)
+    return await _answer(body, client, agent=agent_id)
 
 
-async def _answer(body: RunAgentInput, asking: Asking, *, agent: str | None) -> Response:
-    asked = asked_of(body)
-    files = await sent_files(asked.content)
-    groups = asking.origin.groups
-    session = await session_of_client(asking.services, asking.caller, body.thread_id, agent=agent, groups=groups)
-    run = await _begin(asking, asked, files, session, key_of(body))
+async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | None) -> Response:
+    run = run_of(body)
+    files = await sent_files(run.content)
+    groups = client.origin.groups
+    session = await session_of_client(client.services, client.caller, body.thread_id, agent=agent, groups=groups)
+    turn, messages = await _begin(client, run, files, session, key_of(body))
     headers, options = {"X-Session-Id": session.id}, dict[str, Any]()
-    if (turn := run.turn) is not None:
+    if turn is not None:
         bind_contextvars(turn_id=turn.turn_id)
         headers["X-Turn-Id"] = turn.turn_id
-        options["farewell"] = frame(Entry(end_of(turn), agui_encoding.run_ended(turn, turn_errors.interrupted())))
+        options["farewell"] = frame(Entry(end_of(turn), run_ended(turn, turn_errors.interrupted())))
         if body.forwarded_props is not None and body.forwarded_props.on_disconnect == "cancel":
-            options["client_close_handler_callable"] = cancelling(asking, turn)
+            options["client_close_handler_callable"] = cancelling(client, turn)
     frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)
-    return EventStream(framed(run_events(asking, session, run, frames)), headers=headers, **options)
+    return EventStream(framed(run_events(client, session, turn, frames, messages)), headers=headers, **options)
 
 
-async def _begin(asking: Asking, asked: AskedRun, files: Sequence[SentFile], session: Session, key: str) -> Run:
-    """Raises what `accept`, `with_files` and `decide` raise."""
-    turns, caller, origin = asking.services.turns, asking.caller, asking.origin
-    if asked.text is not None:
-        if not asked.is_new:
-            await _check_known(asking, session, key)
-        known = once(key, asked.text, *(file.digest for file in files))
-        request = ChatRequest(asked.text, once=known, stream=True, origin=origin, abandons=asked.abandons)
-        request = await with_files(asking, session.id, request, files)
+async def _begin(
+    client: ClientRequest, run: RunRequest, files: Sequence[SentFile], session: Session, key: str
+) -> tuple[TurnKey | None, Sequence[Json] | None]:
+    """Returns the turn and the messages of `run_events`. Raises what `accept`, `with_files` and `decide` raise."""
+    turns, caller, origin = client.services.turns, client.caller, client.origin
+    if run.text is not None:
+        if not run.is_new:
+            async with client.services.database.read_only() as connection:
+                if await turn_of_key(connection, caller, session.id, key) is None:
+                    raise nothing_new()
+        known = once(key, run.text, *(file.digest for file in files))
+        request = ChatRequest(run.text, once=known, stream=True, origin=origin, abandons=run.abandons)
+        request = await with_files(client, session.id, request, files)
         admitted = await turns.accept(caller, session.id, request)
-        return Run(admitted.turn, None if admitted.fresh else asked.before)
-    if asked.decision is None:
-        return await _look(asking, session)
-    button = replace(asked.decision.button, plan_id=asked.plan_id)
-    known = once(key, *asked.decision.asked)
+        return admitted.turn, None if admitted.fresh else run.before
+    if run.decision is None:
+        return await _look(client, session)
+    button = replace(run.decision.button, plan_id=run.plan_id)
+    known = once(key, *run.decision.fingerprint)
     try:
-        turn = await turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
+        return await turns.decide(caller, session.id, button, once=known, stream=True, origin=origin), None
     except AppError as error:
-        if asked.abandons is None or error.code not in NOT_WAITING:
+        if run.abandons is None or error.code not in NOT_WAITING:
             raise
-        return Run(None)  # what is cancelled waits no more: the client only has to hear it
-    return Run(turn)
+        return None, None  # what is cancelled waits no more: the client only has to hear it
 
 
-async def _check_known(asking: Asking, session: Session, key: str) -> None:
-    """Raises AppError `invalid_request` for a run that has not come before."""
-    async with asking.services.database.read_only() as connection:
-        if await turn_of_key(connection, asking.caller, session.id, key) is None:
-            raise nothing_new()
-
-
-async def _look(asking: Asking, session: Session) -> Run:
-    """The history, and the turn that runs. What that has said so far comes with its events."""
-    async with asking.services.database.read_only() as connection:
+async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
+    """Returns the turn that runs, and the history without what that has said so far: it comes with its events."""
+    async with client.services.database.read_only() as connection:
         running = await first_open_turn(connection, session.id)
-        newest = await list_messages(connection, asking.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
-        turn = await find_turn(connection, asking.caller, session.id, running) if running is not None else None
-    known = [each for each in reversed(newest) if each.turn_id != running or each.role == "user"]
-    return Run(turn, shown_messages(known))
+        newest = await list_messages(connection, client.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
+        turn = await find_turn(connection, client.caller, session.id, running) if running is not None else None
+    readable = (each for each in reversed(newest) if not isinstance(each, UnreadableMessage))
+    return turn, [_message(each) for each in readable if each.turn_id != running or each.role == "user"]

@@ -1,8 +1,5 @@
-"""The session that a client calls by an id of its own: of the caller and the id, whichever door it comes through.
-
-Who asks at a door: the caller, or a user of the caller's, which is a gateway that says for whom it asks.
-
-A client whose leaving is a stop: it says so with its request, and then the turn that it reads is cancelled.
+"""Who asks at a door, and in which session: the caller, or the user that a gateway says it speaks for, and the id by
+which the client calls its conversation. A client may also ask for the turn to end when it leaves.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -13,7 +10,7 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import Asking
+from segue.api.chat import ClientRequest
 from segue.api.deps import Caller, IdentityDep, OriginDep, Services, ServicesDep
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.identity import Identity, is_user, user_of_gateway
@@ -24,11 +21,13 @@ from segue.history.imports import Said, import_history
 from segue.memory import session_store
 
 MAX_CLIENT_ID_CHARS = 200
-_OURS = "ses_"
+SIGNED_USER: Final = "x-openwebui-user-jwt"
+NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the first that is there counts
+ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
 
 
 class NameTaken(Exception):
-    """Another request has given the name to a session of its own just now."""
+    """Another request has just given the name to a session of its own."""
 
 
 async def session_of_client(
@@ -54,7 +53,7 @@ async def find_session(services: Services, caller: str, client_id: str) -> Sessi
     """Returns None if the caller has used this id for no session yet. Raises NotFound for an id of ours that is not the
     caller's, AppError `invalid_request` for a client's that is empty, long or not printable.
     """
-    if client_id.startswith(_OURS):
+    if client_id.startswith("ses_"):
         if not is_id("ses", client_id):
             raise NotFound("session")
         async with services.database.read_only() as connection:
@@ -102,23 +101,19 @@ async def with_agent(services: Services, caller: str, session: Session, agent: s
         return await session_store.update_session(connection, caller, session.id, changes={"agent": agent})
 
 
-SIGNED_USER: Final = "x-openwebui-user-jwt"
-NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the first that is there counts
-
-
-async def _asking(services: ServicesDep, identity: IdentityDep, http: Request, origin: OriginDep) -> Asking:
+async def _client(services: ServicesDep, identity: IdentityDep, http: Request, origin: OriginDep) -> ClientRequest:
     caller = spoken_for(services, identity, http.headers)
-    return Asking(caller, services, http, origin if caller == identity.user else replace(origin, groups=()))
+    return ClientRequest(caller, services, http, origin if caller == identity.user else replace(origin, groups=()))
 
 
-DoorAskingDep = Annotated[Asking, Depends(_asking)]
+DoorClientDep = Annotated[ClientRequest, Depends(_client)]
 
 
-async def _own_asking(services: ServicesDep, caller: Caller, http: Request, origin: OriginDep) -> Asking:
-    return Asking(caller, services, http, origin)
+async def _own_client(services: ServicesDep, caller: Caller, http: Request, origin: OriginDep) -> ClientRequest:
+    return ClientRequest(caller, services, http, origin)
 
 
-OwnAskingDep = Annotated[Asking, Depends(_own_asking)]  # at a door that no gateway comes through
+OwnClientDep = Annotated[ClientRequest, Depends(_own_client)]  # at a door that no gateway comes through
 
 
 def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:
@@ -129,9 +124,7 @@ def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str
     """
     signed = headers.get(SIGNED_USER)
     named = next((headers[name] for name in NAMED_USERS if headers.get(name)), None)
-    if signed is None and named is None:
-        return identity.user
-    if identity.is_everybody:
+    if identity.is_everybody or (signed is None and named is None):
         return identity.user
     if "act_as" not in identity.scopes:
         raise _may_not("Its key has not the scope `act_as`: `segue keys create --user … --scope act_as`.")
@@ -151,21 +144,18 @@ def _may_not(why: str) -> AppError:
     return AppError("may_not_speak_for", status=403, title="May not speak for another user", detail=detail)
 
 
-ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
-
-
-def cancelling(asking: Asking, turn: TurnKey) -> Callable[[object], Awaitable[None]]:
+def cancelling(client: ClientRequest, turn: TurnKey) -> Callable[[object], Awaitable[None]]:
     """Returns what a stream does when its client has left."""
 
     async def left(_: object) -> None:
         with suppress(AppError):  # its session is gone, or Postgres is away: the client has left and hears no error
-            await asking.services.turns.cancel(asking.caller, turn.session_id, turn.turn_id)
+            await client.services.turns.cancel(client.caller, turn.session_id, turn.turn_id)
 
     return left
 
 
-def on_disconnect(asking: Asking, turn: TurnKey) -> dict[str, Any]:
+def on_disconnect(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
     """Returns the options of a stream whose client may have asked in a header to `cancel` the turn when it leaves."""
-    if asking.http.headers.get(ON_DISCONNECT_HEADER) != "cancel":
+    if client.http.headers.get(ON_DISCONNECT_HEADER) != "cancel":
         return {}
-    return {"client_close_handler_callable": cancelling(asking, turn)}
+    return {"client_close_handler_callable": cancelling(client, turn)}

@@ -1,14 +1,10 @@
 """`/v1/models` and `/v1/chat/completions`: an agent is a model, a turn is a completion, its events are the chunks.
 
 Calls of tools are never passed on: the client would take them for its own. What the agent does is reasoning content.
-
-What the OpenAI-compatible routes answer with, as OpenAI describes it.
-
-Titles, tags and the like that a frontend wants of a conversation: one plain call of the small model, no turn.
+Titles, tags and the like that a frontend wants of a conversation are one plain call of the small model, and no turn.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from secrets import token_hex
 from typing import Annotated, Any, Final, Literal, assert_never
@@ -19,29 +15,26 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from segue.api.agents import AgentId
-from segue.api.chat import Asking
-from segue.api.deps import router_of
+from segue.api.chat import ClientRequest
+from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorAskingDep, find_session, on_disconnect
+from segue.api.doors.clients import DoorClientDep, find_session
 from segue.api.doors.openai_request import (
-    TASK_BEGINS,
-    TASK_HEADER,
-    TASK_MODEL,
     CompletionBody,
-    asked,
+    answer_of,
     conversation_of,
-    is_open_webui,
+    message_of,
+    stream,
     texts,
     turn_headers,
 )
-from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, Piece, TurnReader
+from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, Piece
 from segue.api.event_streams import MEDIA_TYPE, EventStream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge
-from segue.events.event_buffer import Entry
 from segue.turns.snapshot import Speaker
 
 
@@ -115,51 +108,45 @@ class OpenAIResponse(BaseModel):
     usage: Annotated[dict[str, Any], doc("What the turn took.")]
 
 
-def completion_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """`usage` is that of a ChatAnswer, or a Charge."""
-    given, got = usage["input_tokens"], usage["output_tokens"]
+def usage_of(usage: Mapping[str, Any], given: str, got: str) -> dict[str, Any]:
+    """`usage` is that of a ChatAnswer, or a Charge. `given` and `got` are the words of the API for input and output."""
     return {
-        "prompt_tokens": given,
-        "completion_tokens": got,
-        "total_tokens": given + got,
-        "prompt_tokens_details": {"cached_tokens": usage["cached_tokens"]},
-        "completion_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]},
-    }
-
-
-def response_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as the Responses API says it."""
-    return {
-        "input_tokens": usage["input_tokens"],
-        "output_tokens": usage["output_tokens"],
+        f"{given}_tokens": usage["input_tokens"],
+        f"{got}_tokens": usage["output_tokens"],
         "total_tokens": usage["input_tokens"] + usage["output_tokens"],
-        "input_tokens_details": {"cached_tokens": usage["cached_tokens"]},
-        "output_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]},
+        f"{given}_tokens_details": {"cached_tokens": usage["cached_tokens"]},
+        f"{got}_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]},
     }
 
 
+def completion_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    return usage_of(usage, "prompt", "completion")
+
+
+TASK_HEADER: Final = "x-openwebui-task"
+TASK_BEGINS: Final = "### Task:"
+TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
 INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
 
 
-def is_task(asking: Asking, messages: Sequence[Mapping[str, Any]], *, model: str) -> bool:
-    agents = asking.services.agents.of(asking.caller, asking.origin.groups)
-    if asking.http.headers.get(TASK_HEADER) or (model not in agents and model.removesuffix(TASK_MODEL) in agents):
+def is_task(client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str) -> bool:
+    agents = client.services.agents.of(client.caller, client.origin.groups)
+    if client.http.headers.get(TASK_HEADER) or (model not in agents and model.removesuffix(TASK_MODEL) in agents):
         return True
     users = [message for message in messages if message.get("role") == "user"]
     return len(users) == 1 and texts(users, "user").startswith(TASK_BEGINS)
 
 
 async def do_task(
-    asking: Asking, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
+    client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
 ) -> tuple[str, Charge]:
     """Returns the text and what it took, which the caller and the session that the task is about are charged. Raises
     what a call of the model raises, AppError `unknown_agent`.
     """
-    services, caller = asking.services, asking.caller
-    groups = asking.origin.groups
+    services, caller, groups = client.services, client.caller, client.origin.groups
     agent = model if model in services.agents.of(caller, groups) else model.removesuffix(TASK_MODEL)
     speaker = services.agents.check(agent, caller, groups, status=404)
-    client_id, _ = conversation_of(asking.http, body)
+    client_id, _ = conversation_of(client.http, body)
     session = await find_session(services, caller, client_id) if client_id else None
     instructions = texts(messages, "system", "developer") or INSTRUCTIONS
     said = texts(messages, "user", "assistant")
@@ -176,20 +163,20 @@ CHUNKS: Final[dict[str, Any]] = {
     }
 }
 
-router = router_of("doors", "/v1")
+router = router_of("doors", "/v1", route_class=DoorRoute)
 
 
 @router.get("/models")
-async def list_models(asking: DoorAskingDep) -> ModelList:
+async def list_models(client: DoorClientDep) -> ModelList:
     """Lists the agents as models, for clients of OpenAI's API."""
-    agents = asking.services.agents.of(asking.caller, asking.origin.groups)
+    agents = client.services.agents.of(client.caller, client.origin.groups)
     return ModelList(data=[_model(speaker) for speaker in agents.values()])
 
 
 @router.get("/models/{agent_id}")
-async def get_model(agent_id: AgentId, asking: DoorAskingDep) -> ModelOfAgent:
+async def get_model(agent_id: AgentId, client: DoorClientDep) -> ModelOfAgent:
     """Shows an agent as a model, for clients of OpenAI's API."""
-    return _model(asking.services.agents.check(agent_id, asking.caller, asking.origin.groups, status=404))
+    return _model(client.services.agents.check(agent_id, client.caller, client.origin.groups, status=404))
 
 
 def _model(speaker: Speaker) -> ModelOfAgent:
@@ -197,41 +184,29 @@ def _model(speaker: Speaker) -> ModelOfAgent:
 
 
 @router.post(
-    "/chat/completions",
-    response_model=Completion,
-    responses={200: {"content": CHUNKS}, **problems(*OF_DOORS)},
+    "/chat/completions", response_model=Completion, responses={200: {"content": CHUNKS}, **problems(*OF_DOORS)}
 )
-async def create_chat_completion(body: CompletionBody, asking: DoorAskingDep) -> Response:
+async def create_chat_completion(body: CompletionBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that the client names in
     `X-Session-Id` and other places, or that has the earlier messages; docs/frontends.md says more.
     """
     given, wants_usage = body.model_dump(), bool((body.stream_options or {}).get("include_usage"))
-    if is_task(asking, body.messages, model=body.model):
-        return await _task(asking, body, given, wants_usage=wants_usage)
-    request = await asked(asking.http, body.messages, agent=body.model, body=given)
-    turn = (await begin(asking, request)).turn
-    head = {"id": f"chatcmpl-{turn.turn_id}", "created": int(asking.services.clock().timestamp()), "model": body.model}
+    head = {"created": int(client.services.clock().timestamp()), "model": body.model}
+    if is_task(client, body.messages, model=body.model):
+        text, charge = await do_task(client, body.messages, model=body.model, body=given)
+        head["id"] = f"chatcmpl-{token_hex(13)}"
+        if body.stream:
+            return EventStream(Chunks(head, statuses=False, usage=wants_usage).whole(text, asdict(charge)))
+        return JSONResponse(_completion(head, text, asdict(charge)))
+    request = await message_of(client.http, body.messages, agent=body.model, body=given)
+    turn = (await begin(client, request)).turn
+    head["id"] = f"chatcmpl-{turn.turn_id}"
     if body.stream:
-        chunks = Chunks(head, statuses=is_open_webui(asking.http), usage=wants_usage)
-        frames, farewell = chunks.frames(asking.services.events.follow(turn)), chunks.failed(turn_errors.interrupted())
-        options = on_disconnect(asking, turn)
-        return EventStream(frames, headers=turn_headers(turn), farewell=farewell, **options)
-    try:
-        answer = orjson.loads(await asking.services.events.answer(turn))
-    except AppError as error:
-        raise error.with_extra(session_id=turn.session_id) from None
+        is_open_webui = any(name.startswith("x-openwebui-") for name in client.http.headers)
+        return stream(client, turn, Chunks(head, statuses=is_open_webui, usage=wants_usage))
+    answer = await answer_of(client, turn)
     completion = _completion(head, answer["message"]["content"], answer["usage"])
     return JSONResponse(completion, headers=turn_headers(turn))
-
-
-async def _task(asking: Asking, body: CompletionBody, given: Mapping[str, Any], *, wants_usage: bool) -> Response:
-    text, charge = await do_task(asking, body.messages, model=body.model, body=given)
-    head = {"id": f"chatcmpl-{token_hex(13)}", "created": int(asking.services.clock().timestamp()), "model": body.model}
-    usage = asdict(charge)
-    if not body.stream:
-        return JSONResponse(_completion(head, text, usage))
-    chunks = Chunks(head, statuses=False, usage=wants_usage)
-    return EventStream(chunks.whole(text, usage))
 
 
 def _completion(head: Mapping[str, Any], text: str, usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,31 +214,28 @@ def _completion(head: Mapping[str, Any], text: str, usage: Mapping[str, Any]) ->
     return {**head, "object": "chat.completion", "choices": [choice], "usage": completion_usage(usage)}
 
 
+def _data(value: object) -> bytes:
+    return b"data: %b\n\n" % orjson.dumps(value)
+
+
 class Chunks:
     """Writes the events of one turn as chunks. `statuses`: also as Open WebUI shows above an answer what goes on."""
+
+    interrupted = _data(error_body(turn_errors.interrupted())) + DONE
+    end = DONE
 
     def __init__(self, head: Mapping[str, Any], *, statuses: bool, usage: bool) -> None:
         self._head = {**head, "object": "chat.completion.chunk"}
         self._statuses = statuses
         self._usage = usage
-        self._reader = TurnReader()
 
-    async def frames(self, parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]:
-        yield self._delta(role="assistant", content="")
-        async with aclosing(parts):
-            async for entries in parts:
-                pieces = (piece for entry in entries for piece in self._reader.read(entry.event))
-                if frames := b"".join(map(self._frame, pieces)):
-                    yield frames
-        yield DONE
+    def begin(self) -> bytes:
+        return self._delta(role="assistant", content="")
 
     async def whole(self, text: str, usage: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        yield self._delta(role="assistant", content=text) + self._end(usage) + DONE
+        yield self._delta(role="assistant", content=text) + self._ended(usage) + DONE
 
-    def failed(self, error: AppError) -> bytes:
-        return _data(error_body(error)) + DONE
-
-    def _frame(self, piece: Piece) -> bytes:
+    def frame(self, piece: Piece) -> bytes:
         match piece:
             case AnswerText(delta):
                 return self._delta(content=delta)
@@ -272,7 +244,7 @@ class Chunks:
             case Called():
                 return b""
             case Answered(answer):
-                return self._end(answer["usage"])
+                return self._ended(answer["usage"])
             case AppError():
                 return _data(error_body(piece))
             case _:
@@ -284,16 +256,12 @@ class Chunks:
     def _status(self, activity: Activity) -> bytes:
         if not self._statuses or activity.status is None:
             return b""
-        told = {"description": activity.status, "done": activity.is_done}
-        return self._chunk([], event={"type": "status", "data": told})
+        status = {"description": activity.status, "done": activity.is_done}
+        return self._chunk([], event={"type": "status", "data": status})
 
-    def _end(self, usage: Mapping[str, Any]) -> bytes:
+    def _ended(self, usage: Mapping[str, Any]) -> bytes:
         end = self._chunk([{"index": 0, "delta": {}, "finish_reason": "stop"}])
         return end + (self._chunk([], usage=completion_usage(usage)) if self._usage else b"")
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return _data({**self._head, "choices": choices, **more})
-
-
-def _data(value: object) -> bytes:
-    return b"data: %b\n\n" % orjson.dumps(value)

@@ -1,16 +1,25 @@
-"""What a client of OpenAI's API sends, as one message to an agent. Both of its APIs, and what frontends add to them."""
+"""What both of OpenAI's APIs share: a request of theirs, with what frontends add to it, as one message to an agent, and
+the stream or the answer of its turn.
+"""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any, Final, Protocol
 
+import orjson
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from segue.api.doors.client_turns import AskedTurn, is_file, parts_unsupported, sent_files
+from segue.api.chat import ClientRequest
+from segue.api.doors.client_turns import SentMessage, is_file, parts_unsupported, sent_files
+from segue.api.doors.clients import on_disconnect
+from segue.api.doors.turn_reader import Piece, TurnReader
+from segue.api.event_streams import EventStream
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.domain.doc import doc
-from segue.domain.errors import InvalidRequest
+from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.session import TurnKey
+from segue.events.event_buffer import Entry
 from segue.history.imports import Said
 
 MAX_MESSAGES: Final = 5000
@@ -22,10 +31,6 @@ NO_CONVERSATION_PREFIX: Final = "local:"  # Open WebUI's temporary chats, all th
 MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"
 PARENT_ID_HEADER: Final = "x-openwebui-user-message-parent-id"
 RETRY_HEADER: Final = "x-stainless-retry-count"
-TASK_HEADER: Final = "x-openwebui-task"
-TASK_BEGINS: Final = "### Task:"
-TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
-OPEN_WEBUI: Final = "x-openwebui-"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer", "tool", "function"})
 _TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _RESPONSE: Final = "resp_"
@@ -69,9 +74,9 @@ class ResponseBody(BaseModel):
     metadata: MetadataField = None
 
 
-async def asked(
+async def message_of(
     http: Request, messages: Sequence[Mapping[str, Any]], *, agent: str, body: Mapping[str, Any]
-) -> AskedTurn:
+) -> SentMessage:
     """`body` may name the conversation. Raises AppError `invalid_request`, `parts_unsupported`, NotFound for a
     `previous_response_id` that is none of ours.
     """
@@ -86,7 +91,7 @@ async def asked(
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
         raise InvalidRequest(f"The last message has to have 1 to {MAX_MESSAGE_CHARS} characters of text.")
     client_id, after = conversation_of(http, body)
-    return AskedTurn(
+    return SentMessage(
         text=text.strip(),
         files=files,
         count=sum(message["role"] == "user" for message in spoken),
@@ -105,8 +110,44 @@ def texts(messages: Sequence[Mapping[str, Any]], *roles: str) -> str:
     return "\n\n".join(_text(each.get("content")) for each in messages if each.get("role") in roles)
 
 
-def is_open_webui(http: Request) -> bool:
-    return any(name.startswith(OPEN_WEBUI) for name in http.headers)
+class Writer(Protocol):
+    """Writes an answer, piece by piece, in the events of one of the APIs.
+
+    `interrupted` are the last bytes if this process ends before the turn, `end` those of a stream that is complete.
+    """
+
+    interrupted: bytes
+    end: bytes
+
+    def begin(self) -> bytes: ...
+
+    def frame(self, piece: Piece) -> bytes: ...
+
+
+def stream(client: ClientRequest, turn: TurnKey, writer: Writer) -> EventStream:
+    """Returns the events of a turn as they happen."""
+    frames, options = _frames(client.services.events.follow(turn), writer), on_disconnect(client, turn)
+    return EventStream(frames, headers=turn_headers(turn), farewell=writer.interrupted, **options)
+
+
+async def _frames(parts: AsyncGenerator[Sequence[Entry]], writer: Writer) -> AsyncIterator[bytes]:
+    yield writer.begin()
+    reader = TurnReader()
+    async with aclosing(parts):
+        async for entries in parts:
+            if frames := b"".join(writer.frame(piece) for entry in entries for piece in reader.read(entry.event)):
+                yield frames
+    if writer.end:
+        yield writer.end
+
+
+async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
+    """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
+    try:
+        answer: dict[str, Any] = orjson.loads(await client.services.events.answer(turn))
+    except AppError as error:
+        raise error.with_extra(session_id=turn.session_id) from None
+    return answer
 
 
 def turn_headers(turn: TurnKey) -> dict[str, str]:

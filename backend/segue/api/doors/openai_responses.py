@@ -3,8 +3,7 @@
 The id of a response says which session and turn it is of, so `previous_response_id` needs nothing that is kept.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict
 from secrets import token_hex
 from typing import Any, Final, assert_never
@@ -13,17 +12,16 @@ import orjson
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from segue.api.deps import router_of
+from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorAskingDep, on_disconnect
-from segue.api.doors.openai_chat import OpenAIResponse, do_task, is_task, response_usage
-from segue.api.doors.openai_request import ResponseBody, asked, response_id, turn_headers
-from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, Piece, TurnReader
+from segue.api.doors.clients import DoorClientDep
+from segue.api.doors.openai_chat import OpenAIResponse, do_task, is_task, usage_of
+from segue.api.doors.openai_request import ResponseBody, answer_of, message_of, response_id, stream, turn_headers
+from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, Piece
 from segue.api.event_streams import MEDIA_TYPE, EventStream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.events.event_buffer import Entry
 
 EVENTS: Final[dict[str, Any]] = {
     MEDIA_TYPE: {
@@ -34,66 +32,40 @@ EVENTS: Final[dict[str, Any]] = {
         "example": 'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n',
     }
 }
-_MADE_UP: Final = {
-    "parallel_tool_calls": True,
-    "tool_choice": "auto",
-    "tools": [],
-    "metadata": {},
-}  # a client wants them
-_INTERRUPTED: Final = b"event: error\ndata: %b\n\n" % orjson.dumps(
-    {"type": "error", **error_body(turn_errors.interrupted())["error"]}
-)
+# What a client wants beside.
+_MADE_UP: Final = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
 
-router = router_of("doors", "/v1")
+router = router_of("doors", "/v1", route_class=DoorRoute)
 
 
-@router.post(
-    "/responses",
-    response_model=OpenAIResponse,
-    responses={200: {"content": EVENTS}, **problems(*OF_DOORS)},
-)
-async def create_response(body: ResponseBody, asking: DoorAskingDep) -> Response:
+@router.post("/responses", response_model=OpenAIResponse, responses={200: {"content": EVENTS}, **problems(*OF_DOORS)})
+async def create_response(body: ResponseBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's Responses API. The session is the one that
     `previous_response_id`, `conversation` or another place names, or that has the earlier messages.
     """
     given = body.model_dump()
+    head: dict[str, Any] = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    if is_task(asking, messages, model=body.model):
-        text, charge = await do_task(asking, messages, model=body.model, body=given)
-        writer = ResponseWriter(
-            {"id": f"resp_{token_hex(13)}", "created_at": int(asking.services.clock().timestamp()), "model": body.model}
-        )
-        pieces: list[Piece] = [AnswerText(text), Answered({"usage": asdict(charge)})]
-        if body.stream:
-            return EventStream(_once(writer.begin() + writer.frames(pieces)))
-        writer.frames(pieces)
-        return JSONResponse(writer.response)
-    request = await asked(asking.http, messages, agent=body.model, body=given)
-    turn = (await begin(asking, request)).turn
-    writer = ResponseWriter(
-        {
-            "id": response_id(turn),
-            "created_at": int(asking.services.clock().timestamp()),
-            "model": body.model,
-            "conversation": {"id": turn.session_id},
-            "previous_response_id": body.previous_response_id,
-        }
-    )
+    if is_task(client, messages, model=body.model):
+        text, charge = await do_task(client, messages, model=body.model, body=given)
+        writer = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
+        begun, frames = writer.begin(), writer.frames([AnswerText(text), Answered({"usage": asdict(charge)})])
+        return EventStream(_once(begun + frames)) if body.stream else JSONResponse(writer.response)
+    request = await message_of(client.http, messages, agent=body.model, body=given)
+    turn = (await begin(client, request)).turn
+    head |= {"conversation": {"id": turn.session_id}, "previous_response_id": body.previous_response_id}
+    writer = ResponseWriter({**head, "id": response_id(turn)})
     if body.stream:
-        events = writer.follow(asking.services.events.follow(turn))
-        return EventStream(events, headers=turn_headers(turn), farewell=_INTERRUPTED, **on_disconnect(asking, turn))
-    try:
-        answer = orjson.loads(await asking.services.events.answer(turn))
-    except AppError as error:
-        raise error.with_extra(session_id=turn.session_id) from None
+        return stream(client, turn, writer)
+    answer = await answer_of(client, turn)
     calls = (_called(call) for call in answer["tool_calls"])
     writer.frames([*calls, AnswerText(answer["message"]["content"]), Answered(answer)])
     return JSONResponse(writer.response, headers=turn_headers(turn))
 
 
 def _called(call: Mapping[str, Any]) -> Called:
-    told = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
-    return Called(call["tool_call_id"], call["tool_name"], orjson.dumps(call.get("args")).decode(), told)
+    summary = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
+    return Called(call["tool_call_id"], call["tool_name"], orjson.dumps(call.get("args")).decode(), summary)
 
 
 async def _once(frames: bytes) -> AsyncIterator[bytes]:
@@ -103,53 +75,43 @@ async def _once(frames: bytes) -> AsyncIterator[bytes]:
 class ResponseWriter:
     """Writes one turn as the events of a response. `response` is what it has become until then."""
 
+    interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
+        {"type": "error", **error_body(turn_errors.interrupted())["error"]}
+    )
+    end = b""
+
     def __init__(self, head: Mapping[str, Any]) -> None:
-        self.response: dict[str, Any] = {
-            **_MADE_UP,
-            **head,
-            "object": "response",
-            "status": "in_progress",
-            "output": [],
-            "error": None,
-        }
+        begun: dict[str, Any] = {"object": "response", "status": "in_progress", "output": [], "error": None}
+        self.response: dict[str, Any] = {**_MADE_UP, **head, **begun}
         self._number = 0
         self._text: list[str] | None = None  # of the message that is open
-        self._reader = TurnReader()
-
-    async def follow(self, parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]:
-        yield self.begin()
-        async with aclosing(parts):
-            async for entries in parts:
-                if frames := self.frames(piece for entry in entries for piece in self._reader.read(entry.event)):
-                    yield frames
 
     def begin(self) -> bytes:
         return b"".join(self._event(f"response.{name}", response=self.response) for name in ("created", "in_progress"))
 
     def frames(self, pieces: Iterable[Piece]) -> bytes:
-        return b"".join(map(self._frame, pieces))
+        return b"".join(map(self.frame, pieces))
 
-    def _frame(self, piece: Piece) -> bytes:
+    def frame(self, piece: Piece) -> bytes:
         match piece:
             case AnswerText(delta):
                 return self._said(delta if self._text is not None else delta.removeprefix(BETWEEN))
             case Called():
                 return self._closed() + b"".join(map(self._whole_item, _call_items(piece)))
             case Answered(answer):
-                closed = self._closed()
-                return closed + self._end("completed", usage=response_usage(answer["usage"]))
+                return self._closed() + self._ended("completed", usage=usage_of(answer["usage"], "input", "output"))
             case AppError():
                 error = error_body(piece)["error"]
-                return self._closed() + self._end("failed", error={name: error[name] for name in ("code", "message")})
+                return self._closed() + self._ended("failed", error={name: error[name] for name in ("code", "message")})
             case Activity():
                 return b""
             case _:
                 assert_never(piece)
 
     def _said(self, delta: str) -> bytes:
-        opened = b""
         if not delta:
-            return opened
+            return b""
+        opened = b""
         if self._text is None:
             self._text = []
             opened = self._event("response.output_item.added", output_index=self._index, item=self._message())
@@ -170,12 +132,12 @@ class ResponseWriter:
         return done
 
     def _whole_item(self, item: Mapping[str, Any]) -> bytes:
-        events = (self._event(f"response.output_item.{name}", output_index=self._index, item=item) for name in _BOTH)
-        written = b"".join(events)
+        place = {"output_index": self._index, "item": item}
+        written = b"".join(self._event(f"response.output_item.{name}", **place) for name in ("added", "done"))
         self.response["output"].append(item)
         return written
 
-    def _end(self, status: str, **more: Any) -> bytes:
+    def _ended(self, status: str, **more: Any) -> bytes:
         self.response |= {"status": status, **more}
         return self._event(f"response.{status}", response=self.response)
 
@@ -197,23 +159,16 @@ class ResponseWriter:
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(event))
 
 
-_BOTH: Final = ("added", "done")
-
-
 def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
 def _call_items(call: Called) -> tuple[dict[str, Any], dict[str, Any]]:
     """The output is a list of parts: a text in its place broke the next turn of a frontend."""
-    told = f"{call.reference.get('status')}: {call.reference.get('summary') or ''}"
+    summary = f"{call.reference.get('status')}: {call.reference.get('summary') or ''}"
     both = {"call_id": call.call_id, "status": "completed"}
+    output = {"type": "function_call_output", "output": [{"type": "input_text", "text": summary}]}
     return (
         {**both, "id": f"fc_{call.call_id}", "type": "function_call", "name": call.name, "arguments": call.arguments},
-        {
-            **both,
-            "id": f"fco_{call.call_id}",
-            "type": "function_call_output",
-            "output": [{"type": "input_text", "text": told}],
-        },
+        {**both, "id": f"fco_{call.call_id}", **output},
     )

@@ -98,8 +98,8 @@ class TurnReader:
         reference = orjson.loads(event["content"])
         name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
         status, summary = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
-        told = Activity(f"→ {status}: {summary}\n", f"{name}: {status}", is_done=True)
-        return [told, Called(call_id, name, arguments, reference)]
+        end = Activity(f"→ {status}: {summary}\n", f"{name}: {status}", is_done=True)
+        return [end, Called(call_id, name, arguments, reference)]
 
     def _end(self, encoded: bytes) -> list[Piece]:
         try:

@@ -1,13 +1,9 @@
 """The door for `useChat` of the Vercel AI SDK: a chat is a session of the caller's, a message of the assistant a turn.
 
-A client sends the whole chat, of which only the last message is new. `vercel_frames` is the way back.
-
-What a client of the Vercel AI SDK is sent: the events of a run as chunks of its UI message stream.
-
-Only chunks that the versions 5, 6 and 7 know: others end a client of version 5. Pure.
+A client sends the whole chat, of which only the last message is new. It is sent the events of the run as chunks of its
+UI message stream: only those that the versions 5, 6 and 7 know, because others end a client of version 5.
 """
 
-import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -19,15 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import Asking
-from segue.api.deps import router_of
-from segue.api.doors.agui import Json, Run, RunFrames, nothing_new, run_events, text_of
+from segue.api.chat import ClientRequest
+from segue.api.deps import DoorRoute, router_of
+from segue.api.doors.agui import Json, RunFrames, nothing_new, run_events, text_of
 from segue.api.doors.client_turns import SentFile, sent_files, with_files
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnAskingDep, find_session, session_of_client
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, find_session, session_of_client
 from segue.api.event_streams import MEDIA_TYPE, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import PlanDecision
 from segue.domain import turn_errors
+from segue.domain.digests import digest_of_json
 from segue.domain.doc import doc
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.ids import is_id
@@ -49,10 +46,15 @@ _TEXTS: Final = {
     "REASONING_MESSAGE_CONTENT": "reasoning-delta",
     "REASONING_MESSAGE_END": "reasoning-end",
 }
+CHUNKS: Final[dict[str, Any]] = {MEDIA_TYPE: {"schema": {"type": "string", "description": "A UI message stream."}}}
+
+ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
+
+router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
 
 class MessageChunks:
-    """Of one message of the assistant: what a turn says and does. Remembers its calls and its plan."""
+    """Writes one message of the assistant: what a turn says and does. Remembers its calls and its plan."""
 
     def __init__(self, turn: TurnKey) -> None:
         self._turn = turn
@@ -60,12 +62,12 @@ class MessageChunks:
         self._plan: dict[str, Any] = {}
 
     def of(self, encoded: bytes) -> list[bytes]:
-        """The chunks for an event of the run."""
+        """Returns the chunks for an event of the run."""
         event = orjson.loads(encoded)
         return [orjson.dumps(chunk) if chunk else DONE for chunk in self._of(event["type"], event)]
 
     def _of(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:  # noqa: PLR0911 (one line for each kind)
-        """An empty one is the end."""
+        """Returns the same as objects; an empty one is the end of the stream."""
         if kind in _TEXTS:
             delta = {"delta": event["delta"]} if "delta" in event else {}
             return [{"type": _TEXTS[kind], "id": event["messageId"], **delta}]
@@ -121,12 +123,6 @@ class MessageChunks:
                 self._plan[member][int(index)] = value
 
 
-router = router_of("doors", "/api/chat")
-
-ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
-CHUNKS: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "description": "A UI message stream."}}}
-
-
 class UiChat(BaseModel):
     """What `useChat` sends. What it does not know is a newer client's."""
 
@@ -158,21 +154,26 @@ class UiDecision(PlanDecision):
         ),
     },
 )  # fmt: skip
-async def ui_chat(body: UiChat, asking: OwnAskingDep) -> Response:
+async def ui_chat(body: UiChat, client: OwnClientDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
     said = body.messages[-1]
     if said.get("role") != "user":
         raise nothing_new()
+    services, caller, origin = client.services, client.caller, client.origin
     decision, text, files = _decision_in(said), "", tuple[SentFile, ...]()
     if decision is None and body.trigger == "submit-message":
         text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
-    groups = asking.origin.groups
-    session = await session_of_client(asking.services, asking.caller, body.id, agent=body.agent, groups=groups)
+    session = await session_of_client(services, caller, body.id, agent=body.agent, groups=origin.groups)
     if decision is not None:
-        turn = await _decided(asking, session, decision, said)
-    else:
-        turn = await _accepted(asking, session, body, text, files)
-    return _stream(asking, session, turn)
+        known = once(_key(said, *decision.fingerprint), *decision.fingerprint)
+        button = replace(decision.button, plan_id=decision.plan_id)
+        turn = await services.turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
+        return _stream(client, session, turn)
+    instead_of, fingerprint = await _instead_of(client, session.id, body), (text, *(file.digest for file in files))
+    key = _key(said, *fingerprint) if instead_of is None else None
+    request = ChatRequest(text, once=once(key, *fingerprint), stream=True, origin=origin, instead_of=instead_of)
+    request = await with_files(client, session.id, request, files)
+    return _stream(client, session, (await services.turns.accept(caller, session.id, request)).turn)
 
 
 @router.get(
@@ -184,18 +185,18 @@ async def ui_chat(body: UiChat, asking: OwnAskingDep) -> Response:
     },
 )
 async def resume_ui_chat(
-    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")], asking: OwnAskingDep
+    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")], client: OwnClientDep
 ) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
-    session = await find_session(asking.services, asking.caller, chat_id)
+    session = await find_session(client.services, client.caller, chat_id)
     if session is None:
         return Response(status_code=204)
-    async with asking.services.database.read_only() as connection:
+    async with client.services.database.read_only() as connection:
         running = await first_open_turn(connection, session.id)
         if running is None:
             return Response(status_code=204)
-        turn = await find_turn(connection, asking.caller, session.id, running)
-    return _stream(asking, session, turn)
+        turn = await find_turn(connection, client.caller, session.id, running)
+    return _stream(client, session, turn)
 
 
 def _decision_in(message: Json) -> UiDecision | None:
@@ -209,31 +210,15 @@ def _decision_in(message: Json) -> UiDecision | None:
     return None
 
 
-def _key(message: Json, *asked: str | int) -> str | None:
-    """Of a message that comes again with the same words; None if the client has given it no id."""
+def _key(message: Json, *fingerprint: str | int) -> str | None:
+    """Returns the same key for a message that comes again with the same words, None if the client gave it no id."""
     if not isinstance(made := message.get("id"), str) or not made:
         return None
-    return f"vercel:{hashlib.sha256(orjson.dumps([made, *asked])).hexdigest()}"
+    return f"vercel:{digest_of_json([made, *fingerprint])}"
 
 
-async def _decided(asking: Asking, session: Session, decision: UiDecision, message: Json) -> TurnKey:
-    known = once(_key(message, *decision.asked), *decision.asked)
-    button = replace(decision.button, plan_id=decision.plan_id)
-    turns, origin = asking.services.turns, asking.origin
-    return await turns.decide(asking.caller, session.id, button, once=known, stream=True, origin=origin)
-
-
-async def _accepted(asking: Asking, session: Session, body: UiChat, text: str, files: Sequence[SentFile]) -> TurnKey:
-    instead_of = await _instead_of(asking, session.id, body)
-    asked = (text, *(file.digest for file in files))
-    key = _key(body.messages[-1], *asked) if instead_of is None else None
-    request = ChatRequest(text, once=once(key, *asked), stream=True, origin=asking.origin, instead_of=instead_of)
-    request = await with_files(asking, session.id, request, files)
-    return (await asking.services.turns.accept(asking.caller, session.id, request)).turn
-
-
-async def _instead_of(asking: Asking, session_id: str, body: UiChat) -> str | None:
-    """The stored message that is edited, or whose answer is made anew; None for a new one.
+async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> str | None:
+    """Returns the stored message that is edited, or whose answer is made anew; None for a new one.
 
     A client calls a message of the assistant by its turn, and one of the user's as it likes: what is edited is what
     came after the answer before it. One that has read the history from the API has the ids of that.
@@ -242,12 +227,12 @@ async def _instead_of(asking: Asking, session_id: str, body: UiChat) -> str | No
         return body.message_id
     if body.trigger == "submit-message" and body.message_id is None:
         return None
-    async with asking.services.database.read_only() as connection:
+    async with client.services.database.read_only() as connection:
         turn_id = body.message_id
         if body.trigger == "submit-message":
             before = _answer_before(body.messages)
             if before is not None and is_id("msg", before):
-                before = (await get_message(connection, asking.caller, session_id, before)).turn_id
+                before = (await get_message(connection, client.caller, session_id, before)).turn_id
             turn_id = await turn_after(connection, session_id, before)
         elif turn_id is None and (last := await last_in_history(connection, session_id)) is not None:
             turn_id = last.id
@@ -258,23 +243,23 @@ async def _instead_of(asking: Asking, session_id: str, body: UiChat) -> str | No
 
 
 def _answer_before(messages: Sequence[Json]) -> str | None:
-    """The last message of the assistant that is of this service, as a greeting of the page's is not."""
+    """Returns the last message of the assistant that this service wrote: a greeting of the page's is none."""
     ids = (str(each.get("id")) for each in reversed(messages[:-1]) if each.get("role") == "assistant")
     return next((each for each in ids if is_id("turn", each) or is_id("msg", each)), None)
 
 
-def _stream(asking: Asking, session: Session, turn: TurnKey) -> Response:
+def _stream(client: ClientRequest, session: Session, turn: TurnKey) -> Response:
     bind_contextvars(turn_id=turn.turn_id)
     cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.interrupted()))
     return EventStream(
-        framed(_chunks(asking, session, turn)),
+        framed(_chunks(client, session, turn)),
         headers={"x-vercel-ai-ui-message-stream": "v1", "X-Session-Id": session.id, "X-Turn-Id": turn.turn_id},
         farewell=b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off),
     )
 
 
-async def _chunks(asking: Asking, session: Session, turn: TurnKey) -> AsyncGenerator[Sequence[Entry]]:
+async def _chunks(client: ClientRequest, session: Session, turn: TurnKey) -> AsyncGenerator[Sequence[Entry]]:
     chunks, frames = MessageChunks(turn), RunFrames(session.id, turn.turn_id, declares_version=False)
-    async with aclosing(run_events(asking, session, Run(turn), frames)) as parts:
+    async with aclosing(run_events(client, session, turn, frames)) as parts:
         async for entries in parts:
             yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]

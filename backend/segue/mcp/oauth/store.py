@@ -7,7 +7,6 @@ The tools that servers with logins listed last, for all processes, also before a
 Owns `mcp_tool_lists`. A list is that of the address it came from: under another one it counts as missing.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import mcp_clients, mcp_login_attempts, mcp_logins, mcp_tool_lists
+from segue.domain.digests import digest_of_secret
 
 ATTEMPT_LASTS: Final = timedelta(minutes=30)
 ATTEMPTS: Final = 10  # of a user at a server
@@ -106,7 +106,7 @@ async def save_attempt(connection: AsyncConnection, state: str, owner: str, serv
     old = (attempts.c.expires_at <= func.now()) | (is_mine & attempts.c.digest.not_in(kept))
     await connection.execute(delete(attempts).where(old))
     made = insert(attempts).values(
-        digest=_digest(state), owner=owner, server=server, sealed=sealed, expires_at=func.now() + ATTEMPT_LASTS
+        digest=digest_of_secret(state), owner=owner, server=server, sealed=sealed, expires_at=func.now() + ATTEMPT_LASTS
     )
     until: datetime = (await connection.execute(made.returning(attempts.c.expires_at))).scalar_one()
     return until
@@ -115,7 +115,7 @@ async def save_attempt(connection: AsyncConnection, state: str, owner: str, serv
 async def take_attempt(connection: AsyncConnection, state: str) -> tuple[str, str, str] | None:
     """Returns owner, server and what was sealed, once: a second caller with the same state gets None."""
     taken = delete(mcp_login_attempts).where(
-        mcp_login_attempts.c.digest == _digest(state), mcp_login_attempts.c.expires_at > func.now()
+        mcp_login_attempts.c.digest == digest_of_secret(state), mcp_login_attempts.c.expires_at > func.now()
     )
     columns = mcp_login_attempts.c.owner, mcp_login_attempts.c.server, mcp_login_attempts.c.sealed
     row = (await connection.execute(taken.returning(*columns))).one_or_none()
@@ -155,10 +155,6 @@ def _as_read(row: LoginRow) -> list[ColumnElement[bool]]:
 
 def _until(lasts_s: int | None) -> Any:
     return None if lasts_s is None else func.now() + timedelta(seconds=lasts_s)
-
-
-def _digest(state: str) -> str:
-    return hashlib.sha256(state.encode()).hexdigest()
 
 
 _TOOLS: Final = TypeAdapter(list[McpTool])
