@@ -1,11 +1,7 @@
-"""Why a connection to an MCP server ended and what to do about it: `cause; advice`. Pure.
+"""Why a connection to an MCP server ended and what helps (`cause; advice`), and how far a failed call had come.
 
-In our own words: a server's could carry anything, also a secret. What its process wrote is in `stderr.py`.
-
-How far a call has come on its way to a server, and what its caller is told if no result came back.
-
-The transports tell the first while they work in the context of the call's task (`connection.py`). A call that was never
-sent has not run.
+In our own words: a server's could carry anything, also a secret. The transports note the progress of a call while they
+work in the context of its task: a call that was never sent has not run.
 """
 
 import signal

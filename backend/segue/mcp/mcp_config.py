@@ -1,11 +1,7 @@
-"""Reads `mcp.json`, the `mcpServers` format that people already have.
+"""Reads `mcp.json`, the `mcpServers` format that people already have, and fills in its variables.
 
-Knows the file and the environment, nothing of processes or connections. Values of `env` and `headers` are secrets;
-`args` and `url` may carry one, so none of them is shown in a repr or an error.
-
-Fills in the variables of `mcp.json`, those of other clients too. Reads the environment and files of variables.
-
-What mcp.json says of a server that asks each user for a login: `"oauth": true`, or what is registered there.
+Knows the file, the environment and files of variables, nothing of processes or connections. Values of `env` and
+`headers` are secrets; `args` and `url` may carry one, so that no repr and no error shows any of them.
 """
 
 import json
@@ -223,6 +219,11 @@ class McpServerConfig(BaseModel):
 
     def offers(self, tool: str) -> bool:
         return tool not in self.disabled and (self.only is None or tool in self.only)
+
+    @property
+    def dependencies(self) -> dict[str, tuple[DependencyGroup, ...]]:
+        """Returns by the server's own names what the tools that it offers depend on."""
+        return {tool: groups for tool, groups in self.depends_on.items() if self.offers(tool)}
 
     @field_validator("confirm", mode="before")
     @classmethod

@@ -1,9 +1,8 @@
 """What an MCP server asks of the user in the middle of a call (elicitation).
 
-No connection is held open until a user answers: the call is ended, and raises ToolAsks. When it is made again it has
-the answers, and gives each once to the question it was given to. A question does not say which call it is for: over
-HTTP it comes with the call's own response, over stdio it is taken for the only call that runs, unless one was cut off
-shortly before: its server may not have stopped, and may ask for that one.
+No connection waits for a user: the call ends and raises ToolAsks. Made again, it has the answers, and gives each once.
+A question does not say which call it is for: over HTTP it comes with the call's own response; over stdio it is taken
+for the only call that runs, unless one was cut off shortly before, which its server may not have stopped.
 """
 
 import asyncio

@@ -1,11 +1,7 @@
-"""Opens one connection to an MCP server, over stdio or HTTP, as the SDK's client.
+"""Opens one connection to an MCP server as the SDK's client: over stdio, HTTP, or the HTTP of before 2025-03-26 (SSE).
 
 Who holds a connection and opens the next is not known here. What comes in is filtered, since the SDK refuses a whole
 tool list for one malformed entry.
-
-The transport of HTTP servers from before 2025-03-26: one stream of events, and POSTs to the address that it names.
-
-The SDK's client over a checked HTTP client; the address has to be of the same origin.
 """
 
 import math

@@ -1,12 +1,8 @@
-"""An MCP server as a child process that speaks over its stdin and stdout.
+"""An MCP server as a child process that speaks over its stdin and stdout, and the last lines of its stderr.
 
 The SDK's own stdio client joins its whole buffer again at every 64 kB (a 30 MB answer took 20 s), has no size limit and
 logs each unreadable line with a traceback. This one reads bounded lines; if the server ends or talks nonsense, the
 context raises McpServerGone. On leaving it ends the whole process group.
-
-The last lines that a child wrote to its stderr, for people who look for the cause of its end: few, and no secrets.
-
-What a server writes there is its own: it may tell of the arguments of calls.
 """
 
 import asyncio

@@ -102,8 +102,7 @@ class Supervisor:
 
     @property
     def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
-        """By the server's own names, what the tools that are not disabled depend on."""
-        return {tool: of for tool, of in self.config.depends_on.items() if self.config.offers(tool)}
+        return self.config.dependencies
 
     @property
     def status(self) -> McpServerStatus:

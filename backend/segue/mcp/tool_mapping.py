@@ -1,11 +1,8 @@
 """Turns what an MCP server announces and answers into Segue's tools and values. Pure, apart from warnings in the log.
 
 Everything here was written by the server and is data: names, sizes and schemas are bounded, hidden Unicode is removed,
-and a tool that does not fit is skipped, never the whole server.
-
-What a tool of an MCP server does to the world: by its annotations, or if it has none, by its name. Pure.
-
-The protocol's default is destructive; asking before every tool without annotations would teach people to say yes.
+and a tool that does not fit is skipped, never the whole server. The effect of a tool without annotations is guessed by
+its name: the protocol's default is destructive, and asking before every such tool would teach people to say yes.
 """
 
 import json

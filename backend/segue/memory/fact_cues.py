@@ -1,13 +1,8 @@
-"""Which words of a message carry meaning, and whether the user may be stating a fact worth keeping.
+"""The words of facts about the user: does a message state one, has the user said it, which dates does it mean. Pure.
 
-Pure. The words are `facts.toml`, in fifteen languages. Knows nothing of models and of stored facts.
-
-The dates that words such as `tomorrow` mean on the day they are said. Pure; the words are `days.toml`.
-
-Did the user say this? A fact is kept only in the user's own words.
-
-A model reads pages and tool results too, so no model decides what is true of a user. Every word of a fact has to be in
-a message of the user, up to its ending, or be a synonym of one that is (`facts.toml`); addresses to the letter. Pure.
+A model reads pages and tool results too, so no model decides what is true of a user: every word of a fact has to be in
+a message of the user, up to its ending, or be a synonym of one that is; addresses to the letter. The words of fifteen
+languages are in `facts.toml` and `days.toml`. Knows nothing of models and of stored facts.
 """
 
 import re

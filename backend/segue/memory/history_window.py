@@ -1,12 +1,9 @@
-"""Selects what of a session the model is shown within a budget of tokens. Pure: it gets the parts and their costs.
+"""Selects what of a session the model is shown within a budget of tokens, and counts tokens: by the model's tokenizer
+if its file is in TIKTOKEN_CACHE_DIR, else estimated. Otherwise pure.
 
 It reduces, only as far as needed and the oldest first: what providers want back with their calls; results of calls that
-were made again; then results, references and long texts; then whole turns. It never reduces the running turn, nor a
-call with an unknown outcome.
-
-How many tokens a text takes: counted by the model's tokenizer if its file is in TIKTOKEN_CACHE_DIR, else estimated.
-
-Knows nothing of messages and budgets.
+were made again; then results, references and long texts; then whole turns; never the running one, nor a call with an
+unknown outcome.
 """
 
 import hashlib

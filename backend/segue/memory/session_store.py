@@ -1,9 +1,7 @@
-"""Sessions: their owners, titles and metadata. Every statement for a user has the owner in its predicate.
+"""Sessions, and what users think of answers. Every statement for a user has the owner in its predicate.
 
-Owns `sessions`, but for what the statements of a turn and the summary set in it, and `client_sessions`. Messages are
-only counted.
-
-What users think of answers. Owns the table `feedback`.
+Owns `client_sessions`, `feedback` and `sessions`, but for what the statements of a turn and the summary set in it.
+Messages are only counted.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,7 @@
-"""The text of a file. Runs in a child process (`tools/apart.py`), with a deadline and bounded memory.
+"""What kind of file an attachment is, by its content alone, and the text in it. Pure.
 
-Any file may be made to harm its reader: each is read as far as bounds allow, and the text says where it was cut.
-
-What a file is, by its content. Its name and what its sender calls it do not count. Pure.
-
-A program is refused by how it begins, and so is whatever is neither text nor one of the formats named here.
+Any file may be made to harm its reader: programs are refused, and reading runs in a child process (`apart.py`), with a
+deadline and bounded memory, as far as bounds allow. The text says where it was cut.
 """
 
 import codecs

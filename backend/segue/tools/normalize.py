@@ -1,11 +1,8 @@
-"""Makes what a tool returned storable: clean text, plain JSON, a bounded size. Pure.
+"""Makes what a tool returned storable: clean text, plain JSON, a bounded size; and finds images and files in it. Pure.
 
-Any value is accepted. What JSON cannot hold becomes readable text, so that nothing fails after the effect happened.
-
-Binary content inside a result: described where the result is shown, decoded where one part is asked for. Pure.
-
-A result is stored as its tool gave it. What people and models are shown has a description in the place of each part,
-and parts are numbered in the order of the result.
+Any value is accepted: what JSON cannot hold becomes readable text, so that nothing fails after the effect happened. A
+result is stored as its tool gave it. Where it is shown, a description stands in the place of each binary part; the
+parts are numbered in the order of the result.
 """
 
 import math

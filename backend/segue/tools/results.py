@@ -168,7 +168,8 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
         .order_by(*oldest_first(tool_calls))
     )
     rows = (await connection.execute(statement)).all()
-    return tuple([await _ledger_call(row) for row in rows])
+    entries = [(row, *_entry(row)) for row in rows]
+    return tuple([LedgerCall(call, found, await _outcome(row, call)) for row, call, found in entries])
 
 
 async def recent_references(
@@ -277,11 +278,6 @@ def _expired(row: Row[Any]) -> AppError:
         title="The result has expired",
         detail=f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew.",
     )
-
-
-async def _ledger_call(row: Row[Any]) -> LedgerCall:
-    call, reference = _entry(row)
-    return LedgerCall(call, reference, await _outcome(row, call))
 
 
 async def _outcome(row: Row[Any], call: ToolCall) -> CallOutcome | None:

@@ -1,18 +1,13 @@
 """The one way a tool runs. Each layer adds one policy and calls the next:
 
-run_tool       validates the arguments; whatever happens becomes an Outcome
-└ _within      limits the time, which progress renews
+run_tool       validates the arguments; whatever happens becomes a CallOutcome
+└ _within      limits the time, which progress renews up to a ceiling
   └ _contained keeps SystemExit from the event loop
     └ tool.run
 _read          cleans, caps, redacts and summarises what came back
 
-What came of a tool call, and how a failure is recognised in what a tool says. Pure.
-
-`run.py` makes outcomes, `results.py` stores them and `health.py` counts them.
-
-What a running call says of how far it is: it gives the call its time again, up to a ceiling, and is told to clients.
-
-A tool may report as often as it likes: what is told is cleaned, bounded, and the more seldom the longer the call takes.
+Progress is bounded and told to clients, the more seldom the longer the call takes. `results.py` stores outcomes,
+`tool_health.py` counts them.
 """
 
 import asyncio

@@ -1,10 +1,7 @@
-"""The connections of users to one server: each of one login, a bounded number, the idle ones closed.
+"""The connections of users to one server: each of one login, a bounded number, the idle ones closed. Knows no store.
 
-A connection is never given to another user, nor to another login of the same one.
-
-Puts a user's token on the requests of that user's own connection, and renews it once when the server refuses it.
-
-A request that was refused for its token has not run, so that it is sent again. Knows no store.
+A connection is never given to another user, nor to another login of the same one. It sends its user's token, and renews
+it once if the server refuses it: a request that was refused for its token has not run, so that it is sent again.
 """
 
 import asyncio

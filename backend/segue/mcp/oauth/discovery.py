@@ -1,12 +1,7 @@
 """Finds out where users log in for an MCP server, and what may be asked for there (RFC 9728, RFC 8414, OIDC).
 
-Everything read here was written by others: it names addresses, each of which is checked, and nothing is taken on trust
-that the next step could not check.
-
-Requests to what a server's metadata names: https, checked addresses, no redirect, little time, few bytes.
-
-Knows HTTP and nothing of what is asked. The MCP server's metadata chose the address, so that each is checked as the
-server's own is.
+Others wrote all that is read here: each address is checked as the server's own is, and nothing is taken on trust that
+the next step could not check. Requests go over https, follow no redirect, and have little time and few bytes.
 """
 
 import asyncio

@@ -1,12 +1,7 @@
 """The tokens of users at MCP servers: kept sealed, renewed by one process at a time, given to the user they are of.
 
-No transaction is open while a server is asked. Knows nothing of how a login comes about.
-
-Encrypts what must not be read from a row: tokens, secrets of clients, PKCE verifiers. Knows no table.
-
-What is sealed names its owner and server, so that a row cannot be read as that of another user.
-
-What a login is made of, as it is sealed in rows; and the token that a connection sends.
+What is sealed names its owner and server, so that a row cannot be read as that of another user. No transaction is open
+while a server is asked. Knows nothing of how a login comes about.
 """
 
 import asyncio

@@ -73,14 +73,12 @@ class PersonalServer:
     @property
     def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
         """Those of the tools that are listed: before the first login there are none."""
-        if self._listed is None:
-            return {}
-        return {tool: of for tool, of in self.config.depends_on.items() if self.config.offers(tool)}
+        return self.config.dependencies if self._listed is not None else {}
 
     @property
     def status(self) -> McpServerStatus:
-        tools = [tool.spec.name for tool in self.tools]
-        return McpServerStatus(self.name, self.state, self.since, tools, self._left_out, None, None, [])
+        names = [tool.spec.name for tool in self.tools]
+        return McpServerStatus(self.name, self.state, self.since, names, self._left_out, None, None, [])
 
     async def run(self) -> None:
         """Follows what other processes list, and closes connections that are idle, until `stop`."""

@@ -1,10 +1,7 @@
-"""The rows of logins: what a user has at a server, logins that were begun, and what Segue is called there.
+"""The rows of servers with logins: logins of users, logins that were begun, what Segue is called there, and the tools
+they listed last, under the address they came from.
 
-Owns `mcp_logins`, `mcp_login_attempts` and `mcp_clients`. Times are the database's. Knows sealed texts only.
-
-The tools that servers with logins listed last, for all processes, also before any connection is open.
-
-Owns `mcp_tool_lists`. A list is that of the address it came from: under another one it counts as missing.
+Owns `mcp_logins`, `mcp_login_attempts`, `mcp_clients` and `mcp_tool_lists`. Times are the database's; texts are sealed.
 """
 
 import hashlib

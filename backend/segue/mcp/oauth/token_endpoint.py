@@ -1,9 +1,6 @@
-"""The token endpoint of an authorization server: a code for tokens, a refresh token for new ones, and their end.
+"""What Segue asks of an authorization server: to register it as a client (RFC 7591), and to give, renew and end tokens.
 
 Knows no store and no user. What an endpoint answers is bounded, and no word of it is shown or logged.
-
-What Segue is called at an authorization server: as mcp.json says, by the address of its own description, or as the
-server registers it (RFC 7591). Knows no store.
 """
 
 import re

@@ -2,8 +2,6 @@
 
 Everything that arrives is hostile: redirects, compression, encoding names, markup. Each is bounded here; which
 addresses are dialled is for the given HTTP client to decide.
-
-The readable text of a page. Pure, and slow: call it in a thread or another process.
 """
 
 import asyncio
