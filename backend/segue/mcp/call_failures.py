@@ -164,7 +164,7 @@ class CallDelivery:
         self.sent = self.sent or event.endswith(".send_request_headers.started")
 
 
-carried: Final[ContextVar[CallDelivery | None]] = ContextVar("carried", default=None)
+current_delivery: Final[ContextVar[CallDelivery | None]] = ContextVar("current_delivery", default=None)
 
 
 class NotSent(ToolFailed):

@@ -25,7 +25,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone, light_body
-from segue.mcp.call_failures import WEB_PAGE, answered, carried, members_of
+from segue.mcp.call_failures import WEB_PAGE, answered, current_delivery, members_of
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import MAX_LIST_BYTES, MAX_TOOLS
 from segue.mcp.stdio import Incoming, Stderr, stdio_transport
@@ -228,7 +228,7 @@ async def _http(
 async def _prepare(request: httpx2.Request) -> None:
     if request.method == "DELETE":  # the goodbye, before the next connection is opened
         request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_GOODBYE_S).as_dict()}
-    if request.method == "POST" and (call := carried.get()) is not None:
+    if request.method == "POST" and (call := current_delivery.get()) is not None:
         request.extensions = {**request.extensions, "trace": call.trace}
 
 
@@ -244,7 +244,7 @@ class _HttpAnswers:
         kind = response.headers.get("content-type", "").lower()
         if response.request.method == "POST":
             self.status, self._is_page = response.status_code, kind.startswith("text/html")
-            if (call := carried.get()) is not None:
+            if (call := current_delivery.get()) is not None:
                 call.status = response.status_code
         if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
             raise McpServerGone("it compresses its answers, though it was asked not to")
@@ -292,7 +292,7 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
     async def send(self, item: SessionMessage) -> None:
         self._budget.asks(item.message)
         await self._stream.send(item)
-        if self._is_pipe and (call := carried.get()) is not None:
+        if self._is_pipe and (call := current_delivery.get()) is not None:
             call.sent = True
         self._budget.sent(item.message)
 

@@ -51,20 +51,17 @@ class Stderr:
         self._secrets |= whole | {part for each in whole for part in each.splitlines() if is_recognisable(part)}
 
     def child_starts(self) -> None:
-        self._end_line()
+        self.end_line()
         self._of_child = 0
-
-    def child_ended(self) -> None:
-        self._end_line()
 
     def add(self, chunk: bytes) -> None:
         *ended, begun = chunk.split(b"\n")
         for part in ended:
             self._begun += part
-            self._end_line()
+            self.end_line()
         self._begun += begun
         if len(self._begun) > _LINE_BYTES:
-            self._end_line()
+            self.end_line()
             self._skips = True
 
     def lines(self) -> list[str]:
@@ -75,7 +72,7 @@ class Stderr:
         kept = min(self._of_child, at_most)
         return self.lines()[-kept:] if kept else []
 
-    def _end_line(self) -> None:
+    def end_line(self) -> None:
         line, self._begun = self._begun, b""
         if self._skips:
             self._skips = False
@@ -243,7 +240,7 @@ async def _read_stderr(
         chunks += 1
         if chunks <= _STDERR_CHUNKS_LOGGED:
             log.debug("mcp_server_stderr", server=server, lines=stderr.of_child(chunk.count(b"\n") + 1))
-    stderr.child_ended()
+    stderr.end_line()
     silent.set()
 
 

@@ -33,7 +33,7 @@ from segue.domain.ids import utc_now
 from segue.domain.tool import DependencyGroup, Reporter, Tool, ToolFailed, ToolLost, ToolRetry
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.mcp.budget import Budget, McpServerGone
-from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, carried, reason_of
+from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, current_delivery, reason_of
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.offers import Offers, Returned
 from segue.mcp.questions import Questions
@@ -233,7 +233,7 @@ class Supervisor:
     ) -> None:
         error: Exception = MCPError(CONNECTION_CLOSED, "Connection closed")
         delivery = CallDelivery()
-        carried.set(delivery)  # of this task alone
+        current_delivery.set(delivery)  # of this task alone
         try:
             with scope:
                 result = await ask()

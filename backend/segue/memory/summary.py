@@ -130,17 +130,17 @@ class DueTitle:
     language: str | None
 
 
-def marked() -> ColumnElement[datetime | None]:
+def title_due_on_message() -> ColumnElement[datetime | None]:
     """What the statement that accepts a message sets: a title that it gives may be improved."""
     return case((sessions.c.title.is_(None), _UNANSWERED), else_=sessions.c.title_due_at)
 
 
-def copied() -> ColumnElement[datetime | None]:
+def title_due_in_copy() -> ColumnElement[datetime | None]:
     """What a copy of a session has: a title that is still to be improved is, after the copy's next answer."""
     return case((sessions.c.title_due_at.is_not(None), _UNANSWERED))
 
 
-def due(improves: ColumnElement[bool]) -> ColumnElement[datetime | None]:
+def title_due_on_answer(improves: ColumnElement[bool]) -> ColumnElement[datetime | None]:
     """What the statement that finishes a turn sets, if titles are improved."""
     answered = improves & (sessions.c.title_due_at == _UNANSWERED)
     return case((answered, func.now()), else_=sessions.c.title_due_at)

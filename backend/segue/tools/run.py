@@ -14,7 +14,7 @@ import asyncio
 import math
 import re
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import anyio.to_thread
@@ -194,19 +194,6 @@ class _TimedOut(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """What is kept of a call: an error if it failed, and the payload of what the tool returned, if it did."""
-
-    error: str | None = None
-    fault: Fault = "tool"
-    status: Literal["failed", "unknown"] = "failed"
-    payload: Payload = field(default_factory=no_payload)
-    summary: str = ""
-    identifiers: tuple[str, ...] = ()
-    gist: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class RunLimits:
     timeout_s: float
     max_result_bytes: int
@@ -223,24 +210,19 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     except asyncio.CancelledError:
         if _caller_is_cancelled():
             raise
-        answer = _Answer(f"{tool.spec.name} was cut off.")
+        answer = _failed(f"{tool.spec.name} was cut off.")
     except ToolAsks as asks:
-        return _asked(asks, tool.spec, context, round((time.monotonic() - started) * 1000))
+        if len(context.answers) >= MAX_QUESTIONS:
+            return failed(f"{tool.spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
+        return asking(asks, tool.spec.name, round((time.monotonic() - started) * 1000))
     except Exception as raised:  # noqa: BLE001 (a tool may raise anything; it must not end the turn)
         answer = _failure(tool.spec, raised)
     duration_ms = round((time.monotonic() - started) * 1000)
     if not answer.error:
-        described = answer.summary, answer.identifiers, answer.gist
-        return CallOutcome("succeeded", answer.payload, None, duration_ms, None, *described)
+        return replace(answer, duration_ms=duration_ms)
     error = without_secret_texts(without(answer.error, tool.secrets))[:MAX_ERROR_CHARS]
     fault = "unauthorized" if answer.fault == "tool" and credentials_refused(error) else answer.fault
-    return CallOutcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
-
-
-def _asked(asks: ToolAsks, spec: ToolSpec, context: ToolContext, duration_ms: int) -> CallOutcome:
-    if len(context.answers) >= MAX_QUESTIONS:
-        return failed(f"{spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
-    return asking(asks, spec.name, duration_ms)
+    return replace(answer, error=error, fault=fault, duration_ms=duration_ms)
 
 
 async def _within(deadline: Deadline, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
@@ -271,25 +253,29 @@ async def _contained(tool: Tool, args: dict[str, Any], context: ToolContext) -> 
         raise ToolFailed(f"{tool.spec.name} failed: {_described(fault)}") from fault
 
 
-def _failure(spec: ToolSpec, raised: Exception) -> _Answer:
+def _failed(error: str, fault: Fault = "tool", status: Literal["failed", "unknown"] = "failed") -> CallOutcome:
+    return CallOutcome(status, no_payload(), error, 0, fault)
+
+
+def _failure(spec: ToolSpec, raised: Exception) -> CallOutcome:
     match raised:
         case _TimedOut() if spec.may_repeat:
-            return _Answer(str(raised))
+            return _failed(str(raised))
         case _TimedOut():
-            return _Answer(f"{raised} Whether it took effect is unknown; do not repeat it unasked.", status="unknown")
+            return _failed(f"{raised} Whether it took effect is unknown; do not repeat it unasked.", status="unknown")
         case ToolRetry():
             fault: Fault = "arguments"
         case ToolFailed():
             fault = "unauthorized" if isinstance(raised, ToolUnauthorized) else "tool"
         case _:
             log.warning("tool_raised", tool=spec.name, error=type(raised).__name__, exc_info=raised)
-            return _Answer(clean_text(f"{spec.name} failed: {_described(raised)}"))
+            return _failed(clean_text(f"{spec.name} failed: {_described(raised)}"))
     is_unknown = isinstance(raised, ToolLost) and not spec.may_repeat
     error = clean_text(str(raised)) or f"{spec.name} failed."
-    return _Answer(error, fault, "unknown" if is_unknown else "failed")
+    return _failed(error, fault, "unknown" if is_unknown else "failed")
 
 
-async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
     """Megabytes of text, or of what an MCP server answered, are read in another process; a text that takes too long
     there, and all else, in a thread: not one of asyncio's own, which names that do not resolve may hold up.
     """
@@ -311,21 +297,23 @@ async def _left(_: dict[str, Any], __: ToolContext) -> object:
     raise TypeError("the function of a tool stays in the process of the service")
 
 
-def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
     """Runs in a child process. Leaves there what would take long to hand over."""
     answer = _read(tool, args, output.read(output.text) if isinstance(output, Unread) else output, max_bytes)
     payload = replace(answer.payload, shown=text_in(answer.payload.shown))
     return replace(answer, payload=without_value(payload))
 
 
-def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
     payload = _without_secrets(_storable(output, max_bytes=max_bytes), tool.secrets, max_bytes=max_bytes)
     gist = _gist(tool, args, payload)
     name = tool.spec.original_name or tool.spec.name
     whole = tool.summarise is None and payload.cut_from is None
     summary = summarise_call(name, args, tool.spec.input_schema, payload.shown) if whole else gist
     found = identifiers(payload.shown)
-    return _Answer(reported_error(payload.value), payload=payload, summary=summary, identifiers=found, gist=gist)
+    if error := reported_error(payload.value):
+        return CallOutcome("failed", payload, error, 0, "tool", summary, found)
+    return CallOutcome("succeeded", payload, None, 0, None, summary, found, gist)
 
 
 def _storable(output: object, *, max_bytes: int) -> Payload:

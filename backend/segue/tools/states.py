@@ -413,12 +413,12 @@ async def failed_for_all(cache: Cache) -> dict[str, ToolHealth]:
     return {tool: health for tool, health in read.items() if health is not None}
 
 
-async def untold_failures(cache: Cache) -> dict[str, str]:
+async def unstored_failures(cache: Cache) -> dict[str, str]:
     """Returns the tools that have failed for all and whose event is not stored, by the id of the event."""
     return {event_id: tool.decode() for event_id, tool in (await cache.hash(UNTOLD_TOOLS_KEY)).items()}
 
 
-async def told(cache: Cache, event_ids: Iterable[str]) -> None:
+async def failures_stored(cache: Cache, event_ids: Iterable[str]) -> None:
     """To be called once the events are committed."""
     for event_id in event_ids:
         await cache.evaluate(_TOLD, (UNTOLD_TOOLS_KEY,), event_id)

@@ -29,7 +29,7 @@ _MAX_SCOPE_CHARS: Final = 1000
 
 
 @dataclass(slots=True)
-class AskedWithToken:
+class CallWithToken:
     """A call that is on its way. `is_refused` says that its last request was not let in, and so did nothing;
     `is_renewed` that its token was a new one then. `scope` is what the user's login would have to allow.
     """
@@ -39,7 +39,7 @@ class AskedWithToken:
     scope: str | None = None
 
 
-asked_with_token: ContextVar[AskedWithToken | None] = ContextVar("asked_with_token", default=None)
+call_with_token: ContextVar[CallWithToken | None] = ContextVar("call_with_token", default=None)
 
 
 class Bearer(httpx2.Auth):
@@ -71,7 +71,7 @@ class Bearer(httpx2.Auth):
 
 
 def _note(response: httpx2.Response, *, is_renewed: bool) -> None:
-    if (asked := asked_with_token.get()) is None:
+    if (asked := call_with_token.get()) is None:
         return
     is_short = (
         response.status_code == _FORBIDDEN and extract_field_from_www_auth(response, "error") == "insufficient_scope"
@@ -179,15 +179,12 @@ class UserConnections:
             for task in stuck:
                 task.cancel()
 
-    def _make_room(self) -> None:
-        idle = next((owner for owner, each in self._open.items() if not each.calls), None)
-        if idle is None:
-            raise ToolFailed(f"Too many users call the MCP server {self._server} at once. Try again later.")
-        self.retire(idle)
-
     def _opened(self, owner: str, access: Access) -> UserConnection:
         if len(self._open) >= MAX_CONNECTIONS:
-            self._make_room()
+            idle = next((owner for owner, each in self._open.items() if not each.calls), None)
+            if idle is None:
+                raise ToolFailed(f"Too many users call the MCP server {self._server} at once. Try again later.")
+            self.retire(idle)
         bearer = Bearer(self._url, access, partial(self._grants.renewed, owner, self._server))
         supervisor = self._connect(bearer)
         running = asyncio.create_task(supervisor.run(), name=f"mcp:{self._server}")

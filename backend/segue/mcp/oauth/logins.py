@@ -21,7 +21,6 @@ from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.mcp.oauth import store
 from segue.mcp.oauth.discovery import Asker, Authority, OAuthFault, asking, discover
 from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal, SealedClient, Servers
-from segue.mcp.oauth.store import LoginRow
 from segue.mcp.oauth.token_endpoint import (
     PUBLIC,
     OAuthClient,
@@ -115,7 +114,12 @@ class Logins:
 
     async def of(self, owner: str) -> list[McpLogin]:
         rows = {row.server: row for row in await self.grants.rows(owner) if self.grants.opened(row)}
-        return [_shown(server, rows.get(server)) for server in sorted(self._servers())]
+        return [
+            McpLogin(server, "logged_in", row.created_at, row.scope)
+            if (row := rows.get(server))
+            else McpLogin(server, "logged_out", None, None)
+            for server in sorted(self._servers())
+        ]
 
     async def end(self, owner: str, server: str) -> bool:
         """Ends a login here and at its authorization server. Returns False if there was none.
@@ -222,12 +226,6 @@ def _link(attempt: LoginAttempt, state: str, challenge: str) -> str:
         if "offline_access" in attempt.scope.split():
             asked["prompt"] = "consent"  # OpenID Connect gives no refresh token without
     return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
-
-
-def _shown(server: str, row: LoginRow | None) -> McpLogin:
-    if row is None:
-        return McpLogin(server, "logged_out", None, None)
-    return McpLogin(server, "logged_in", row.created_at, row.scope)
 
 
 def _unavailable(server: str, why: str) -> AppError:
