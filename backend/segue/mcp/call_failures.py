@@ -28,6 +28,9 @@ _OWN_LOG = "look into its own log"
 _URL = "correct its url in mcp.json"
 WEB_PAGE = f"it answered with a web page; {_URL}: the path of many ends in /mcp"
 _MAX_PATH = 300
+MAX_ERROR_CHARS: Final = 4000
+# What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
+_REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
 
 
 def reason_of(error: Exception, came: str = "nothing came") -> str:  # noqa: PLR0911 (one line per way to end)
@@ -145,11 +148,7 @@ def members_of(error: Exception) -> list[Exception]:
     return [cause for member in error.exceptions for cause in members_of(member)]
 
 
-MAX_ERROR_CHARS: Final = 4000
 _REFUSED, _NO_SESSION, _SERVER_ERROR = 400, 404, 500
-
-# What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
-_REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
 
 
 @dataclass(slots=True)

@@ -40,6 +40,10 @@ _VARIABLE: Final = re.compile(
 )
 _LINE: Final = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*")
 _EDITOR_FOLDERS: Final = frozenset({".cursor", ".roo", ".vscode"})
+MAX_BYTES: Final = 1_000_000
+_SHOWN_ERRORS: Final = 3
+# What keys of other clients become; the file has no keys of these names.
+_INTERNAL: Final = frozenset({"only", "off", "transport", "env_file"})
 
 
 class NoValue(Exception):
@@ -161,11 +165,6 @@ OAuthSetting = Annotated[OAuthClientConfig | None, BeforeValidator(as_client)]
 
 
 Unannotated = Literal["ask", "write", "read_only"]
-
-MAX_BYTES: Final = 1_000_000
-_SHOWN_ERRORS: Final = 3
-# What keys of other clients become; the file has no keys of these names.
-_INTERNAL: Final = frozenset({"only", "off", "transport", "env_file"})
 
 
 class McpServerConfig(BaseModel):

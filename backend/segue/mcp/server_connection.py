@@ -36,6 +36,16 @@ from segue.version import VERSION
 
 _HTTP_ERROR: Final = 400
 _NAMING_S: Final = 10.0
+_REDIRECT: Final = 300
+_OF_OLDER_SERVERS: Final = (400, 404, 405)  # to a POST where they only stream
+_GOODBYE_S: Final = 1.0
+_SIGN_S: Final = 10.0
+_MAX_PAGES: Final = 50
+_GET_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 500
+_LINE_BYTES: Final = 20
+
+log = structlog.get_logger()
 
 
 @asynccontextmanager
@@ -59,18 +69,9 @@ async def sse_transport(url: str, client: httpx2.AsyncClient, budget: Budget) ->
 
 
 _CLIENT_INFO: Final = Implementation(name="segue", version=VERSION)
-_REDIRECT: Final = 300
 # A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
 _HTTP_TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
-_OF_OLDER_SERVERS: Final = (400, 404, 405)  # to a POST where they only stream
-_GOODBYE_S: Final = 1.0
-_SIGN_S: Final = 10.0
-_MAX_PAGES: Final = 50
-_GET_BYTES: Final = 64 * 1024
-_CHUNK_BYTES: Final = 500
-_LINE_BYTES: Final = 20
 
-log = structlog.get_logger()
 
 PageOf = TypeVar("PageOf", bound=PaginatedResult)
 Listed = TypeVar("Listed")

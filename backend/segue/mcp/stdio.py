@@ -32,6 +32,16 @@ MAX_LINES: Final = 50
 MAX_BYTES: Final = 8_000
 MAX_LINE_CHARS: Final = 500
 _LINE_BYTES: Final = 2_000  # a secret that is cut here is behind what is shown
+_STEP_S: Final = 1.0
+_DELIVERY_S: Final = 0.01
+_UNREADABLE_LINES: Final = 100
+_QUEUED_MESSAGES: Final = 64
+_CHUNK: Final = 64 * 1024
+_LAST_WORDS_S: Final = 0.2
+_STDERR_CHUNK: Final = 2000
+_STDERR_CHUNKS_LOGGED: Final = 100
+
+log = structlog.get_logger()
 
 
 class Stderr:
@@ -87,20 +97,9 @@ class Stderr:
         return visible(text.strip())[:MAX_LINE_CHARS]
 
 
-_STEP_S: Final = 1.0
-_DELIVERY_S: Final = 0.01
-_UNREADABLE_LINES: Final = 100
-_QUEUED_MESSAGES: Final = 64
-_CHUNK: Final = 64 * 1024
-_LAST_WORDS_S: Final = 0.2
-_STDERR_CHUNK: Final = 2000
-_STDERR_CHUNKS_LOGGED: Final = 100
-
 Incoming = SessionMessage | Exception
 _Streams = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]
 StdioStreams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
-
-log = structlog.get_logger()
 
 
 class _Pipes(SubprocessStreamProtocol):

@@ -71,6 +71,21 @@ _MAKES: Final = frozenset(["add", "create", ANY_ACTION])
 _READING: Final = frozenset(["open", "read", "search", "show"])
 _IN_ENGLISH: Final = dict.fromkeys(_READS, _READING) | {"place": frozenset(["create"])}
 _ELSE_IN_ENGLISH: Final = frozenset(["commander", "doe", "fare", "mandala", "quite", "tire", "tun"])
+_MAX_SCHEMA_BYTES: Final = 32 * 1024
+_MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
+_MAX_DESCRIPTION: Final = 2000
+_MAX_TITLE: Final = 200
+_LARGEST: Final = 2**63
+_MAX_LEFT_OUT: Final = 50
+_SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
+_WRAPPED: Final = "x-fastmcp-wrap-result"
+_JOINERS: Final = "\u200c\u200d"
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
+
+log = structlog.get_logger()
 
 
 def effect_of(name: str, hints: ToolAnnotations | None, unannotated: Unannotated | None = None) -> tuple[Effect, bool]:
@@ -134,23 +149,6 @@ def _longest(found: Iterable[tuple[int, NameSet]]) -> tuple[int, NameSet]:
     pairs = [(0, NameSet()), *found]
     length = max(each for each, _ in pairs)
     return length, NameSet().union(*(names for each, names in pairs if each == length))
-
-
-_MAX_SCHEMA_BYTES: Final = 32 * 1024
-_MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
-_MAX_DESCRIPTION: Final = 2000
-_MAX_TITLE: Final = 200
-_LARGEST: Final = 2**63
-_MAX_LEFT_OUT: Final = 50
-_SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
-_WRAPPED: Final = "x-fastmcp-wrap-result"
-_JOINERS: Final = "\u200c\u200d"
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-_EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
-
-log = structlog.get_logger()
 
 
 class ToolCaller(Protocol):

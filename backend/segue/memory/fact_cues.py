@@ -28,6 +28,19 @@ _ELISION: Final = re.compile(
     r"(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)ll|quest|quell|dov|com)['’ʼ](?=\w\w)", re.IGNORECASE
 )
 
+_SHIFTS: Final = {
+    "day_before_yesterday": -2,
+    "yesterday": -1,
+    "today": 0,
+    "tomorrow": 1,
+    "day_after_tomorrow": 2,
+    "no_day": None,
+}
+SHORTEST_STEM: Final = 3  # letters
+STEM_SHARE: Final = 0.6
+_ADDRESS: Final = re.compile(r"[\w.+-]*[@/\\_][\w@/\\.+:-]*\w", re.ASCII)  # the same words in another order are another
+_ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u0621-\u064a]{2})")
+
 
 @dataclass(frozen=True, slots=True)
 class FactWords:
@@ -131,16 +144,6 @@ def _words_in(text: str) -> frozenset[str]:
 FACT_WORDS: Final = WordList("facts.toml", parse_fact_words)
 
 
-_SHIFTS: Final = {
-    "day_before_yesterday": -2,
-    "yesterday": -1,
-    "today": 0,
-    "tomorrow": 1,
-    "day_after_tomorrow": 2,
-    "no_day": None,
-}
-
-
 def _read_words(sections: Mapping[str, Any]) -> Mapping[str, PhraseMatcher[int | None]]:
     return {
         language: match_phrases(
@@ -175,12 +178,6 @@ def with_dates(fact: str, days: Mapping[Phrase, str]) -> str:
     named = [day for phrase, day in days.items() if f" {' '.join(phrase)} " in words and day not in fact]
     dated = f"{fact.rstrip(' .。।')} ({', '.join(dict.fromkeys(named))})"
     return dated if named and len(dated) <= MAX_CONTENT_CHARS else fact
-
-
-SHORTEST_STEM: Final = 3  # letters
-STEM_SHARE: Final = 0.6
-_ADDRESS: Final = re.compile(r"[\w.+-]*[@/\\_][\w@/\\.+:-]*\w", re.ASCII)  # the same words in another order are another
-_ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u0621-\u064a]{2})")
 
 
 def is_said(fact: str, *texts: str) -> bool:

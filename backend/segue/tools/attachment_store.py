@@ -33,6 +33,7 @@ AT_ONCE = 2  # files that a process reads and stores, each of them in memory
 _SHOWN = (attachments.c.id, attachments.c.name, attachments.c.media_type, attachments.c.size_bytes)
 _LISTED = (*_SHOWN, attachments.c.summary)
 _read_identifiers = reader(tuple[str, ...])
+_MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +210,6 @@ async def _read(content: bytes, *, max_bytes: int) -> ReadFile:
         return await apart(read_file, kind, content, max_bytes, deadline_s=DEADLINE_S)
     except TooMuch as fault:
         raise UnreadableFile(f"To read the file {fault}.") from None
-
-
-_MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
 
 
 def _plain_name(name: str) -> str:

@@ -53,6 +53,15 @@ _BEGINNINGS: Final = (
     (re.compile(rb"\x1f\x8b\x08"), "application/gzip"),
 )
 
+MAX_DEPTH = 64
+MAX_CHARS = 100_000_000
+MIN_FILE_BYTES = 64
+TOO_DEEP = "[nested too deeply]"
+CIRCULAR = "[contains itself]"
+TOO_MUCH = "[too much to keep]"
+_INT64 = 2**63
+_DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this in decimal
+
 
 @dataclass(frozen=True, slots=True)
 class BinaryPart:
@@ -214,15 +223,7 @@ def _decoded(encoded: str) -> bytes:
 
 PayloadKind = Literal["json", "text"]
 
-MAX_DEPTH = 64
-MAX_CHARS = 100_000_000
-MIN_FILE_BYTES = 64
-TOO_DEEP = "[nested too deeply]"
-CIRCULAR = "[contains itself]"
-TOO_MUCH = "[too much to keep]"
 _CONTROL = [chr(code) for code in (*range(0x20), 0x7F) if chr(code) not in "\t\n\r"]
-_INT64 = 2**63
-_DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this in decimal
 
 
 @dataclass(frozen=True, slots=True)

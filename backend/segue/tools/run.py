@@ -57,6 +57,15 @@ _CREDENTIALS_REFUSED: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
+LONGEST: Final = 10  # times its timeout: the ceiling of a call, unless its tool has one of its own
+INTERVAL_S: Final = 0.5
+TOLD_PER_SLOWDOWN: Final = 20  # after as many the interval grows by INTERVAL_S
+MAX_MESSAGE_CHARS: Final = 200
+_READ_CHARS: Final = 2000  # of a message, before it is cleaned
+STOP_GRACE_S: Final = 1.0
+
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
@@ -110,13 +119,6 @@ def reported_error(value: Any) -> str | None:
 def credentials_refused(error: str) -> bool:
     """Whether an error says that the tool's own credentials were refused, which trying again cannot mend."""
     return _CREDENTIALS_REFUSED.search(error) is not None
-
-
-LONGEST: Final = 10  # times its timeout: the ceiling of a call, unless its tool has one of its own
-INTERVAL_S: Final = 0.5
-TOLD_PER_SLOWDOWN: Final = 20  # after as many the interval grows by INTERVAL_S
-MAX_MESSAGE_CHARS: Final = 200
-_READ_CHARS: Final = 2000  # of a message, before it is cleaned
 
 
 class Deadline:
@@ -182,11 +184,6 @@ class ToolProgress:
     def _shown(self, message: str) -> str:
         text: str = without_secret_texts(without(clean_text(message[:_READ_CHARS]), self._tool.secrets))
         return shown_line(text, MAX_MESSAGE_CHARS)
-
-
-STOP_GRACE_S: Final = 1.0
-
-log = structlog.get_logger()
 
 
 class _TimedOut(Exception):

@@ -26,6 +26,9 @@ from segue.mcp.supervisor import Supervisor
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _MAX_SCOPE_CHARS: Final = 1000
+MAX_CONNECTIONS: Final = 50
+IDLE_S: Final = 300.0
+_CLOSE_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -88,11 +91,6 @@ def _with(request: httpx2.Request, access: Access) -> httpx2.Request:
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
-
-
-MAX_CONNECTIONS: Final = 50
-IDLE_S: Final = 300.0
-_CLOSE_S: Final = 5.0
 
 
 @dataclass(slots=True)

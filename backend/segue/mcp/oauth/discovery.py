@@ -36,6 +36,11 @@ from segue.tools.normalize import clean_text
 MAX_BYTES: Final = 256 * 1024
 MAX_URL_CHARS: Final = 4096
 WITHIN_S: Final = 15.0
+HTTP_OK: Final = 200
+HTTP_SERVER_ERROR: Final = 500
+_PING: Final = {"jsonrpc": "2.0", "id": 0, "method": "ping"}
+_ABOUT_SERVER: Final = "the metadata of the MCP server"
+_ABOUT_AUTHORITY: Final = "the metadata of its authorization server"
 
 
 class OAuthFault(Exception):
@@ -120,13 +125,6 @@ def _why(error: Exception, what: str) -> str:
             return f"{what} did not answer in time"
         case _:
             return f"{what} cannot be reached ({type(error).__name__})"
-
-
-HTTP_OK: Final = 200
-HTTP_SERVER_ERROR: Final = 500
-_PING: Final = {"jsonrpc": "2.0", "id": 0, "method": "ping"}
-_ABOUT_SERVER: Final = "the metadata of the MCP server"
-_ABOUT_AUTHORITY: Final = "the metadata of its authorization server"
 
 
 @dataclass(frozen=True, slots=True)

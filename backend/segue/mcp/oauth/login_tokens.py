@@ -23,6 +23,11 @@ from segue.mcp.oauth.store import LoginRow
 from segue.mcp.oauth.token_endpoint import OAuthClient, TokenRefused, TokenSource, refresh, revoke
 
 Sealed = TypeVar("Sealed", bound=BaseModel)
+SETTLED_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 0.2
+_LONGEST_S: Final = 365 * 24 * 3600
+
+log = structlog.get_logger()
 
 
 class Seal:
@@ -86,13 +91,7 @@ class Access:
     token: str = field(repr=False)
 
 
-SETTLED_S: Final = 5.0
-_LOOK_AGAIN_S: Final = 0.2
-_LONGEST_S: Final = 365 * 24 * 3600
-
 Servers = Callable[[], Mapping[str, McpServerConfig]]
-
-log = structlog.get_logger()
 
 
 class Grants:

@@ -31,6 +31,8 @@ _REFUSES: Final = (400, 401, 403)
 _SENDABLE = re.compile(r"[\x21-\x7e]+")
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
 _WHAT: Final = "the token endpoint"
+CLIENT_NAME: Final = "Segue"
+PUBLIC: Final = "none"  # a client without a secret
 
 log = structlog.get_logger()
 
@@ -135,10 +137,6 @@ def _error_code(body: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         return "refused"
     return code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else "refused"
-
-
-CLIENT_NAME: Final = "Segue"
-PUBLIC: Final = "none"  # a client without a secret
 
 
 def described_client(
