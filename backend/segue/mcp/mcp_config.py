@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -44,6 +44,9 @@ MAX_BYTES: Final = 1_000_000
 _SHOWN_ERRORS: Final = 3
 # What keys of other clients become; the file has no keys of these names.
 _INTERNAL: Final = frozenset({"only", "off", "transport", "env_file"})
+
+
+Filled = TypeVar("Filled")
 
 
 class NoValue(Exception):
@@ -156,14 +159,11 @@ class OAuthClientConfig(BaseModel):
         return self
 
 
-def as_client(value: object) -> object:
-    """Reads `true` as a client of whom nothing is known, and `false` as none."""
-    return ({} if value else None) if isinstance(value, bool) else value
-
-
-OAuthSetting = Annotated[OAuthClientConfig | None, BeforeValidator(as_client)]
-
-
+# `true` is a client of whom nothing is known, `false` none.
+OAuthSetting = Annotated[
+    OAuthClientConfig | None,
+    BeforeValidator(lambda value: ({} if value else None) if isinstance(value, bool) else value),
+]
 Unannotated = Literal["ask", "write", "read_only"]
 
 
@@ -352,34 +352,29 @@ def _resolved(server: McpServerConfig, where: str, variables: Variables) -> McpS
     if server.off:
         return server
 
-    def fill(text: str, field: str) -> str:
+    def read(get: Callable[[str], Filled], text: str, field: str) -> Filled:
         try:
-            return variables.fill(text)
+            return get(text)
         except NoValue as no:
             raise _invalid(variables.path, f"needs {no.missing} at {where}.{field}: {no.do}") from None
+
+    def fill(text: str, field: str) -> str:
+        return read(variables.fill, text, field)
 
     def fill_all(secrets: dict[str, SecretStr], field: str) -> dict[str, SecretStr]:
         return {key: SecretStr(fill(secret.get_secret_value(), f"{field}.{key}")) for key, secret in secrets.items()}
 
+    in_file = {} if server.env_file is None else read(variables.env_file, server.env_file, "envFile")
     changes = {
         "command": server.command and _program(fill(server.command, "command"), variables.folder),
         "args": tuple(fill(argument, "args") for argument in server.args),
-        "env": _of_env_file(server.env_file, where, variables) | fill_all(server.env, "env"),
+        "env": {key: SecretStr(value) for key, value in in_file.items()} | fill_all(server.env, "env"),
         "cwd": str(variables.folder / fill(server.cwd or "", "cwd")),
         "url": server.url and fill(server.url, "url"),
         "headers": fill_all(server.headers, "headers"),
         "oauth": server.oauth and server.oauth.expanded(lambda text, field: fill(text, f"oauth.{field}")),
     }
     return server.model_copy(update=changes)
-
-
-def _of_env_file(name: str | None, where: str, variables: Variables) -> dict[str, SecretStr]:
-    if name is None:
-        return {}
-    try:
-        return {key: SecretStr(value) for key, value in variables.env_file(name).items()}
-    except NoValue as no:
-        raise _invalid(variables.path, f"needs {no.missing} at {where}.envFile: {no.do}") from None
 
 
 def _program(command: str, folder: Path) -> str:

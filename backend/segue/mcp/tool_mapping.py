@@ -31,7 +31,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.tool import DependencyGroup, Effect, Reporter, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.domain.tool import Effect, Reporter, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.domain.user_request import UserAnswer
 from segue.language.detect_language import ENGLISH
 from segue.language.lexicon import Phrase
@@ -251,6 +251,10 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
     if tool.execution is not None and tool.execution.task_support == "required":
         raise _Unfit("it runs as a task only (taskSupport: required), which Segue does not have")
     effect, effect_guessed = effect_of(tool.name, hints, config.unannotated)
+
+    def prefixed(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(_name(config.prefix, name) for name in names)
+
     return ToolSpec(
         name=_name(config.prefix, tool.name),
         description=_description(tool),
@@ -264,15 +268,10 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         max_timeout_s=config.max_timeout_s,
         original_name=tool.name,
         title=_visible(tool.title or (hints and hints.title) or "").strip()[:_MAX_TITLE],
-        depends_on=tuple(_prefixed(config.prefix, group) for group in config.depends_on.get(tool.name, ())),
-    )
-
-
-def _prefixed(prefix: str, group: DependencyGroup) -> DependencyGroup:
-    return replace(
-        group,
-        tools=tuple(_name(prefix, name) for name in group.tools),
-        optional=tuple(_name(prefix, name) for name in group.optional),
+        depends_on=tuple(
+            replace(group, tools=prefixed(group.tools), optional=prefixed(group.optional))
+            for group in config.depends_on.get(tool.name, ())
+        ),
     )
 
 
@@ -289,17 +288,14 @@ def _description(tool: McpTool) -> str:
 
 def _visible(text: str) -> str:
     """Removes format, control, tag and variation characters; a joiner stays between two non-ASCII characters."""
-    kept = [char for char in _VARIATION_SELECTORS.sub("", text) if char in _JOINERS or _is_visible(char)]
+    plain = _VARIATION_SELECTORS.sub("", text)
+    kept = [char for char in plain if char in f"\n\t{_JOINERS}" or not unicodedata.category(char).startswith("C")]
     edges = ["", *kept, ""]
     return "".join(
         char
         for before, char, after in zip(edges, kept, edges[2:], strict=False)
         if char not in _JOINERS or (_joins(before) and _joins(after))
     )
-
-
-def _is_visible(char: str) -> bool:
-    return char in "\n\t" or not unicodedata.category(char).startswith("C")
 
 
 def _joins(char: str) -> bool:

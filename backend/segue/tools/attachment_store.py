@@ -158,12 +158,9 @@ async def read_attached(
     part that is not stored with the result.
     """
     image = attachments.c.media_type.in_(IMAGES) & (attachments.c.size_bytes <= MAX_IMAGE_BYTES)
-    statement = select(
-        *_LISTED, attachments.c.identifiers, attachments.c.text, case((image, attachments.c.content)).label("image")
-    )
-    statement = statement.where(
-        attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files])
-    )
+    columns = attachments.c.identifiers, attachments.c.text, case((image, attachments.c.content)).label("image")
+    wanted = (attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files]))
+    statement = select(*_LISTED, *columns).where(*wanted)
     rows = {row.id: row for row in await connection.execute(statement)}
     return {each.id: await _outcome(rows[each.id]) if each.id in rows else _GONE for each in files}
 

@@ -209,9 +209,8 @@ async def _first_call_behind(connection: AsyncConnection, session_id: str, turn_
         .subquery("following")
     )
     calls = select(*oldest_first(tool_calls)).join(following, following.c.id == tool_calls.c.turn_id)
-    first = (
-        await connection.execute(calls.order_by(following.c.seq, *oldest_first(tool_calls)).limit(1))
-    ).one_or_none()
+    first_one = calls.order_by(following.c.seq, *oldest_first(tool_calls)).limit(1)
+    first = (await connection.execute(first_one)).one_or_none()
     return (first.seq, first.id) if first else None
 
 
