@@ -124,12 +124,14 @@ def _unquoted(value: str) -> str:
     return re.split(r"\s#", value, maxsplit=1)[0].rstrip()
 
 
-class OAuthClientConfig(BaseModel):
+class _OfFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class OAuthClientConfig(_OfFile):
     """Without `client_id` Segue registers itself, if the authorization server lets it. Without `scopes` it asks for
     those that the server names. With `issuer` users log in there or nowhere; without it the MCP server says where.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     client_id: str | None = Field(default=None, min_length=1)
     client_secret: SecretStr | None = Field(default=None, min_length=1)
@@ -167,15 +169,13 @@ OAuthSetting = Annotated[
 Unannotated = Literal["ask", "write", "read_only"]
 
 
-class McpServerConfig(BaseModel):
+class McpServerConfig(_OfFile):
     """One server: a `command` to run (stdio) or a `url` to reach (streamable HTTP).
 
     A `url` whose host is a name that leads to a private address needs `allow_private`.
     Names in `confirm`, `disabled`, `only` and `depends_on` are the server's own, without `prefix`.
     Only `agents` and `users` may use it, if they are given. `unannotated` is what a tool is whose server does not say.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     command: str | None = None
     args: tuple[str, ...] = Field(default=(), repr=False)
@@ -256,10 +256,8 @@ class McpServerConfig(BaseModel):
         return self
 
 
-class McpConfig(BaseModel):
+class McpConfig(_OfFile):
     """`ignored` are the keys of other clients that mean nothing here, each with the reason; `files` hold variables."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     servers: dict[Annotated[str, Field(min_length=1, max_length=64)], McpServerConfig] = Field(alias="mcpServers")
     ignored: tuple[str, ...] = ()

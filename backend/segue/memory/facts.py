@@ -175,12 +175,8 @@ def _worded(content: str) -> dict[str, Any]:
 
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> None:
     """Deletes the fact and those it corrected. Raises NotFound if it is missing or has another owner."""
-    deleted = await connection.execute(
-        delete(memories)
-        .where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
-        .returning(memories.c.id)
-    )
-    if deleted.one_or_none() is None:
+    gone = delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
+    if await connection.scalar(gone.returning(memories.c.id)) is None:
         raise NotFound("memory")
 
 

@@ -104,7 +104,7 @@ async def store_summary(
     Returns False if another process has stored one since, turns have left the history, or the session is gone.
     """
     more = sessions.c.summary_until > covers
-    stored = await connection.execute(
+    stored = await connection.scalar(
         update(sessions)
         .where(sessions.c.id == due.session_id, sessions.c.summary_seq == due.after)
         .where(sessions.c.summary_until == due.until)
@@ -117,7 +117,7 @@ async def store_summary(
         )
         .returning(sessions.c.id)
     )
-    return stored.one_or_none() is not None
+    return stored is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ async def store_title(connection: AsyncConnection, job: DueTitle, title: str | N
         await connection.execute(update(sessions).where(*still_due).values(title_due_at=None))
         return False
     given = update(sessions).where(*still_due, sessions.c.title == job.title).values(title=title, title_due_at=None)
-    return (await connection.execute(given.returning(sessions.c.id))).one_or_none() is not None
+    return await connection.scalar(given.returning(sessions.c.id)) is not None
 
 
 async def give_back_title(connection: AsyncConnection, job: DueTitle, *, wait_s: float) -> None:

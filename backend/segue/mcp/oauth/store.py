@@ -124,8 +124,7 @@ async def load_client(connection: AsyncConnection, server: str, issuer: str, red
     known = select(clients.sealed).where(
         clients.server == server, clients.issuer == issuer, clients.redirect_uri == redirect_uri
     )
-    sealed: str | None = (await connection.execute(known)).scalar_one_or_none()
-    return sealed
+    return await connection.scalar(known)
 
 
 async def save_client(
@@ -163,9 +162,7 @@ _TOOLS: Final = TypeAdapter(list[McpTool])
 
 async def listed_at(connection: AsyncConnection, server: str, url: str) -> datetime | None:
     lists = mcp_tool_lists.c
-    last = select(lists.listed_at).where(lists.server == server, lists.url == url)
-    at: datetime | None = (await connection.execute(last)).scalar_one_or_none()
-    return at
+    return await connection.scalar(select(lists.listed_at).where(lists.server == server, lists.url == url))
 
 
 async def load_list(connection: AsyncConnection, server: str, url: str) -> list[McpTool] | None:
@@ -173,7 +170,7 @@ async def load_list(connection: AsyncConnection, server: str, url: str) -> list[
     lists = mcp_tool_lists.c
     last = select(lists.tools).where(lists.server == server, lists.url == url)
     try:
-        return _TOOLS.validate_python((await connection.execute(last)).scalar_one_or_none())
+        return _TOOLS.validate_python(await connection.scalar(last))
     except ValidationError:
         return None
 

@@ -45,10 +45,14 @@ class TokenRefused(Exception):
         self.code = code
 
 
-class OAuthClient(BaseModel):
-    """What Segue is called at an authorization server. `auth` is the way that its secret is sent."""
+class SealedValue(BaseModel):
+    """Is stored encrypted, and not shown when it cannot be read."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+
+class OAuthClient(SealedValue):
+    """What Segue is called at an authorization server. `auth` is the way that its secret is sent."""
 
     client_id: str
     client_secret: str | None = Field(default=None, repr=False)
@@ -56,10 +60,8 @@ class OAuthClient(BaseModel):
     expires_at: int | None = None  # of the secret, in seconds since 1970
 
 
-class TokenSource(BaseModel):
+class TokenSource(SealedValue):
     """Where tokens of one login come from, and what they are for."""
-
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     url: str  # of the MCP server, as mcp.json had it
     issuer: str
