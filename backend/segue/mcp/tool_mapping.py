@@ -257,7 +257,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
 
     return ToolSpec(
         name=_name(config.prefix, tool.name),
-        description=_description(tool),
+        description=shortened(_visible(tool.description or tool.title or tool.name).strip(), _MAX_DESCRIPTION),
         input_schema=_schema(tool.name, tool.input_schema),
         source=f"mcp:{server}",
         effect=effect,
@@ -280,10 +280,6 @@ def _name(prefix: str, name: str) -> str:
     if not name or not _NAME.fullmatch(full):
         raise _Unfit("its name is empty or, with the prefix, over 64 characters")
     return full
-
-
-def _description(tool: McpTool) -> str:
-    return shortened(_visible(tool.description or tool.title or tool.name).strip(), _MAX_DESCRIPTION)
 
 
 def _visible(text: str) -> str:

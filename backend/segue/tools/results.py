@@ -257,7 +257,8 @@ async def load_result(
         raise NotFound("tool_result")
     kept = (await load_results(connection, session_id, [row.id], now=now)).get(row.id)
     if kept is None and row.size_bytes > 0:
-        raise _expired(row)
+        detail = f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew."
+        raise AppError("tool_result_expired", status=410, title="The result has expired", detail=detail)
     return _tool_call(row), kept or StoredResult("json", "null")
 
 
@@ -267,15 +268,6 @@ def _owned(owner: str, session_id: str) -> Select[Any]:
         .join(turns, turns.c.id == tool_calls.c.turn_id)
         .join(sessions, sessions.c.id == tool_calls.c.session_id)
         .where(sessions.c.id == session_id, sessions.c.owner == owner)
-    )
-
-
-def _expired(row: Row[Any]) -> AppError:
-    return AppError(
-        "tool_result_expired",
-        status=410,
-        title="The result has expired",
-        detail=f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew.",
     )
 
 

@@ -59,7 +59,7 @@ _CREDENTIALS_REFUSED: Final = re.compile(
 
 LONGEST: Final = 10  # times its timeout: the ceiling of a call, unless its tool has one of its own
 INTERVAL_S: Final = 0.5
-TOLD_PER_SLOWDOWN: Final = 20  # after as many the interval grows by INTERVAL_S
+SHOWN_PER_SLOWDOWN: Final = 20  # after as many the interval grows by INTERVAL_S
 MAX_MESSAGE_CHARS: Final = 200
 _READ_CHARS: Final = 2000  # of a message, before it is cleaned
 STOP_GRACE_S: Final = 1.0
@@ -145,7 +145,7 @@ class Deadline:
 
 
 class ToolProgress:
-    """Hears what one call reports. Only in the event loop's thread."""
+    """Passes on what one call reports, cleaned and bounded. Only in the event loop's thread."""
 
     def __init__(self, tool: Tool, deadline: Deadline, tell: Reporter) -> None:
         self._tool = tool
@@ -153,18 +153,18 @@ class ToolProgress:
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._latest: tuple[float, float | None, str | None] | None = None
-        self._told = 0
+        self._shown_count = 0
         self._next_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def heard(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+    def report(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         if self._closed or not math.isfinite(progress):
             return
         self._deadline.extend()
         self._latest = progress, total if total is None or math.isfinite(total) else None, message
         if self._timer is None:
-            self._timer = self._loop.call_later(max(self._next_at - self._loop.time(), 0), self._tell_latest)
+            self._timer = self._loop.call_later(max(self._next_at - self._loop.time(), 0), self._show_latest)
 
     def close(self) -> None:
         """What is reported later is late: the call has ended."""
@@ -172,13 +172,13 @@ class ToolProgress:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _tell_latest(self) -> None:
+    def _show_latest(self) -> None:
         self._timer = None
         if self._latest is None:
             return
         (progress, total, message), self._latest = self._latest, None
-        self._told += 1
-        self._next_at = self._loop.time() + INTERVAL_S * (1 + self._told // TOLD_PER_SLOWDOWN)
+        self._shown_count += 1
+        self._next_at = self._loop.time() + INTERVAL_S * (1 + self._shown_count // SHOWN_PER_SLOWDOWN)
         self._tell(progress, total, self._shown(message) if message else None)
 
     def _shown(self, message: str) -> str:
@@ -225,7 +225,7 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
 async def _within(deadline: Deadline, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
     """A tool that does not stop when it is cancelled is left behind; what it answers later is dropped."""
     progress = ToolProgress(tool, deadline, context.report)
-    task = asyncio.ensure_future(_contained(tool, args, replace(context, report=progress.heard)))
+    task = asyncio.ensure_future(_contained(tool, args, replace(context, report=progress.report)))
     try:
         while not task.done() and (left_s := deadline.left_s) > 0:
             await asyncio.wait({task}, timeout=left_s)

@@ -70,7 +70,13 @@ class Logins:
                 client = await self._client(asker, server, authority, _oauth(config))
         except OAuthFault as fault:
             log.warning("mcp_login_unavailable", server=server, reason=str(fault))
-            raise _unavailable(server, str(fault)) from None
+            raise AppError(
+                "mcp_login_unavailable",
+                status=502,
+                title="Logins at this server do not work now",
+                detail=f"A login at the MCP server {server} cannot begin: {fault}.",
+                retryable=True,
+            ) from None
         wanted = union_scopes(before.scope if before else None, scope) if scope else _scope(config, authority)
         proof = PKCEParameters.generate()
         attempt = LoginAttempt(
@@ -226,13 +232,3 @@ def _link(attempt: LoginAttempt, state: str, challenge: str) -> str:
         if "offline_access" in attempt.scope.split():
             asked["prompt"] = "consent"  # OpenID Connect gives no refresh token without
     return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
-
-
-def _unavailable(server: str, why: str) -> AppError:
-    return AppError(
-        "mcp_login_unavailable",
-        status=502,
-        title="Logins at this server do not work now",
-        detail=f"A login at the MCP server {server} cannot begin: {why}.",
-        retryable=True,
-    )
