@@ -45,10 +45,10 @@ from segue.memory.session_store import check_session, lock_session, owner_of
 from segue.plans.policy import needs_confirmation
 from segue.tools import results
 from segue.tools.availability import Specs
-from segue.tools.catalog import changed_at, lift_holds
+from segue.tools.catalog import changed_at
 from segue.tools.normalize import BinaryPart
 from segue.tools.paging import Wanted, page_of, part_at
-from segue.tools.states import StatePosition, list_changes
+from segue.tools.states import StatePosition, lift_holds, list_changes
 from segue.users.audit import record_act
 
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)

@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as insert_once
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.leases import claim_row, due_in
 from segue.db.models import sessions, turns, webhook_events
 from segue.domain.doc import doc
 from segue.domain.plan import Plan
@@ -192,19 +193,19 @@ async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueEvent 
     """
     earlier = webhook_events.alias("earlier")
     waits = exists().where(earlier.c.session_id == webhook_events.c.session_id, earlier.c.seq < webhook_events.c.seq)
-    is_due, until = webhook_events.c.due_at <= func.now(), func.now() + timedelta(seconds=lease_s)
-    first = select(webhook_events.c.id).where(is_due, ~waits).order_by(webhook_events.c.due_at).limit(1)
-    claimed = await connection.execute(
-        update(webhook_events)
-        .where(webhook_events.c.id == first.with_for_update(skip_locked=True).scalar_subquery(), is_due)
-        .values(due_at=until, leased_until=until, tries=webhook_events.c.tries + 1)
-        .returning(
+    until = due_in(lease_s)
+    row = await claim_row(
+        connection,
+        webhook_events,
+        "due_at",
+        ~waits,
+        values={"due_at": until, "leased_until": until, "tries": webhook_events.c.tries + 1},
+        returning=(
             *(webhook_events.c[name] for name in ("id", "session_id", "type", "data", "created_at", "tries")),
             webhook_events.c.failure.is_not(None).label("has_failed"),
             func.extract("epoch", func.now() - webhook_events.c.created_at).label("age_s"),
-        )
+        ),
     )
-    row = claimed.one_or_none()
     return DueEvent(**{**row._asdict(), "age_s": float(row.age_s)}) if row else None
 
 
@@ -232,7 +233,7 @@ async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *
         .where(is_it | (columns.session_id == event.session_id))
         .where(exists().where(ours.c.id == event.id, ours.c.tries == event.tries))
         .values(
-            due_at=func.now() + timedelta(seconds=wait_s),
+            due_at=due_in(wait_s),
             leased_until=None,
             failure=case((is_it, failure), else_=columns.failure),
             failed_at=case((is_it, func.now()), else_=columns.failed_at),
@@ -242,7 +243,7 @@ async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *
 
 async def give_back(connection: AsyncConnection, event: DueEvent, *, wait_s: float) -> None:
     """Makes a claimed event due again in `wait_s` seconds."""
-    waiting = {"due_at": func.now() + timedelta(seconds=wait_s), "leased_until": None}
+    waiting = {"due_at": due_in(wait_s), "leased_until": None}
     await connection.execute(update(webhook_events).where(*_is_ours(event)).values(waiting))
 
 

@@ -163,7 +163,7 @@ def _session() -> Insert:
     columns = given | {
         "id": _FORK,
         "metadata": case((is_object, sessions.c.metadata), else_=literal({}, JSONB)).op("||")(_FORKED_FROM),
-        "title_due_at": summary.copied(),
+        "title_due_at": summary.title_due_in_copy(),
         "summary": case((fits, sessions.c.summary)),
         "summary_seq": case((fits, func.coalesce(covered.scalar_subquery(), 0)), else_=0),
         "summary_references": case((and_(fits, is_list), lines)),

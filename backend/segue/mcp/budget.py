@@ -1,12 +1,8 @@
-"""What a connection to an MCP server may cost beyond the answers to what the server was asked.
+"""What a connection to an MCP server may cost beyond the answers to our requests, and how large answers are read.
 
-The transports count the bytes they read, the filter counts messages. A server that overspends is disconnected: the SDK
-starts a task for every message, and keeps those whose answer the server does not read.
-
-Large answers of MCP servers, which are not read where other work goes on: megabytes of JSON would hold it up.
-
-The result of a call travels through the SDK packed, as one short text, and is unpacked in the process that reads what
-tools give (`tools/run.py`).
+The transports count bytes, the filter counts messages. A server that overspends is disconnected: the SDK starts a task
+for every message, and keeps those whose answer the server does not read. A large result travels through the SDK packed,
+as one short text, and is unpacked in the process that reads it (`tools/run.py`).
 """
 
 import re
@@ -38,6 +34,8 @@ _OF_PROGRESS: Final = "notifications/progress"
 IN_PROGRESS: Final = f'"{_OF_PROGRESS}"'.encode()
 _IN_ANSWER: Final = b'"id"'
 _TOKEN: Final = re.compile(rb'"progressToken"\s*:\s*"?([A-Za-z0-9_-]{1,64})')
+_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_LONGEST_END: Final = 4
 
 
 class McpServerGone(Exception):
@@ -164,10 +162,6 @@ def _is_progress(params: Mapping[str, Any]) -> bool:
     """Whether it has numbers that a float can hold: the SDK ends the connection over others."""
     counted = params.get("progress"), params.get("total") or 0
     return all(isinstance(number, int | float) and abs(number) < _LARGEST for number in counted)
-
-
-_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_LONGEST_END: Final = 4
 
 
 async def light(message: bytes) -> bytes:

@@ -1,11 +1,7 @@
-"""Why a connection to an MCP server ended and what to do about it: `cause; advice`. Pure.
+"""Why a connection to an MCP server ended and what helps (`cause; advice`), and how far a failed call had come.
 
-In our own words: a server's could carry anything, also a secret. What its process wrote is in `stderr.py`.
-
-How far a call has come on its way to a server, and what its caller is told if no result came back.
-
-The transports tell the first while they work in the context of the call's task (`connection.py`). A call that was never
-sent has not run.
+In our own words: a server's could carry anything, also a secret. The transports note the progress of a call while they
+work in the context of its task: a call that was never sent has not run.
 """
 
 import signal
@@ -32,6 +28,9 @@ _OWN_LOG = "look into its own log"
 _URL = "correct its url in mcp.json"
 WEB_PAGE = f"it answered with a web page; {_URL}: the path of many ends in /mcp"
 _MAX_PATH = 300
+MAX_ERROR_CHARS: Final = 4000
+# What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
+_REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
 
 
 def reason_of(error: Exception, came: str = "nothing came") -> str:  # noqa: PLR0911 (one line per way to end)
@@ -149,11 +148,7 @@ def members_of(error: Exception) -> list[Exception]:
     return [cause for member in error.exceptions for cause in members_of(member)]
 
 
-MAX_ERROR_CHARS: Final = 4000
 _REFUSED, _NO_SESSION, _SERVER_ERROR = 400, 404, 500
-
-# What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
-_REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
 
 
 @dataclass(slots=True)
@@ -168,7 +163,7 @@ class CallDelivery:
         self.sent = self.sent or event.endswith(".send_request_headers.started")
 
 
-carried: Final[ContextVar[CallDelivery | None]] = ContextVar("carried", default=None)
+current_delivery: Final[ContextVar[CallDelivery | None]] = ContextVar("current_delivery", default=None)
 
 
 class NotSent(ToolFailed):

@@ -38,6 +38,7 @@ _LOGIN: Final = "a login of that client; give the server `oauth` or `headers`"
 _BACK: Final = "logins come back to PUBLIC_URL"
 _FOUND: Final = "the server's metadata say it"
 _SHOWN: Final = "only shown, or of no use here"
+_OWN_OF_LOGIN: Final = frozenset({"client_id", "client_secret", "issuer", "scopes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,6 @@ LOGIN_KEYS: Final = (
 _OF_FILE: Final = {key.name: key for key in FILE_KEYS}
 _OF_SERVER: Final = {key.name: key for key in SERVER_KEYS}
 _OF_LOGIN: Final = {key.name: key for key in LOGIN_KEYS}
-_OWN_OF_LOGIN: Final = frozenset({"client_id", "client_secret", "issuer", "scopes"})
 _OF_GROUP: Final = frozenset(each.name for each in fields(DependencyGroup))
 
 

@@ -1,11 +1,7 @@
-"""Reads `mcp.json`, the `mcpServers` format that people already have.
+"""Reads `mcp.json`, the `mcpServers` format that people already have, and fills in its variables.
 
-Knows the file and the environment, nothing of processes or connections. Values of `env` and `headers` are secrets;
-`args` and `url` may carry one, so none of them is shown in a repr or an error.
-
-Fills in the variables of `mcp.json`, those of other clients too. Reads the environment and files of variables.
-
-What mcp.json says of a server that asks each user for a login: `"oauth": true`, or what is registered there.
+Knows the file, the environment and files of variables, nothing of processes or connections. Values of `env` and
+`headers` are secrets; `args` and `url` may carry one, so that no repr and no error shows any of them.
 """
 
 import json
@@ -16,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -44,6 +40,13 @@ _VARIABLE: Final = re.compile(
 )
 _LINE: Final = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*")
 _EDITOR_FOLDERS: Final = frozenset({".cursor", ".roo", ".vscode"})
+MAX_BYTES: Final = 1_000_000
+_SHOWN_ERRORS: Final = 3
+# What keys of other clients become; the file has no keys of these names.
+_INTERNAL: Final = frozenset({"only", "off", "transport", "env_file"})
+
+
+Filled = TypeVar("Filled")
 
 
 class NoValue(Exception):
@@ -121,12 +124,14 @@ def _unquoted(value: str) -> str:
     return re.split(r"\s#", value, maxsplit=1)[0].rstrip()
 
 
-class OAuthClientConfig(BaseModel):
+class _OfFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class OAuthClientConfig(_OfFile):
     """Without `client_id` Segue registers itself, if the authorization server lets it. Without `scopes` it asks for
     those that the server names. With `issuer` users log in there or nowhere; without it the MCP server says where.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     client_id: str | None = Field(default=None, min_length=1)
     client_secret: SecretStr | None = Field(default=None, min_length=1)
@@ -156,31 +161,21 @@ class OAuthClientConfig(BaseModel):
         return self
 
 
-def as_client(value: object) -> object:
-    """Reads `true` as a client of whom nothing is known, and `false` as none."""
-    return ({} if value else None) if isinstance(value, bool) else value
-
-
-OAuthSetting = Annotated[OAuthClientConfig | None, BeforeValidator(as_client)]
-
-
+# `true` is a client of whom nothing is known, `false` none.
+OAuthSetting = Annotated[
+    OAuthClientConfig | None,
+    BeforeValidator(lambda value: ({} if value else None) if isinstance(value, bool) else value),
+]
 Unannotated = Literal["ask", "write", "read_only"]
 
-MAX_BYTES: Final = 1_000_000
-_SHOWN_ERRORS: Final = 3
-# What keys of other clients become; the file has no keys of these names.
-_INTERNAL: Final = frozenset({"only", "off", "transport", "env_file"})
 
-
-class McpServerConfig(BaseModel):
+class McpServerConfig(_OfFile):
     """One server: a `command` to run (stdio) or a `url` to reach (streamable HTTP).
 
     A `url` whose host is a name that leads to a private address needs `allow_private`.
     Names in `confirm`, `disabled`, `only` and `depends_on` are the server's own, without `prefix`.
     Only `agents` and `users` may use it, if they are given. `unannotated` is what a tool is whose server does not say.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     command: str | None = None
     args: tuple[str, ...] = Field(default=(), repr=False)
@@ -224,6 +219,11 @@ class McpServerConfig(BaseModel):
     def offers(self, tool: str) -> bool:
         return tool not in self.disabled and (self.only is None or tool in self.only)
 
+    @property
+    def dependencies(self) -> dict[str, tuple[DependencyGroup, ...]]:
+        """Returns by the server's own names what the tools that it offers depend on."""
+        return {tool: groups for tool, groups in self.depends_on.items() if self.offers(tool)}
+
     @field_validator("confirm", mode="before")
     @classmethod
     def _names_or_how_each_asks(cls, given: object) -> object:
@@ -256,10 +256,8 @@ class McpServerConfig(BaseModel):
         return self
 
 
-class McpConfig(BaseModel):
+class McpConfig(_OfFile):
     """`ignored` are the keys of other clients that mean nothing here, each with the reason; `files` hold variables."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     servers: dict[Annotated[str, Field(min_length=1, max_length=64)], McpServerConfig] = Field(alias="mcpServers")
     ignored: tuple[str, ...] = ()
@@ -352,34 +350,29 @@ def _resolved(server: McpServerConfig, where: str, variables: Variables) -> McpS
     if server.off:
         return server
 
-    def fill(text: str, field: str) -> str:
+    def read(get: Callable[[str], Filled], text: str, field: str) -> Filled:
         try:
-            return variables.fill(text)
+            return get(text)
         except NoValue as no:
             raise _invalid(variables.path, f"needs {no.missing} at {where}.{field}: {no.do}") from None
+
+    def fill(text: str, field: str) -> str:
+        return read(variables.fill, text, field)
 
     def fill_all(secrets: dict[str, SecretStr], field: str) -> dict[str, SecretStr]:
         return {key: SecretStr(fill(secret.get_secret_value(), f"{field}.{key}")) for key, secret in secrets.items()}
 
+    in_file = {} if server.env_file is None else read(variables.env_file, server.env_file, "envFile")
     changes = {
         "command": server.command and _program(fill(server.command, "command"), variables.folder),
         "args": tuple(fill(argument, "args") for argument in server.args),
-        "env": _of_env_file(server.env_file, where, variables) | fill_all(server.env, "env"),
+        "env": {key: SecretStr(value) for key, value in in_file.items()} | fill_all(server.env, "env"),
         "cwd": str(variables.folder / fill(server.cwd or "", "cwd")),
         "url": server.url and fill(server.url, "url"),
         "headers": fill_all(server.headers, "headers"),
         "oauth": server.oauth and server.oauth.expanded(lambda text, field: fill(text, f"oauth.{field}")),
     }
     return server.model_copy(update=changes)
-
-
-def _of_env_file(name: str | None, where: str, variables: Variables) -> dict[str, SecretStr]:
-    if name is None:
-        return {}
-    try:
-        return {key: SecretStr(value) for key, value in variables.env_file(name).items()}
-    except NoValue as no:
-        raise _invalid(variables.path, f"needs {no.missing} at {where}.envFile: {no.do}") from None
 
 
 def _program(command: str, folder: Path) -> str:

@@ -1,9 +1,7 @@
-"""The MCP servers of `mcp.json`: starts a supervisor for each, and gives every tool name to one of them.
+"""The MCP servers of `mcp.json`: starts a supervisor for each, gives every tool name to one of them, lists prompts.
 
-Entered once per process, in the lifespan. How a server is kept connected is the supervisor's; turns, users and health
-are unknown here.
-
-The prompts of all servers for a user: lists them, and has one filled. Errors are the client's, not a model's.
+Entered once per process, in the lifespan. How a server is kept connected is the supervisor's; turns and health are
+unknown here.
 """
 
 import asyncio
@@ -25,63 +23,6 @@ from segue.mcp.status import FilledPrompt, McpPrompt, McpServerStatus, PromptMes
 from segue.tools.tool_health import unknown_members
 
 if TYPE_CHECKING:
-    from segue.mcp.supervisor import Supervisor
-
-
-log = structlog.get_logger()
-
-
-async def prompts_of(servers: "Iterable[Supervisor]", owner: str) -> list[McpPrompt]:
-    """Returns those of the servers that the user may use and that can list them now, in the order of the servers."""
-    listed = await asyncio.gather(
-        *(_listed(server) for server in servers if server.offers.has_prompts and may_use(server, owner))
-    )
-    return [prompt for prompts in listed for prompt in prompts]
-
-
-async def fill_prompt(server: "Supervisor", name: str, arguments: Mapping[str, str]) -> FilledPrompt:
-    """Raises AppError `mcp_prompt_not_found`, `invalid_request` and `mcp_server_failed`."""
-    try:
-        prompts = await server.offers.prompts() if server.offers.has_prompts else ()
-        known = next((prompt for prompt in prompts if prompt.name == name), None)
-        if known is None:
-            raise NotFound("mcp_prompt")
-        if errors := _errors(known, arguments):
-            detail = "The prompt takes other arguments: GET /mcp/prompts lists them."
-            raise AppError("invalid_request", status=422, title="Invalid request", detail=detail, errors=errors)
-        return _without_secrets(await server.offers.fill(name, arguments), server.config.secrets)
-    except (ToolFailed, ToolRetry) as failed:
-        detail = without(str(failed), server.config.secrets)
-        raise AppError("mcp_server_failed", status=502, title="The MCP server failed", detail=detail) from None
-
-
-async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:
-    try:
-        return await server.offers.prompts()
-    except (ToolFailed, ToolRetry):
-        log.info("mcp_prompts_not_listed", server=server.name)
-        return ()
-
-
-def _errors(prompt: McpPrompt, given: Mapping[str, str]) -> list[dict[str, Any]]:
-    known = {argument.name for argument in prompt.arguments}
-    missing = [each.name for each in prompt.arguments if each.required and each.name not in given]
-    return [
-        *({"loc": ["body", "arguments", name], "msg": "Field required", "type": "missing"} for name in missing),
-        *(
-            {"loc": ["body", "arguments", name], "msg": "The prompt has no such argument", "type": "extra_forbidden"}
-            for name in given
-            if name not in known
-        ),
-    ]
-
-
-def _without_secrets(filled: FilledPrompt, secrets: frozenset[str]) -> FilledPrompt:
-    messages = [PromptMessage(each.role, without(each.content, secrets)) for each in filled.messages]
-    return FilledPrompt(without(filled.description, secrets), messages)
-
-
-if TYPE_CHECKING:
     from segue.mcp.oauth.personal_server import PersonalServer, PersonalServers
     from segue.mcp.supervisor import Supervisor
 
@@ -93,6 +34,9 @@ MAX_GUESSED_SHOWN: Final = 20
 _CLOSE_S: Final = 10.0
 _WELCOME_S: Final = 5.0
 _APPLICATION: Final = ""  # owns the names of native tools; no server is called so
+
+
+log = structlog.get_logger()
 
 
 class McpServers:
@@ -199,14 +143,16 @@ class McpServers:
 
     async def prompts(self, owner: str) -> list[McpPrompt]:
         """Returns the prompts of all servers that the user may use; one that cannot list them now has none."""
-        return await prompts_of(self._shared(), owner)
+        having = [each for each in self._shared() if each.offers.has_prompts and may_use(each, owner)]
+        listed = await asyncio.gather(*map(_listed, having))
+        return [prompt for prompts in listed for prompt in prompts]
 
     async def fill_prompt(self, owner: str, server: str, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
         """Raises AppError `mcp_server_not_found`, `mcp_prompt_not_found`, `invalid_request`, `mcp_server_failed`."""
         found = [each for each in self._shared() if each.name == server and may_use(each, owner)]
         if not found:
             raise NotFound("mcp_server")
-        return await fill_prompt(found[0], name, arguments)
+        return await _fill(found[0], name, arguments)
 
     async def apply(self, config: McpConfig) -> None:
         """Starts the servers that are new or defined otherwise, then ends those that are not wanted, once their calls
@@ -345,3 +291,45 @@ def _invalid_dependencies(server: str, names: tuple[str, ...]) -> AppError:
         detail=f"depends_on of the MCP server {server} names tools it does not offer: {', '.join(names)}. Correct the "
         "names in mcp.json (they are the server's own, without prefix), or remove them.",
     )
+
+
+async def _fill(server: "Supervisor", name: str, arguments: Mapping[str, str]) -> FilledPrompt:
+    """Raises AppError `mcp_prompt_not_found`, `invalid_request` and `mcp_server_failed`."""
+    try:
+        prompts = await server.offers.prompts() if server.offers.has_prompts else ()
+        known = next((prompt for prompt in prompts if prompt.name == name), None)
+        if known is None:
+            raise NotFound("mcp_prompt")
+        if errors := _errors(known, arguments):
+            detail = "The prompt takes other arguments: GET /mcp/prompts lists them."
+            raise AppError("invalid_request", status=422, title="Invalid request", detail=detail, errors=errors)
+        return _without_secrets(await server.offers.fill(name, arguments), server.config.secrets)
+    except (ToolFailed, ToolRetry) as failed:
+        detail = without(str(failed), server.config.secrets)
+        raise AppError("mcp_server_failed", status=502, title="The MCP server failed", detail=detail) from None
+
+
+async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:
+    try:
+        return await server.offers.prompts()
+    except (ToolFailed, ToolRetry):
+        log.info("mcp_prompts_not_listed", server=server.name)
+        return ()
+
+
+def _errors(prompt: McpPrompt, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    known = {argument.name for argument in prompt.arguments}
+    missing = [each.name for each in prompt.arguments if each.required and each.name not in given]
+    return [
+        *({"loc": ["body", "arguments", name], "msg": "Field required", "type": "missing"} for name in missing),
+        *(
+            {"loc": ["body", "arguments", name], "msg": "The prompt has no such argument", "type": "extra_forbidden"}
+            for name in given
+            if name not in known
+        ),
+    ]
+
+
+def _without_secrets(filled: FilledPrompt, secrets: frozenset[str]) -> FilledPrompt:
+    messages = [PromptMessage(each.role, without(each.content, secrets)) for each in filled.messages]
+    return FilledPrompt(without(filled.description, secrets), messages)

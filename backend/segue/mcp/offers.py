@@ -139,10 +139,14 @@ async def _list_resources(client: Client) -> Resources:
         lambda page: session.list_resource_templates(params=page), lambda of: of.resource_templates, most=_MAX_LISTED
     )
     kept = [each for each in templates if len(each.uri_template) <= MAX_URI_CHARS]
+    patterns = []
+    for each in kept:
+        with suppress(InvalidUriTemplate):  # it says nothing about what fits it
+            patterns.append(UriTemplate.parse(each.uri_template))
     return Resources(
         tuple(_described(each, uri=each.uri) for each in listed if len(each.uri) <= MAX_URI_CHARS),
         tuple(_described(each, uri_template=each.uri_template) for each in kept),
-        tuple(pattern for each in kept if (pattern := _pattern(each.uri_template)) is not None),
+        tuple(patterns),
     )
 
 
@@ -154,14 +158,6 @@ def _described(offered: Resource | ResourceTemplate, **address: str) -> dict[str
         "size_bytes": offered.size if isinstance(offered, Resource) else None,
     }
     return address | {name: value for name, value in about.items() if value not in (None, "")}
-
-
-def _pattern(template: str) -> UriTemplate | None:
-    """Returns None for a template that says nothing about what fits it."""
-    try:
-        return UriTemplate.parse(template)
-    except InvalidUriTemplate:
-        return None
 
 
 def _value_of(result: ReadResourceResult) -> object:

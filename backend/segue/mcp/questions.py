@@ -1,9 +1,8 @@
 """What an MCP server asks of the user in the middle of a call (elicitation).
 
-No connection is held open until a user answers: the call is ended, and raises ToolAsks. When it is made again it has
-the answers, and gives each once to the question it was given to. A question does not say which call it is for: over
-HTTP it comes with the call's own response, over stdio it is taken for the only call that runs, unless one was cut off
-shortly before: its server may not have stopped, and may ask for that one.
+No connection waits for a user: the call ends and raises ToolAsks. Made again, it has the answers, and gives each once.
+A question does not say which call it is for: over HTTP it comes with the call's own response; over stdio it is taken
+for the only call that runs, unless one was cut off shortly before, which its server may not have stopped.
 """
 
 import asyncio
@@ -57,7 +56,7 @@ class _AskingCall:
         self.asks: ToolAsks | None = None
         self.unused = list(answers)
 
-    def told(self, request: UserRequest) -> ElicitResult | None:
+    def take_answer(self, request: UserRequest) -> ElicitResult | None:
         """Returns the user's answer to a question, once; None if there is none that fits."""
         answer = next((each for each in self.unused if each.to == request.key), None)
         if answer is None:
@@ -120,7 +119,7 @@ class Questions:
             request = self._request(params)
         except UnfitRequest as unfit:
             return self._refused(unfit)
-        if (told := call.told(request)) is not None:
+        if (told := call.take_answer(request)) is not None:
             return told
         if call is not _CALL.get() and anyio.current_time() < self._in_doubt_until:
             log.warning("mcp_question_after_a_call_was_cut_off", server=self._server)
@@ -221,7 +220,7 @@ class Questions:
             request = self._request(asked.params)
         except UnfitRequest as unfit:
             raise MCPError.from_error_data(self._refused(unfit)) from None
-        if (told := call.told(request)) is None:
+        if (told := call.take_answer(request)) is None:
             raise ToolAsks(request, state=_kept(wanted))
         return told
 

@@ -1,11 +1,7 @@
-"""Opens one connection to an MCP server, over stdio or HTTP, as the SDK's client.
+"""Opens one connection to an MCP server as the SDK's client: over stdio, HTTP, or the HTTP of before 2025-03-26 (SSE).
 
 Who holds a connection and opens the next is not known here. What comes in is filtered, since the SDK refuses a whole
 tool list for one malformed entry.
-
-The transport of HTTP servers from before 2025-03-26: one stream of events, and POSTs to the address that it names.
-
-The SDK's client over a checked HTTP client; the address has to be of the same origin.
 """
 
 import math
@@ -29,7 +25,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone, light_body
-from segue.mcp.call_failures import WEB_PAGE, answered, carried, members_of
+from segue.mcp.call_failures import WEB_PAGE, answered, current_delivery, members_of
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import MAX_LIST_BYTES, MAX_TOOLS
 from segue.mcp.stdio import Incoming, Stderr, stdio_transport
@@ -40,6 +36,16 @@ from segue.version import VERSION
 
 _HTTP_ERROR: Final = 400
 _NAMING_S: Final = 10.0
+_REDIRECT: Final = 300
+_OF_OLDER_SERVERS: Final = (400, 404, 405)  # to a POST where they only stream
+_GOODBYE_S: Final = 1.0
+_SIGN_S: Final = 10.0
+_MAX_PAGES: Final = 50
+_GET_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 500
+_LINE_BYTES: Final = 20
+
+log = structlog.get_logger()
 
 
 @asynccontextmanager
@@ -63,18 +69,9 @@ async def sse_transport(url: str, client: httpx2.AsyncClient, budget: Budget) ->
 
 
 _CLIENT_INFO: Final = Implementation(name="segue", version=VERSION)
-_REDIRECT: Final = 300
 # A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
 _HTTP_TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
-_OF_OLDER_SERVERS: Final = (400, 404, 405)  # to a POST where they only stream
-_GOODBYE_S: Final = 1.0
-_SIGN_S: Final = 10.0
-_MAX_PAGES: Final = 50
-_GET_BYTES: Final = 64 * 1024
-_CHUNK_BYTES: Final = 500
-_LINE_BYTES: Final = 20
 
-log = structlog.get_logger()
 
 PageOf = TypeVar("PageOf", bound=PaginatedResult)
 Listed = TypeVar("Listed")
@@ -232,7 +229,7 @@ async def _http(
 async def _prepare(request: httpx2.Request) -> None:
     if request.method == "DELETE":  # the goodbye, before the next connection is opened
         request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_GOODBYE_S).as_dict()}
-    if request.method == "POST" and (call := carried.get()) is not None:
+    if request.method == "POST" and (call := current_delivery.get()) is not None:
         request.extensions = {**request.extensions, "trace": call.trace}
 
 
@@ -248,7 +245,7 @@ class _HttpAnswers:
         kind = response.headers.get("content-type", "").lower()
         if response.request.method == "POST":
             self.status, self._is_page = response.status_code, kind.startswith("text/html")
-            if (call := carried.get()) is not None:
+            if (call := current_delivery.get()) is not None:
                 call.status = response.status_code
         if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
             raise McpServerGone("it compresses its answers, though it was asked not to")
@@ -296,7 +293,7 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
     async def send(self, item: SessionMessage) -> None:
         self._budget.asks(item.message)
         await self._stream.send(item)
-        if self._is_pipe and (call := carried.get()) is not None:
+        if self._is_pipe and (call := current_delivery.get()) is not None:
             call.sent = True
         self._budget.sent(item.message)
 

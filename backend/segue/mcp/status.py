@@ -13,6 +13,8 @@ from segue.domain.doc import doc
 from segue.tools.catalog import DefinitionChange
 
 STDERR_SHOWN: Final = 10  # lines, but where all are
+CALLBACK_PATH: Final = "/mcp/oauth/callback"
+DOCUMENT_PATH: Final = "/mcp/oauth/client.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,6 @@ class FilledPrompt:
     description: Annotated[str, doc("What it is for.")]
     messages: Annotated[list[PromptMessage], doc("The messages, in their order.")]
 
-
-CALLBACK_PATH: Final = "/mcp/oauth/callback"
-DOCUMENT_PATH: Final = "/mcp/oauth/client.json"
 
 LoginState = Literal["logged_in", "logged_out"]
 

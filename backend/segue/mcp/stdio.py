@@ -1,12 +1,8 @@
-"""An MCP server as a child process that speaks over its stdin and stdout.
+"""An MCP server as a child process that speaks over its stdin and stdout, and the last lines of its stderr.
 
 The SDK's own stdio client joins its whole buffer again at every 64 kB (a 30 MB answer took 20 s), has no size limit and
 logs each unreadable line with a traceback. This one reads bounded lines; if the server ends or talks nonsense, the
 context raises McpServerGone. On leaving it ends the whole process group.
-
-The last lines that a child wrote to its stderr, for people who look for the cause of its end: few, and no secrets.
-
-What a server writes there is its own: it may tell of the arguments of calls.
 """
 
 import asyncio
@@ -36,6 +32,16 @@ MAX_LINES: Final = 50
 MAX_BYTES: Final = 8_000
 MAX_LINE_CHARS: Final = 500
 _LINE_BYTES: Final = 2_000  # a secret that is cut here is behind what is shown
+_STEP_S: Final = 1.0
+_DELIVERY_S: Final = 0.01
+_UNREADABLE_LINES: Final = 100
+_QUEUED_MESSAGES: Final = 64
+_CHUNK: Final = 64 * 1024
+_LAST_WORDS_S: Final = 0.2
+_STDERR_CHUNK: Final = 2000
+_STDERR_CHUNKS_LOGGED: Final = 100
+
+log = structlog.get_logger()
 
 
 class Stderr:
@@ -55,20 +61,17 @@ class Stderr:
         self._secrets |= whole | {part for each in whole for part in each.splitlines() if is_recognisable(part)}
 
     def child_starts(self) -> None:
-        self._end_line()
+        self.end_line()
         self._of_child = 0
-
-    def child_ended(self) -> None:
-        self._end_line()
 
     def add(self, chunk: bytes) -> None:
         *ended, begun = chunk.split(b"\n")
         for part in ended:
             self._begun += part
-            self._end_line()
+            self.end_line()
         self._begun += begun
         if len(self._begun) > _LINE_BYTES:
-            self._end_line()
+            self.end_line()
             self._skips = True
 
     def lines(self) -> list[str]:
@@ -79,7 +82,7 @@ class Stderr:
         kept = min(self._of_child, at_most)
         return self.lines()[-kept:] if kept else []
 
-    def _end_line(self) -> None:
+    def end_line(self) -> None:
         line, self._begun = self._begun, b""
         if self._skips:
             self._skips = False
@@ -94,20 +97,9 @@ class Stderr:
         return visible(text.strip())[:MAX_LINE_CHARS]
 
 
-_STEP_S: Final = 1.0
-_DELIVERY_S: Final = 0.01
-_UNREADABLE_LINES: Final = 100
-_QUEUED_MESSAGES: Final = 64
-_CHUNK: Final = 64 * 1024
-_LAST_WORDS_S: Final = 0.2
-_STDERR_CHUNK: Final = 2000
-_STDERR_CHUNKS_LOGGED: Final = 100
-
 Incoming = SessionMessage | Exception
 _Streams = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]
 StdioStreams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
-
-log = structlog.get_logger()
 
 
 class _Pipes(SubprocessStreamProtocol):
@@ -247,7 +239,7 @@ async def _read_stderr(
         chunks += 1
         if chunks <= _STDERR_CHUNKS_LOGGED:
             log.debug("mcp_server_stderr", server=server, lines=stderr.of_child(chunk.count(b"\n") + 1))
-    stderr.child_ended()
+    stderr.end_line()
     silent.set()
 
 

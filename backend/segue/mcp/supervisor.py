@@ -33,7 +33,7 @@ from segue.domain.ids import utc_now
 from segue.domain.tool import DependencyGroup, Reporter, Tool, ToolFailed, ToolLost, ToolRetry
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.mcp.budget import Budget, McpServerGone
-from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, carried, reason_of
+from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, current_delivery, reason_of
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.offers import Offers, Returned
 from segue.mcp.questions import Questions
@@ -102,8 +102,7 @@ class Supervisor:
 
     @property
     def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
-        """By the server's own names, what the tools that are not disabled depend on."""
-        return {tool: of for tool, of in self.config.depends_on.items() if self.config.offers(tool)}
+        return self.config.dependencies
 
     @property
     def status(self) -> McpServerStatus:
@@ -234,7 +233,7 @@ class Supervisor:
     ) -> None:
         error: Exception = MCPError(CONNECTION_CLOSED, "Connection closed")
         delivery = CallDelivery()
-        carried.set(delivery)  # of this task alone
+        current_delivery.set(delivery)  # of this task alone
         try:
             with scope:
                 result = await ask()

@@ -1,11 +1,8 @@
 """Turns what an MCP server announces and answers into Segue's tools and values. Pure, apart from warnings in the log.
 
 Everything here was written by the server and is data: names, sizes and schemas are bounded, hidden Unicode is removed,
-and a tool that does not fit is skipped, never the whole server.
-
-What a tool of an MCP server does to the world: by its annotations, or if it has none, by its name. Pure.
-
-The protocol's default is destructive; asking before every tool without annotations would teach people to say yes.
+and a tool that does not fit is skipped, never the whole server. The effect of a tool without annotations is guessed by
+its name: the protocol's default is destructive, and asking before every such tool would teach people to say yes.
 """
 
 import json
@@ -34,7 +31,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.tool import DependencyGroup, Effect, Reporter, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.domain.tool import Effect, Reporter, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.domain.user_request import UserAnswer
 from segue.language.detect_language import ENGLISH
 from segue.language.lexicon import Phrase
@@ -74,6 +71,21 @@ _MAKES: Final = frozenset(["add", "create", ANY_ACTION])
 _READING: Final = frozenset(["open", "read", "search", "show"])
 _IN_ENGLISH: Final = dict.fromkeys(_READS, _READING) | {"place": frozenset(["create"])}
 _ELSE_IN_ENGLISH: Final = frozenset(["commander", "doe", "fare", "mandala", "quite", "tire", "tun"])
+_MAX_SCHEMA_BYTES: Final = 32 * 1024
+_MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
+_MAX_DESCRIPTION: Final = 2000
+_MAX_TITLE: Final = 200
+_LARGEST: Final = 2**63
+_MAX_LEFT_OUT: Final = 50
+_SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
+_WRAPPED: Final = "x-fastmcp-wrap-result"
+_JOINERS: Final = "\u200c\u200d"
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
+
+log = structlog.get_logger()
 
 
 def effect_of(name: str, hints: ToolAnnotations | None, unannotated: Unannotated | None = None) -> tuple[Effect, bool]:
@@ -137,23 +149,6 @@ def _longest(found: Iterable[tuple[int, NameSet]]) -> tuple[int, NameSet]:
     pairs = [(0, NameSet()), *found]
     length = max(each for each, _ in pairs)
     return length, NameSet().union(*(names for each, names in pairs if each == length))
-
-
-_MAX_SCHEMA_BYTES: Final = 32 * 1024
-_MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
-_MAX_DESCRIPTION: Final = 2000
-_MAX_TITLE: Final = 200
-_LARGEST: Final = 2**63
-_MAX_LEFT_OUT: Final = 50
-_SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
-_WRAPPED: Final = "x-fastmcp-wrap-result"
-_JOINERS: Final = "\u200c\u200d"
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-_EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
-
-log = structlog.get_logger()
 
 
 class ToolCaller(Protocol):
@@ -256,9 +251,13 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
     if tool.execution is not None and tool.execution.task_support == "required":
         raise _Unfit("it runs as a task only (taskSupport: required), which Segue does not have")
     effect, effect_guessed = effect_of(tool.name, hints, config.unannotated)
+
+    def prefixed(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(_name(config.prefix, name) for name in names)
+
     return ToolSpec(
         name=_name(config.prefix, tool.name),
-        description=_description(tool),
+        description=shortened(_visible(tool.description or tool.title or tool.name).strip(), _MAX_DESCRIPTION),
         input_schema=_schema(tool.name, tool.input_schema),
         source=f"mcp:{server}",
         effect=effect,
@@ -269,15 +268,10 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         max_timeout_s=config.max_timeout_s,
         original_name=tool.name,
         title=_visible(tool.title or (hints and hints.title) or "").strip()[:_MAX_TITLE],
-        depends_on=tuple(_prefixed(config.prefix, group) for group in config.depends_on.get(tool.name, ())),
-    )
-
-
-def _prefixed(prefix: str, group: DependencyGroup) -> DependencyGroup:
-    return replace(
-        group,
-        tools=tuple(_name(prefix, name) for name in group.tools),
-        optional=tuple(_name(prefix, name) for name in group.optional),
+        depends_on=tuple(
+            replace(group, tools=prefixed(group.tools), optional=prefixed(group.optional))
+            for group in config.depends_on.get(tool.name, ())
+        ),
     )
 
 
@@ -288,23 +282,16 @@ def _name(prefix: str, name: str) -> str:
     return full
 
 
-def _description(tool: McpTool) -> str:
-    return shortened(_visible(tool.description or tool.title or tool.name).strip(), _MAX_DESCRIPTION)
-
-
 def _visible(text: str) -> str:
     """Removes format, control, tag and variation characters; a joiner stays between two non-ASCII characters."""
-    kept = [char for char in _VARIATION_SELECTORS.sub("", text) if char in _JOINERS or _is_visible(char)]
+    plain = _VARIATION_SELECTORS.sub("", text)
+    kept = [char for char in plain if char in f"\n\t{_JOINERS}" or not unicodedata.category(char).startswith("C")]
     edges = ["", *kept, ""]
     return "".join(
         char
         for before, char, after in zip(edges, kept, edges[2:], strict=False)
         if char not in _JOINERS or (_joins(before) and _joins(after))
     )
-
-
-def _is_visible(char: str) -> bool:
-    return char in "\n\t" or not unicodedata.category(char).startswith("C")
 
 
 def _joins(char: str) -> bool:

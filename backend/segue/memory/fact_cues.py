@@ -1,13 +1,8 @@
-"""Which words of a message carry meaning, and whether the user may be stating a fact worth keeping.
+"""The words of facts about the user: does a message state one, has the user said it, which dates does it mean. Pure.
 
-Pure. The words are `facts.toml`, in fifteen languages. Knows nothing of models and of stored facts.
-
-The dates that words such as `tomorrow` mean on the day they are said. Pure; the words are `days.toml`.
-
-Did the user say this? A fact is kept only in the user's own words.
-
-A model reads pages and tool results too, so no model decides what is true of a user. Every word of a fact has to be in
-a message of the user, up to its ending, or be a synonym of one that is (`facts.toml`); addresses to the letter. Pure.
+A model reads pages and tool results too, so no model decides what is true of a user: every word of a fact has to be in
+a message of the user, up to its ending, or be a synonym of one that is; addresses to the letter. The words of fifteen
+languages are in `facts.toml` and `days.toml`. Knows nothing of models and of stored facts.
 """
 
 import re
@@ -32,6 +27,19 @@ _QUESTION: Final = re.compile(r"[?？؟]\s*$")
 _ELISION: Final = re.compile(
     r"(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)ll|quest|quell|dov|com)['’ʼ](?=\w\w)", re.IGNORECASE
 )
+
+_SHIFTS: Final = {
+    "day_before_yesterday": -2,
+    "yesterday": -1,
+    "today": 0,
+    "tomorrow": 1,
+    "day_after_tomorrow": 2,
+    "no_day": None,
+}
+SHORTEST_STEM: Final = 3  # letters
+STEM_SHARE: Final = 0.6
+_ADDRESS: Final = re.compile(r"[\w.+-]*[@/\\_][\w@/\\.+:-]*\w", re.ASCII)  # the same words in another order are another
+_ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u0621-\u064a]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +144,6 @@ def _words_in(text: str) -> frozenset[str]:
 FACT_WORDS: Final = WordList("facts.toml", parse_fact_words)
 
 
-_SHIFTS: Final = {
-    "day_before_yesterday": -2,
-    "yesterday": -1,
-    "today": 0,
-    "tomorrow": 1,
-    "day_after_tomorrow": 2,
-    "no_day": None,
-}
-
-
 def _read_words(sections: Mapping[str, Any]) -> Mapping[str, PhraseMatcher[int | None]]:
     return {
         language: match_phrases(
@@ -180,12 +178,6 @@ def with_dates(fact: str, days: Mapping[Phrase, str]) -> str:
     named = [day for phrase, day in days.items() if f" {' '.join(phrase)} " in words and day not in fact]
     dated = f"{fact.rstrip(' .。।')} ({', '.join(dict.fromkeys(named))})"
     return dated if named and len(dated) <= MAX_CONTENT_CHARS else fact
-
-
-SHORTEST_STEM: Final = 3  # letters
-STEM_SHARE: Final = 0.6
-_ADDRESS: Final = re.compile(r"[\w.+-]*[@/\\_][\w@/\\.+:-]*\w", re.ASCII)  # the same words in another order are another
-_ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u0621-\u064a]{2})")
 
 
 def is_said(fact: str, *texts: str) -> bool:

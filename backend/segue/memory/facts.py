@@ -118,11 +118,6 @@ async def add_fact(
     return memory
 
 
-def _content_hash(content: str) -> str:
-    """Returns a hash of the words, without case, accents and punctuation."""
-    return hashlib.sha256((" ".join(split_words(content)) or content).encode()).hexdigest()[:32]
-
-
 async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, by: str) -> None:
     """Does nothing if the fact has been deleted or corrected in the meantime."""
     await connection.execute(
@@ -169,22 +164,19 @@ async def change_fact(
 
 
 def _worded(content: str) -> dict[str, Any]:
-    """Returns the columns that are made of a fact's words."""
+    """Returns the columns that are made of a fact's words. The hash knows no case, accents and punctuation."""
+    folded = " ".join(split_words(content)) or content
     return {
         "content": content,
-        "content_hash": _content_hash(content),
+        "content_hash": hashlib.sha256(folded.encode()).hexdigest()[:32],
         "search": func.strip(_joined(func.to_tsvector, bindparam("indexed", index_words(content)))),
     }
 
 
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> None:
     """Deletes the fact and those it corrected. Raises NotFound if it is missing or has another owner."""
-    deleted = await connection.execute(
-        delete(memories)
-        .where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
-        .returning(memories.c.id)
-    )
-    if deleted.one_or_none() is None:
+    gone = delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
+    if await connection.scalar(gone.returning(memories.c.id)) is None:
         raise NotFound("memory")
 
 

@@ -1,12 +1,9 @@
-"""Selects what of a session the model is shown within a budget of tokens. Pure: it gets the parts and their costs.
+"""Selects what of a session the model is shown within a budget of tokens, and counts tokens: by the model's tokenizer
+if its file is in TIKTOKEN_CACHE_DIR, else estimated. Otherwise pure.
 
 It reduces, only as far as needed and the oldest first: what providers want back with their calls; results of calls that
-were made again; then results, references and long texts; then whole turns. It never reduces the running turn, nor a
-call with an unknown outcome.
-
-How many tokens a text takes: counted by the model's tokenizer if its file is in TIKTOKEN_CACHE_DIR, else estimated.
-
-Knows nothing of messages and budgets.
+were made again; then results, references and long texts; then whole turns; never the running one, nor a call with an
+unknown outcome.
 """
 
 import hashlib
@@ -32,6 +29,19 @@ TurnMessages = list[Message]
 
 KEPT = 1 / 4  # of the window when a summary takes the rest: to cut seldom keeps the beginning of requests the same
 MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
+CACHED_COUNTS = 1024
+_HIGH = bytes(range(128, 256))
+# The name tiktoken gives the file in TIKTOKEN_CACHE_DIR, and the SHA-256 it expects.
+_FILES = {
+    "cl100k_base": (
+        "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    ),
+    "o200k_base": (
+        "fb374d419588a4632f3f557e76b4b70aebbca790",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,21 +218,8 @@ CountTokens = Callable[[str], int]
 # Tokens per character, between what tokenizers of 100,000 and of 200,000 entries take. English words, JSON's marks
 # and digits, Arabic or Cyrillic (two bytes), Chinese (three): 0.28, 0.55, 0.55, 1.25; an emoji is 1.95.
 PER_LETTER, PER_MARK, PER_HIGH_BYTE, PER_HIGH_CHARACTER = 0.28, 0.55, 0.7, -0.85
-CACHED_COUNTS = 1024
 
 _LETTERS = f"{string.ascii_letters} ".encode()
-_HIGH = bytes(range(128, 256))
-# The name tiktoken gives the file in TIKTOKEN_CACHE_DIR, and the SHA-256 it expects.
-_FILES = {
-    "cl100k_base": (
-        "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
-        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-    ),
-    "o200k_base": (
-        "fb374d419588a4632f3f557e76b4b70aebbca790",
-        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-    ),
-}
 
 
 def estimate(text: str) -> int:

@@ -81,14 +81,8 @@ class LongTermMemory:
         source, leans_on = _message_that_says(content, said, time_zone), None
         if source is None:
             known = await self.recall(owner, content, now=now)
-            source, leans_on = next(
-                (
-                    (found, fact)
-                    for fact in known
-                    if (found := _message_that_says(content, said, time_zone, fact.content))
-                ),
-                (None, None),
-            )
+            saying = ((_message_that_says(content, said, time_zone, fact.content), fact) for fact in known)
+            source, leans_on = next(((message, fact) for message, fact in saying if message), (None, None))
         if source is None:
             return None
         corrected = leans_on.id if leans_on and is_correction(said_by_user(source)) else None

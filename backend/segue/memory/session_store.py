@@ -1,9 +1,7 @@
-"""Sessions: their owners, titles and metadata. Every statement for a user has the owner in its predicate.
+"""Sessions, and what users think of answers. Every statement for a user has the owner in its predicate.
 
-Owns `sessions`, but for what the statements of a turn and the summary set in it, and `client_sessions`. Messages are
-only counted.
-
-What users think of answers. Owns the table `feedback`.
+Owns `client_sessions`, `feedback` and `sessions`, but for what the statements of a turn and the summary set in it.
+Messages are only counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,33 +92,28 @@ async def name_session(
         set_={"session_id": session_id},
         where=client_sessions.c.session_id.in_([session_id, instead_of or session_id]),
     )
-    done = await connection.execute(named.returning(client_sessions.c.session_id))
-    return done.one_or_none() is not None
+    return await connection.scalar(named.returning(client_sessions.c.session_id)) is not None
 
 
 async def check_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Raises NotFound as `get_session`, which reads more."""
-    await _find(connection, _id_of(owner, session_id))
+    if await connection.scalar(_id_of(owner, session_id)) is None:
+        raise NotFound("session")
 
 
 async def lock_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Keeps other messages out until the caller's transaction ends. Raises NotFound as `get_session`."""
-    await _find(connection, _id_of(owner, session_id).with_for_update(key_share=True))
+    if await connection.scalar(_id_of(owner, session_id).with_for_update(key_share=True)) is None:
+        raise NotFound("session")
 
 
 def _id_of(owner: str, session_id: str) -> Select[tuple[str]]:
     return select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
 
 
-async def _find(connection: AsyncConnection, one: Select[tuple[str]]) -> None:
-    if (await connection.execute(one)).one_or_none() is None:
-        raise NotFound("session")
-
-
 async def owner_of(connection: AsyncConnection, session_id: str) -> str:
     """Returns the owner of any session: for ops only. Raises NotFound if it is missing."""
-    statement = select(sessions.c.owner).where(sessions.c.id == session_id)
-    owner: str | None = (await connection.execute(statement)).scalar_one_or_none()
+    owner: str | None = await connection.scalar(select(sessions.c.owner).where(sessions.c.id == session_id))
     if owner is None:
         raise NotFound("session")
     return owner
@@ -183,10 +176,8 @@ async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str
 
 async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Deletes the session and, by its foreign keys, all that is in it. Raises NotFound as `get_session`."""
-    deleted = await connection.execute(
-        delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
-    )
-    if deleted.one_or_none() is None:
+    gone = delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
+    if await connection.scalar(gone) is None:
         raise NotFound("session")
 
 

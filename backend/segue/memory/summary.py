@@ -1,13 +1,8 @@
-"""A session's rolling summary: its text, the last turn it covers, and when more turns are due to go in.
+"""What a model writes about a session: its rolling summary, and a title in the place of its first words.
 
-Owns the summary columns of `sessions`. The statement that finishes a turn marks the summary as due. A claim moves the
-due time ahead, further with every try: if the process dies another one claims it later, and a failure is not tried at
-every turn.
-
-Titles that a session is to get of a model in the place of its first words. Owns `sessions.title_due_at`.
-
-It is infinity from the message that gave a title on, and a time once the title is due, moved ahead by each claim. A
-title that a user gives takes it away.
+Owns the summary columns of `sessions`, and `title_due_at`. The statement that finishes a turn marks both as due. A
+title's due time is infinity until the first answer, and null once a user gives a title. The wait for a summary's next
+try grows with each: a failure is not tried at every turn.
 """
 
 from collections.abc import Sequence
@@ -18,10 +13,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, case, func, literal_column, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.leases import claim_row, due_in, postpone_row
 from segue.db.models import sessions
 
 MAX_SUMMARY_CHARS = 1500
 MOST_DOUBLINGS = 6
+_UNANSWERED: ColumnElement[datetime] = literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,38 +76,24 @@ def columns_before(cut: int) -> dict[str, object]:
     return {**kept, "summary_until": None, "summary_due_at": None, "summary_tries": 0}
 
 
-async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueSummary | None:
+async def claim_summary(connection: AsyncConnection, *, lease_s: float) -> DueSummary | None:
     """Claims the summary due for longest, for `lease_s` seconds, longer with every try. Returns None if none is due."""
-    is_due = sessions.c.summary_due_at <= func.now()
-    longest = (
-        select(sessions.c.id)
-        .where(is_due)
-        .order_by(sessions.c.summary_due_at)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .scalar_subquery()
-    )
     wait = timedelta(seconds=lease_s) * func.power(2, func.least(sessions.c.summary_tries, MOST_DOUBLINGS))
-    claimed = await connection.execute(
-        update(sessions)
-        .where(sessions.c.id == longest, is_due)
-        .values(summary_due_at=func.now() + wait, summary_tries=sessions.c.summary_tries + 1)
-        .returning(
-            sessions.c.owner, sessions.c.id, sessions.c.summary, sessions.c.summary_seq, sessions.c.summary_until
-        )
+    row = await claim_row(
+        connection,
+        sessions,
+        "summary_due_at",
+        values={"summary_due_at": func.now() + wait, "summary_tries": sessions.c.summary_tries + 1},
+        returning=[sessions.c[name] for name in ("owner", "id", "summary", "summary_seq", "summary_until")],
     )
-    row = claimed.one_or_none()
     return DueSummary(row.owner, row.id, row.summary, row.summary_seq, row.summary_until) if row else None
 
 
-async def give_back(connection: AsyncConnection, due: DueSummary, *, wait_s: float) -> None:
+async def give_back_summary(connection: AsyncConnection, due: DueSummary, *, wait_s: float) -> None:
     """Makes a claimed summary due again in `wait_s` seconds, which counts as no try."""
-    postponed = {
-        "summary_due_at": func.now() + timedelta(seconds=wait_s),
-        "summary_tries": sessions.c.summary_tries - 1,
-    }
-    is_due = (sessions.c.id == due.session_id, sessions.c.summary_due_at.is_not(None), sessions.c.summary_tries > 0)
-    await connection.execute(update(sessions).where(*is_due).values(postponed))
+    tries = sessions.c.summary_tries
+    values = {"summary_due_at": due_in(wait_s), "summary_tries": tries - 1}
+    await postpone_row(connection, sessions, "summary_due_at", due.session_id, tries > 0, **values)
 
 
 async def store_summary(
@@ -121,7 +104,7 @@ async def store_summary(
     Returns False if another process has stored one since, turns have left the history, or the session is gone.
     """
     more = sessions.c.summary_until > covers
-    stored = await connection.execute(
+    stored = await connection.scalar(
         update(sessions)
         .where(sessions.c.id == due.session_id, sessions.c.summary_seq == due.after)
         .where(sessions.c.summary_until == due.until)
@@ -134,10 +117,7 @@ async def store_summary(
         )
         .returning(sessions.c.id)
     )
-    return stored.one_or_none() is not None
-
-
-_UNANSWERED: ColumnElement[datetime] = literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
+    return stored is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,37 +130,36 @@ class DueTitle:
     language: str | None
 
 
-def marked() -> ColumnElement[datetime | None]:
+def title_due_on_message() -> ColumnElement[datetime | None]:
     """What the statement that accepts a message sets: a title that it gives may be improved."""
     return case((sessions.c.title.is_(None), _UNANSWERED), else_=sessions.c.title_due_at)
 
 
-def copied() -> ColumnElement[datetime | None]:
+def title_due_in_copy() -> ColumnElement[datetime | None]:
     """What a copy of a session has: a title that is still to be improved is, after the copy's next answer."""
     return case((sessions.c.title_due_at.is_not(None), _UNANSWERED))
 
 
-def due(improves: ColumnElement[bool]) -> ColumnElement[datetime | None]:
+def title_due_on_answer(improves: ColumnElement[bool]) -> ColumnElement[datetime | None]:
     """What the statement that finishes a turn sets, if titles are improved."""
     answered = improves & (sessions.c.title_due_at == _UNANSWERED)
     return case((answered, func.now()), else_=sessions.c.title_due_at)
 
 
-async def claim_due_titles(connection: AsyncConnection, *, lease_s: float) -> DueTitle | None:
+async def claim_title(connection: AsyncConnection, *, lease_s: float) -> DueTitle | None:
     """Claims the title due for longest, for `lease_s` seconds. Returns None if none is due."""
-    is_due = (sessions.c.title_due_at < _UNANSWERED, sessions.c.title_due_at <= func.now())
-    longest = select(sessions.c.id).where(*is_due).order_by(sessions.c.title_due_at).limit(1)
-    claimed = await connection.execute(
-        update(sessions)
-        .where(sessions.c.id == longest.with_for_update(skip_locked=True).scalar_subquery(), *is_due)
-        .values(title_due_at=func.now() + timedelta(seconds=lease_s))
-        .returning(sessions.c.owner, sessions.c.id, sessions.c.title, sessions.c.language)
+    row = await claim_row(
+        connection,
+        sessions,
+        "title_due_at",
+        sessions.c.title_due_at < _UNANSWERED,  # as the index has it
+        values={"title_due_at": due_in(lease_s)},
+        returning=[sessions.c[name] for name in ("owner", "id", "title", "language")],
     )
-    row = claimed.one_or_none()
     return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
 
 
-async def settle(connection: AsyncConnection, job: DueTitle, title: str | None) -> bool:
+async def store_title(connection: AsyncConnection, job: DueTitle, title: str | None) -> bool:
     """Stores a title, None to leave the first words for good. Returns False if it is None, or if the session has
     another title by now.
     """
@@ -189,11 +168,9 @@ async def settle(connection: AsyncConnection, job: DueTitle, title: str | None) 
         await connection.execute(update(sessions).where(*still_due).values(title_due_at=None))
         return False
     given = update(sessions).where(*still_due, sessions.c.title == job.title).values(title=title, title_due_at=None)
-    return (await connection.execute(given.returning(sessions.c.id))).one_or_none() is not None
+    return await connection.scalar(given.returning(sessions.c.id)) is not None
 
 
-async def give_back_titles(connection: AsyncConnection, job: DueTitle, *, wait_s: float) -> None:
+async def give_back_title(connection: AsyncConnection, job: DueTitle, *, wait_s: float) -> None:
     """Makes a claimed title due again in `wait_s` seconds."""
-    still_due = (sessions.c.id == job.session_id, sessions.c.title_due_at.is_not(None))
-    due_at = func.now() + timedelta(seconds=wait_s)
-    await connection.execute(update(sessions).where(*still_due).values(title_due_at=due_at))
+    await postpone_row(connection, sessions, "title_due_at", job.session_id, title_due_at=due_in(wait_s))

@@ -33,6 +33,7 @@ AT_ONCE = 2  # files that a process reads and stores, each of them in memory
 _SHOWN = (attachments.c.id, attachments.c.name, attachments.c.media_type, attachments.c.size_bytes)
 _LISTED = (*_SHOWN, attachments.c.summary)
 _read_identifiers = reader(tuple[str, ...])
+_MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +158,9 @@ async def read_attached(
     part that is not stored with the result.
     """
     image = attachments.c.media_type.in_(IMAGES) & (attachments.c.size_bytes <= MAX_IMAGE_BYTES)
-    statement = select(
-        *_LISTED, attachments.c.identifiers, attachments.c.text, case((image, attachments.c.content)).label("image")
-    )
-    statement = statement.where(
-        attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files])
-    )
+    columns = attachments.c.identifiers, attachments.c.text, case((image, attachments.c.content)).label("image")
+    wanted = (attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files]))
+    statement = select(*_LISTED, *columns).where(*wanted)
     rows = {row.id: row for row in await connection.execute(statement)}
     return {each.id: await _outcome(rows[each.id]) if each.id in rows else _GONE for each in files}
 
@@ -209,9 +207,6 @@ async def _read(content: bytes, *, max_bytes: int) -> ReadFile:
         return await apart(read_file, kind, content, max_bytes, deadline_s=DEADLINE_S)
     except TooMuch as fault:
         raise UnreadableFile(f"To read the file {fault}.") from None
-
-
-_MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
 
 
 def _plain_name(name: str) -> str:

@@ -1,10 +1,7 @@
-"""The text of a file. Runs in a child process (`tools/apart.py`), with a deadline and bounded memory.
+"""What kind of file an attachment is, by its content alone, and the text in it. Pure.
 
-Any file may be made to harm its reader: each is read as far as bounds allow, and the text says where it was cut.
-
-What a file is, by its content. Its name and what its sender calls it do not count. Pure.
-
-A program is refused by how it begins, and so is whatever is neither text nor one of the formats named here.
+Any file may be made to harm its reader: programs are refused, and reading runs in a child process (`apart.py`), with a
+deadline and bounded memory, as far as bounds allow. The text says where it was cut.
 """
 
 import codecs
@@ -39,6 +36,15 @@ _PROGRAMS: Final = re.compile(
 )
 # Names of entries stand in a ZIP file as they are.
 _IN_ZIP: Final = ((b"word/document.xml", DOCX), (b"xl/workbook.xml", XLSX))
+DEADLINE_S: Final = 25.0
+PAGES_S: Final = 12.0  # for the pages of a PDF; those that are left then are not read
+MAX_UNFOLDED_BYTES: Final = 200_000_000
+MAX_ENTRIES: Final = 10_000  # of a ZIP file
+MAX_CHARS: Final = 10_000_000
+ROWS_LOOKED_AT: Final = 5
+_HTML: Final = re.compile(
+    r"\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
 
 
 class UnsupportedFile(Exception):
@@ -68,18 +74,6 @@ def kind_of(content: bytes) -> str:
     if kind is None and (content.startswith(UTF16) or b"\x00" not in content):
         return TEXT
     raise UnsupportedFile(f"This is {kind or 'no text'}. {TAKEN}")
-
-
-DEADLINE_S: Final = 25.0
-PAGES_S: Final = 12.0  # for the pages of a PDF; those that are left then are not read
-MAX_UNFOLDED_BYTES: Final = 200_000_000
-MAX_ENTRIES: Final = 10_000  # of a ZIP file
-MAX_CHARS: Final = 10_000_000
-ROWS_LOOKED_AT: Final = 5
-
-_HTML: Final = re.compile(
-    r"\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Which tools may run, why not, and both ways a tool's state changes: after a call, and by a person.
 
-Joins the rules (`health.py`), the states of a session (`states.py`) and those of all sessions (`global_state.py`).
-Whose a session is and whether the user has to confirm a call are not decided here.
+Joins the rules (`tool_health.py`) and the stored states (`states.py`). Does not decide whose a session is, nor whether
+the user has to confirm a call.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -20,17 +20,21 @@ from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
 from segue.domain.tool import ManualStatus, SessionToolState, Tool, ToolOverview, ToolSpec, ToolState, ToolStatus
 from segue.tools import states
-from segue.tools.catalog import ToolCatalog, lift_holds, load_holds, set_hold
+from segue.tools.catalog import ToolCatalog
 from segue.tools.run import CallOutcome
 from segue.tools.states import (
     Changed,
     GlobalToolState,
     StatePosition,
     StoredHealth,
+    Transition,
     change_state,
     healths,
+    lift_holds,
+    load_holds,
     load_states,
     load_with_holds,
+    set_hold,
 )
 from segue.tools.tool_health import (
     HealthRules,
@@ -127,10 +131,11 @@ class ToolAvailability:
     ) -> dict[str, Changed]:
         """Sets a status that no call changes, in the caller's transaction; `committed` comes after it."""
         now = self.clock()
-        changed = await change_state(
-            connection, session_id, tool, lambda health: set_by_person(health, now, status, reason), now=now
-        )
-        return {tool: changed}
+
+        def transition(health: ToolHealth) -> ToolHealth:
+            return set_by_person(health, now, status, reason)
+
+        return {tool: await change_state(connection, session_id, tool, transition, now=now)}
 
     async def reset(self, connection: AsyncConnection, session_id: str, tools: Collection[str]) -> dict[str, Changed]:
         """Makes failed tools and those that a person has set available; `committed` comes after the transaction."""
@@ -171,26 +176,29 @@ class ToolAvailability:
     async def overview(
         self, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
     ) -> tuple[dict[str, ToolOverview], list[SessionToolState]]:
-        """Returns how each tool is doing for all, and the sessions' states that are not available, after a position."""
+        """Returns how each tool is doing for all, and the sessions' states that are not available, after a position.
+        With a `status` only the tools that have it, for all or in a session.
+        """
         async with self.database.read_only() as connection:
             counted = await states.count_by_status(connection, specs)
             found = await states.list_not_available(connection, specs, status=status, after=after, limit=limit)
             sessions = await states.load_states_of(connection, {session_id for session_id, _ in found})
             holds = await load_holds(connection)
         for_all = await self.failed_for_all()
-        globally = self.judge((replace(spec, depends_on=()) for spec in specs.values()), for_all, {}, holds)
+        alone = (replace(spec, depends_on=()) for spec in specs.values())
+        tools = {
+            # Only sessions count calls.
+            name: ToolOverview(replace(state, consecutive_failures=None, execution_count=None), counted.get(name, {}))
+            for name, state in self.judge(alone, for_all, {}, holds).items()
+        }
         listed = []
         for session_id, tool in found:
             [state] = self.judge([specs[tool]], sessions[session_id], for_all, {}).values()
             fields = {name: getattr(state, name) for name in ToolState.__dataclass_fields__}
             listed.append(SessionToolState(session_id=session_id, tool=tool, **fields))
-        uncounted = {  # only sessions count
-            name: replace(state, consecutive_failures=None, execution_count=None) for name, state in globally.items()
-        }
-        tools = {name: ToolOverview(state, counted.get(name, {})) for name, state in uncounted.items()}
         if status is None:
             return tools, listed
-        return {name: each for name, each in tools.items() if _has(each, status)}, listed
+        return {name: of for name, of in tools.items() if of.fleet.status == status or status in of.sessions}, listed
 
 
 class ToolGuard:
@@ -228,12 +236,6 @@ class ToolGuard:
         is_closed = tool is not None and tool.audience is not None and not tool.audience.admits(*self._who)
         return self._agent.may_use(name) and not is_closed
 
-    def _usable(self) -> Mapping[str, Tool]:
-        tools = self._availability.tools_for(*self._who)
-        if self._agent.may_use_all:
-            return tools
-        return {name: tool for name, tool in tools.items() if self._agent.may_use(name)}
-
     def state(self, spec: ToolSpec) -> ToolState:
         return self.states([spec])[spec.name]
 
@@ -243,7 +245,10 @@ class ToolGuard:
 
     def tools(self) -> Mapping[str, Tool]:
         """Returns all tools that the turn may use, by name."""
-        return {**self._usable(), **self._own} if self._own else self._usable()
+        tools = self._availability.tools_for(*self._who)
+        if not self._agent.may_use_all:
+            tools = {name: tool for name, tool in tools.items() if self._agent.may_use(name)}
+        return {**tools, **self._own} if self._own else tools
 
     def choose(self, names: Sequence[str], own: Iterable[Tool]) -> None:
         """From now on requests have the turn's `own` tools and those of these names, in this order, and no others."""
@@ -326,11 +331,7 @@ class ToolGuard:
         _log_change(spec.name, changed)
 
     async def _change(
-        self,
-        connection: AsyncConnection,
-        spec: ToolSpec,
-        transition: Callable[[ToolHealth], ToolHealth],
-        now: datetime,
+        self, connection: AsyncConnection, spec: ToolSpec, transition: Transition, now: datetime
     ) -> Changed:
         known = self._stored.get(spec.name, UNSTORED)
         return await change_state(
@@ -356,22 +357,11 @@ def refusal(spec: ToolSpec, state: ToolState) -> str | None:
     return f"{spec.name} cannot run now: {reason}. What helps: {'; '.join(state.suggested_actions)}."
 
 
-def _has(tool: ToolOverview, status: ToolStatus) -> bool:
-    """Whether a tool is this for all, or in any session."""
-    return tool.fleet.status == status or status in tool.sessions
-
-
 def _being_probed(spec: ToolSpec) -> str:
     return f"{spec.name} has failed and is just being tried again by another call. Go on without it for now."
 
 
 def _log_change(tool: str, changed: Changed) -> None:
     if changed.moved:
-        after = changed.after.health
-        log.info(
-            "tool_state_changed",
-            tool=tool,
-            before=changed.before.status,
-            after=after.status,
-            reason_code=after.reason_code,
-        )
+        before, after = changed.before.status, changed.after.health
+        log.info("tool_state_changed", tool=tool, before=before, after=after.status, reason_code=after.reason_code)

@@ -1,44 +1,41 @@
-"""The tools of this process: the built-in and the native ones, and those that the MCP servers offer now.
+"""The tools of this process (built-in, native, of MCP servers), and how the definitions of the last have changed.
 
-Knows who offers a tool, not how it runs (`run.py`) or whether it may (`availability.py`).
-
-The definitions that tools of MCP servers have had: what changed, and when. Owns `tool_definitions`.
-
-They are noted beside what a server does: no turn waits for it. What a change means for a yes is not decided here, since
-grants and plans keep the digest of the definition that was shown.
-
-Tools that operators took out of all sessions, until they give them back or a time comes. Owns `tool_holds`.
-
-The statements that read a session's states read the holds with them: a turn pays no query for one.
+Knows who offers a tool, not how it runs (`run.py`) or whether it may (`availability.py`). Owns `tool_definitions`, for
+which no turn waits. Does not decide what a change means for a yes: grants and plans keep the digest of what was shown.
 """
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Self
 
 import structlog
-from sqlalchemy import ScalarSelect, delete, func, select, tuple_
+from sqlalchemy import delete, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
-from segue.db.models import tool_definitions, tool_holds
+from segue.db.models import tool_definitions
 from segue.db.rows import readable, reader
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
-from segue.tools.tool_health import ToolHold, check_groups, unknown_members
+from segue.tools.tool_health import check_groups, unknown_members
 
 BUILTIN: Final = frozenset(
     {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch", "web_search"}
 )  # all that a service may have
+MAX_ROWS: Final = 3000  # of a source: one that renames its tools all the time would fill the store
+MAX_LISTED: Final = 200  # lists that wait to be noted
+RETRY_S: Final = 5.0
 
 ToolSource = Callable[[], Iterable[Tool]]
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +73,6 @@ def _invalid(why: str) -> AppError:
     return AppError("tool_invalid", status=500, title="A tool cannot be used", detail=f"{why[0].upper()}{why[1:]}.")
 
 
-MAX_ROWS: Final = 3000  # of a source: one that renames its tools all the time would fill the store
-MAX_LISTED: Final = 200  # lists that wait to be noted
-RETRY_S: Final = 5.0
-
-log = structlog.get_logger()
-
-
 @dataclass(frozen=True, slots=True)
 class Definition:
     """What a server says of a tool."""
@@ -118,13 +108,25 @@ async def note(
     new = [spec for spec in specs if not known[spec.name] or known[spec.name][0][0] != definition_of(spec)]
     if not new:
         return []
-    rows = [_row(source, spec, now) for spec in new]
+    rows = [
+        {
+            "tool": spec.name,
+            "digest": definition_of(spec),
+            "source": source,
+            "definition": asdict(_definition(spec)),
+            "since": now,
+        }
+        for spec in new
+    ]
     added = insert(tool_definitions)
     again = {name: added.excluded[name] for name in ("seq", "since", "source")}  # a definition that is back
     await connection.execute(added.on_conflict_do_update(constraint=tool_definitions.primary_key, set_=again), rows)
     changed = [(spec, known[spec.name][0][0], now) for spec in new if known[spec.name]]
-    found = await _told(connection, changed)
-    await _drop_oldest(connection, source)
+    found = await _with_before(connection, changed)
+    table = tool_definitions.c
+    of_source = select(table.tool, table.digest).where(table.source == source)
+    too_many = of_source.order_by(table.seq.desc()).offset(MAX_ROWS)
+    await connection.execute(delete(tool_definitions).where(tuple_(table.tool, table.digest).in_(too_many)))
     return found
 
 
@@ -137,7 +139,8 @@ async def changed_at(database: Database, specs: Iterable[ToolSpec]) -> dict[str,
 async def definition_changes(database: Database, specs: Iterable[ToolSpec]) -> dict[str, DefinitionChange]:
     """Returns the same with what they were before."""
     async with database.read_only() as connection:
-        return {each.tool: each for each in await _told(connection, await _changed(connection, specs))}
+        changed = await _with_before(connection, await _changed(connection, specs))
+    return {each.tool: each for each in changed}
 
 
 async def changed_since(connection: AsyncConnection, digest: str, spec: ToolSpec) -> tuple[str, ...]:
@@ -213,7 +216,7 @@ async def _changed(connection: AsyncConnection, specs: Iterable[ToolSpec]) -> li
     return found
 
 
-async def _told(connection: AsyncConnection, changed: Sequence[_Redefined]) -> list[DefinitionChange]:
+async def _with_before(connection: AsyncConnection, changed: Sequence[_Redefined]) -> list[DefinitionChange]:
     if not changed:
         return []
     table = tool_definitions.c
@@ -221,18 +224,6 @@ async def _told(connection: AsyncConnection, changed: Sequence[_Redefined]) -> l
     statement = select(table.tool, table.definition).where(tuple_(table.tool, table.digest).in_(wanted))
     before = {row.tool: row.definition for row in await connection.execute(statement)}
     return [_change(spec, before.get(spec.name), at) for spec, _, at in changed]
-
-
-def _row(source: str, spec: ToolSpec, now: datetime) -> dict[str, Any]:
-    definition = asdict(_definition(spec))
-    return {"tool": spec.name, "digest": definition_of(spec), "source": source, "definition": definition, "since": now}
-
-
-async def _drop_oldest(connection: AsyncConnection, source: str) -> None:
-    table = tool_definitions.c
-    of_source = select(table.tool, table.digest).where(table.source == source)
-    too_many = of_source.order_by(table.seq.desc()).offset(MAX_ROWS)
-    await connection.execute(delete(tool_definitions).where(tuple_(table.tool, table.digest).in_(too_many)))
 
 
 def _change(spec: ToolSpec, stored: Any, at: datetime) -> DefinitionChange:
@@ -254,33 +245,3 @@ def _differences(before: Definition, now: Definition) -> tuple[str, ...]:
         "annotations": (before.effect, before.idempotent) == (now.effect, now.idempotent),
     }
     return tuple(name for name, is_same in same.items() if not is_same)
-
-
-_read_hold = reader(ToolHold)
-
-
-def all_holds() -> ScalarSelect[Any]:
-    """Returns all holds as one value for another module's statement; `read_holds` reads it."""
-    fields = ("status", "reason", "until")
-    hold = func.jsonb_build_object(*(each for name in fields for each in (name, tool_holds.c[name])))
-    return select(func.jsonb_object_agg(tool_holds.c.tool, hold)).scalar_subquery()
-
-
-def read_holds(value: Mapping[str, Any] | None) -> dict[str, ToolHold]:
-    """Returns by tool what `all_holds` selected, also those whose time is over; none that cannot be read."""
-    read = {tool: readable(_read_hold, hold, "tool_holds", tool) for tool, hold in (value or {}).items()}
-    return {tool: hold for tool, hold in read.items() if hold is not None}
-
-
-async def load_holds(connection: AsyncConnection) -> dict[str, ToolHold]:
-    return read_holds(await connection.scalar(select(all_holds())))
-
-
-async def set_hold(connection: AsyncConnection, tool: str, hold: ToolHold, *, now: datetime) -> None:
-    values = {"status": hold.status, "reason": hold.reason, "until": hold.until, "since": now}
-    new = insert(tool_holds).values(tool=tool, **values)
-    await connection.execute(new.on_conflict_do_update(index_elements=["tool"], set_=values))
-
-
-async def lift_holds(connection: AsyncConnection, tools: Collection[str]) -> None:
-    await connection.execute(delete(tool_holds).where(tool_holds.c.tool.in_(list(tools))))

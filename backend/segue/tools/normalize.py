@@ -1,11 +1,8 @@
-"""Makes what a tool returned storable: clean text, plain JSON, a bounded size. Pure.
+"""Makes what a tool returned storable: clean text, plain JSON, a bounded size; and finds images and files in it. Pure.
 
-Any value is accepted. What JSON cannot hold becomes readable text, so that nothing fails after the effect happened.
-
-Binary content inside a result: described where the result is shown, decoded where one part is asked for. Pure.
-
-A result is stored as its tool gave it. What people and models are shown has a description in the place of each part,
-and parts are numbered in the order of the result.
+Any value is accepted: what JSON cannot hold becomes readable text, so that nothing fails after the effect happened. A
+result is stored as its tool gave it. Where it is shown, a description stands in the place of each binary part; the
+parts are numbered in the order of the result.
 """
 
 import math
@@ -55,6 +52,15 @@ _BEGINNINGS: Final = (
     (re.compile(rb"PK\x03\x04"), "application/zip"),
     (re.compile(rb"\x1f\x8b\x08"), "application/gzip"),
 )
+
+MAX_DEPTH = 64
+MAX_CHARS = 100_000_000
+MIN_FILE_BYTES = 64
+TOO_DEEP = "[nested too deeply]"
+CIRCULAR = "[contains itself]"
+TOO_MUCH = "[too much to keep]"
+_INT64 = 2**63
+_DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this in decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +223,7 @@ def _decoded(encoded: str) -> bytes:
 
 PayloadKind = Literal["json", "text"]
 
-MAX_DEPTH = 64
-MAX_CHARS = 100_000_000
-MIN_FILE_BYTES = 64
-TOO_DEEP = "[nested too deeply]"
-CIRCULAR = "[contains itself]"
-TOO_MUCH = "[too much to keep]"
 _CONTROL = [chr(code) for code in (*range(0x20), 0x7F) if chr(code) not in "\t\n\r"]
-_INT64 = 2**63
-_DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this in decimal
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,8 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
         .order_by(*oldest_first(tool_calls))
     )
     rows = (await connection.execute(statement)).all()
-    return tuple([await _ledger_call(row) for row in rows])
+    entries = [(row, *_entry(row)) for row in rows]
+    return tuple([LedgerCall(call, found, await _outcome(row, call)) for row, call, found in entries])
 
 
 async def recent_references(
@@ -208,9 +209,8 @@ async def _first_call_behind(connection: AsyncConnection, session_id: str, turn_
         .subquery("following")
     )
     calls = select(*oldest_first(tool_calls)).join(following, following.c.id == tool_calls.c.turn_id)
-    first = (
-        await connection.execute(calls.order_by(following.c.seq, *oldest_first(tool_calls)).limit(1))
-    ).one_or_none()
+    first_one = calls.order_by(following.c.seq, *oldest_first(tool_calls)).limit(1)
+    first = (await connection.execute(first_one)).one_or_none()
     return (first.seq, first.id) if first else None
 
 
@@ -257,7 +257,8 @@ async def load_result(
         raise NotFound("tool_result")
     kept = (await load_results(connection, session_id, [row.id], now=now)).get(row.id)
     if kept is None and row.size_bytes > 0:
-        raise _expired(row)
+        detail = f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew."
+        raise AppError("tool_result_expired", status=410, title="The result has expired", detail=detail)
     return _tool_call(row), kept or StoredResult("json", "null")
 
 
@@ -268,20 +269,6 @@ def _owned(owner: str, session_id: str) -> Select[Any]:
         .join(sessions, sessions.c.id == tool_calls.c.session_id)
         .where(sessions.c.id == session_id, sessions.c.owner == owner)
     )
-
-
-def _expired(row: Row[Any]) -> AppError:
-    return AppError(
-        "tool_result_expired",
-        status=410,
-        title="The result has expired",
-        detail=f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew.",
-    )
-
-
-async def _ledger_call(row: Row[Any]) -> LedgerCall:
-    call, reference = _entry(row)
-    return LedgerCall(call, reference, await _outcome(row, call))
 
 
 async def _outcome(row: Row[Any], call: ToolCall) -> CallOutcome | None:

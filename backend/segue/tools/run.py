@@ -1,25 +1,20 @@
 """The one way a tool runs. Each layer adds one policy and calls the next:
 
-run_tool       validates the arguments; whatever happens becomes an Outcome
-└ _within      limits the time, which progress renews
+run_tool       validates the arguments; whatever happens becomes a CallOutcome
+└ _within      limits the time, which progress renews up to a ceiling
   └ _contained keeps SystemExit from the event loop
     └ tool.run
 _read          cleans, caps, redacts and summarises what came back
 
-What came of a tool call, and how a failure is recognised in what a tool says. Pure.
-
-`run.py` makes outcomes, `results.py` stores them and `health.py` counts them.
-
-What a running call says of how far it is: it gives the call its time again, up to a ceiling, and is told to clients.
-
-A tool may report as often as it likes: what is told is cleaned, bounded, and the more seldom the longer the call takes.
+Progress is bounded and told to clients, the more seldom the longer the call takes. `results.py` stores outcomes,
+`tool_health.py` counts them.
 """
 
 import asyncio
 import math
 import re
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import anyio.to_thread
@@ -61,6 +56,15 @@ _CREDENTIALS_REFUSED: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+
+LONGEST: Final = 10  # times its timeout: the ceiling of a call, unless its tool has one of its own
+INTERVAL_S: Final = 0.5
+SHOWN_PER_SLOWDOWN: Final = 20  # after as many the interval grows by INTERVAL_S
+MAX_MESSAGE_CHARS: Final = 200
+_READ_CHARS: Final = 2000  # of a message, before it is cleaned
+STOP_GRACE_S: Final = 1.0
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +121,6 @@ def credentials_refused(error: str) -> bool:
     return _CREDENTIALS_REFUSED.search(error) is not None
 
 
-LONGEST: Final = 10  # times its timeout: the ceiling of a call, unless its tool has one of its own
-INTERVAL_S: Final = 0.5
-TOLD_PER_SLOWDOWN: Final = 20  # after as many the interval grows by INTERVAL_S
-MAX_MESSAGE_CHARS: Final = 200
-_READ_CHARS: Final = 2000  # of a message, before it is cleaned
-
-
 class Deadline:
     """When a call has to have ended, in the time of the event loop."""
 
@@ -148,7 +145,7 @@ class Deadline:
 
 
 class ToolProgress:
-    """Hears what one call reports. Only in the event loop's thread."""
+    """Passes on what one call reports, cleaned and bounded. Only in the event loop's thread."""
 
     def __init__(self, tool: Tool, deadline: Deadline, tell: Reporter) -> None:
         self._tool = tool
@@ -156,18 +153,18 @@ class ToolProgress:
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._latest: tuple[float, float | None, str | None] | None = None
-        self._told = 0
+        self._shown_count = 0
         self._next_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def heard(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+    def report(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         if self._closed or not math.isfinite(progress):
             return
         self._deadline.extend()
         self._latest = progress, total if total is None or math.isfinite(total) else None, message
         if self._timer is None:
-            self._timer = self._loop.call_later(max(self._next_at - self._loop.time(), 0), self._tell_latest)
+            self._timer = self._loop.call_later(max(self._next_at - self._loop.time(), 0), self._show_latest)
 
     def close(self) -> None:
         """What is reported later is late: the call has ended."""
@@ -175,13 +172,13 @@ class ToolProgress:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _tell_latest(self) -> None:
+    def _show_latest(self) -> None:
         self._timer = None
         if self._latest is None:
             return
         (progress, total, message), self._latest = self._latest, None
-        self._told += 1
-        self._next_at = self._loop.time() + INTERVAL_S * (1 + self._told // TOLD_PER_SLOWDOWN)
+        self._shown_count += 1
+        self._next_at = self._loop.time() + INTERVAL_S * (1 + self._shown_count // SHOWN_PER_SLOWDOWN)
         self._tell(progress, total, self._shown(message) if message else None)
 
     def _shown(self, message: str) -> str:
@@ -189,26 +186,8 @@ class ToolProgress:
         return shown_line(text, MAX_MESSAGE_CHARS)
 
 
-STOP_GRACE_S: Final = 1.0
-
-log = structlog.get_logger()
-
-
 class _TimedOut(Exception):
     """The tool did not answer in time."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What is kept of a call: an error if it failed, and the payload of what the tool returned, if it did."""
-
-    error: str | None = None
-    fault: Fault = "tool"
-    status: Literal["failed", "unknown"] = "failed"
-    payload: Payload = field(default_factory=no_payload)
-    summary: str = ""
-    identifiers: tuple[str, ...] = ()
-    gist: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,30 +207,25 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     except asyncio.CancelledError:
         if _caller_is_cancelled():
             raise
-        answer = _Answer(f"{tool.spec.name} was cut off.")
+        answer = _failed(f"{tool.spec.name} was cut off.")
     except ToolAsks as asks:
-        return _asked(asks, tool.spec, context, round((time.monotonic() - started) * 1000))
+        if len(context.answers) >= MAX_QUESTIONS:
+            return failed(f"{tool.spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
+        return asking(asks, tool.spec.name, round((time.monotonic() - started) * 1000))
     except Exception as raised:  # noqa: BLE001 (a tool may raise anything; it must not end the turn)
         answer = _failure(tool.spec, raised)
     duration_ms = round((time.monotonic() - started) * 1000)
     if not answer.error:
-        described = answer.summary, answer.identifiers, answer.gist
-        return CallOutcome("succeeded", answer.payload, None, duration_ms, None, *described)
+        return replace(answer, duration_ms=duration_ms)
     error = without_secret_texts(without(answer.error, tool.secrets))[:MAX_ERROR_CHARS]
     fault = "unauthorized" if answer.fault == "tool" and credentials_refused(error) else answer.fault
-    return CallOutcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
-
-
-def _asked(asks: ToolAsks, spec: ToolSpec, context: ToolContext, duration_ms: int) -> CallOutcome:
-    if len(context.answers) >= MAX_QUESTIONS:
-        return failed(f"{spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
-    return asking(asks, spec.name, duration_ms)
+    return replace(answer, error=error, fault=fault, duration_ms=duration_ms)
 
 
 async def _within(deadline: Deadline, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
     """A tool that does not stop when it is cancelled is left behind; what it answers later is dropped."""
     progress = ToolProgress(tool, deadline, context.report)
-    task = asyncio.ensure_future(_contained(tool, args, replace(context, report=progress.heard)))
+    task = asyncio.ensure_future(_contained(tool, args, replace(context, report=progress.report)))
     try:
         while not task.done() and (left_s := deadline.left_s) > 0:
             await asyncio.wait({task}, timeout=left_s)
@@ -276,25 +250,29 @@ async def _contained(tool: Tool, args: dict[str, Any], context: ToolContext) -> 
         raise ToolFailed(f"{tool.spec.name} failed: {_described(fault)}") from fault
 
 
-def _failure(spec: ToolSpec, raised: Exception) -> _Answer:
+def _failed(error: str, fault: Fault = "tool", status: Literal["failed", "unknown"] = "failed") -> CallOutcome:
+    return CallOutcome(status, no_payload(), error, 0, fault)
+
+
+def _failure(spec: ToolSpec, raised: Exception) -> CallOutcome:
     match raised:
         case _TimedOut() if spec.may_repeat:
-            return _Answer(str(raised))
+            return _failed(str(raised))
         case _TimedOut():
-            return _Answer(f"{raised} Whether it took effect is unknown; do not repeat it unasked.", status="unknown")
+            return _failed(f"{raised} Whether it took effect is unknown; do not repeat it unasked.", status="unknown")
         case ToolRetry():
             fault: Fault = "arguments"
         case ToolFailed():
             fault = "unauthorized" if isinstance(raised, ToolUnauthorized) else "tool"
         case _:
             log.warning("tool_raised", tool=spec.name, error=type(raised).__name__, exc_info=raised)
-            return _Answer(clean_text(f"{spec.name} failed: {_described(raised)}"))
+            return _failed(clean_text(f"{spec.name} failed: {_described(raised)}"))
     is_unknown = isinstance(raised, ToolLost) and not spec.may_repeat
     error = clean_text(str(raised)) or f"{spec.name} failed."
-    return _Answer(error, fault, "unknown" if is_unknown else "failed")
+    return _failed(error, fault, "unknown" if is_unknown else "failed")
 
 
-async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
     """Megabytes of text, or of what an MCP server answered, are read in another process; a text that takes too long
     there, and all else, in a thread: not one of asyncio's own, which names that do not resolve may hold up.
     """
@@ -316,21 +294,23 @@ async def _left(_: dict[str, Any], __: ToolContext) -> object:
     raise TypeError("the function of a tool stays in the process of the service")
 
 
-def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
     """Runs in a child process. Leaves there what would take long to hand over."""
     answer = _read(tool, args, output.read(output.text) if isinstance(output, Unread) else output, max_bytes)
     payload = replace(answer.payload, shown=text_in(answer.payload.shown))
     return replace(answer, payload=without_value(payload))
 
 
-def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
     payload = _without_secrets(_storable(output, max_bytes=max_bytes), tool.secrets, max_bytes=max_bytes)
     gist = _gist(tool, args, payload)
     name = tool.spec.original_name or tool.spec.name
     whole = tool.summarise is None and payload.cut_from is None
     summary = summarise_call(name, args, tool.spec.input_schema, payload.shown) if whole else gist
     found = identifiers(payload.shown)
-    return _Answer(reported_error(payload.value), payload=payload, summary=summary, identifiers=found, gist=gist)
+    if error := reported_error(payload.value):
+        return CallOutcome("failed", payload, error, 0, "tool", summary, found)
+    return CallOutcome("succeeded", payload, None, 0, None, summary, found, gist)
 
 
 def _storable(output: object, *, max_bytes: int) -> Payload:

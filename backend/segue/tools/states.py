@@ -1,12 +1,9 @@
-"""Tool states as rows: the truth for one session. Every change is a compare-and-set and has its history.
+"""Where tool health is kept: per session and by operators in PostgreSQL, for all sessions in Redis. Owns `tool_states`,
+`tool_state_changes` and `tool_holds`.
 
-A row that cannot be read makes its tool start anew and leaves the others alone. Callers check who owns a session: turns
-and ops read states too.
-
-Tool health for all sessions, in Redis: which tools have failed for all, and the lease of the one probe.
-
-A tool that failed in enough sessions, with no success between, has failed for all. If Redis is lost, nothing has
-failed: this only spares calls of a broken tool.
+Every change of a session's state is a compare-and-set and has its history. A row that cannot be read makes its tool
+start anew and leaves the others alone. If Redis is lost, no tool has failed for all: that only spares calls of a broken
+tool. Callers check who owns a session.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
@@ -19,7 +16,6 @@ import structlog
 from pydantic import TypeAdapter
 from sqlalchemy import (
     ColumnElement,
-    Row,
     ScalarSelect,
     Text,
     bindparam,
@@ -36,13 +32,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import sessions, tool_state_changes, tool_states
+from segue.db.models import sessions, tool_holds, tool_state_changes, tool_states
 from segue.db.redis import FAILED_TOOLS_KEY, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
 from segue.db.rows import came_before, newest_first, read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.domain.tool import StatusMoved, ToolStatus
-from segue.tools.catalog import all_holds, read_holds
 from segue.tools.tool_health import NEVER_RAN, HealthRules, ToolHealth, ToolHold, needs_reset, reset
 
 ATTEMPTS = 10
@@ -51,9 +46,14 @@ BATCH = 250
 Transition = Callable[[ToolHealth], ToolHealth]
 StatePosition = tuple[str, str]  # a session and a tool
 
+KEPT_S: Final = 86_400  # seconds that Redis keeps the failure of a tool that is not called any more
+
 _HEALTH: Final = TypeAdapter(ToolHealth)
 _read_health = reader(ToolHealth)
 _read_change = reader(StatusMoved)
+_read_hold = reader(ToolHold)
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,33 @@ async def load_states_of(connection: AsyncConnection, session_ids: Collection[st
     return loaded
 
 
+def all_holds() -> ScalarSelect[Any]:
+    """Returns all holds as one value for another module's statement, so that a turn pays no query for them."""
+    fields = ("status", "reason", "until")
+    hold = func.jsonb_build_object(*(each for name in fields for each in (name, tool_holds.c[name])))
+    return select(func.jsonb_object_agg(tool_holds.c.tool, hold)).scalar_subquery()
+
+
+def read_holds(value: Mapping[str, Any] | None) -> dict[str, ToolHold]:
+    """Returns by tool what `all_holds` selected, also those whose time is over; none that cannot be read."""
+    read = {tool: readable(_read_hold, hold, "tool_holds", tool) for tool, hold in (value or {}).items()}
+    return {tool: hold for tool, hold in read.items() if hold is not None}
+
+
+async def load_holds(connection: AsyncConnection) -> dict[str, ToolHold]:
+    return read_holds(await connection.scalar(select(all_holds())))
+
+
+async def set_hold(connection: AsyncConnection, tool: str, hold: ToolHold, *, now: datetime) -> None:
+    values = {"status": hold.status, "reason": hold.reason, "until": hold.until, "since": now}
+    new = upsert(tool_holds).values(tool=tool, **values)
+    await connection.execute(new.on_conflict_do_update(index_elements=["tool"], set_=values))
+
+
+async def lift_holds(connection: AsyncConnection, tools: Collection[str]) -> None:
+    await connection.execute(delete(tool_holds).where(tool_holds.c.tool.in_(list(tools))))
+
+
 async def change_state(
     connection: AsyncConnection,
     session_id: str,
@@ -134,7 +161,15 @@ async def change_state(
         if stored is None:
             stored = (await load_states(connection, session_id)).get(tool, StoredHealth())
         after = StoredHealth(transition(stored.health), stored.version + 1)
-        if await _swap(connection, session_id, tool, after, now=now):
+        row = {
+            "session_id": session_id,
+            "tool": tool,
+            "version": after.version,
+            "status": after.health.status,
+            "health": _HEALTH.dump_python(after.health, mode="json"),
+            "updated_at": now,
+        }
+        if (await connection.execute(_SWAP, row)).one_or_none() is not None:
             changed = Changed(stored.health, after)
             if changed.moved or turn_id is None:
                 row = _history_row(session_id, tool, changed, turn_id=turn_id, now=now)
@@ -160,13 +195,16 @@ async def reset_sessions(
     kept = (await connection.execute(locked.with_for_update(key_share=True))).scalars().all()
     stored = select(tool_states).where(tool_states.c.session_id.in_(kept), of_tools)
     rows = await connection.execute(stored.order_by(tool_states.c.session_id, tool_states.c.tool).with_for_update())
-    changes = {}
+    changes, written = {}, []
     for row in rows:
         before = _readable(row.tool, row.health)
         if row.status != "available" or needs_reset(before):
-            changes[row.session_id, row.tool] = Changed(before, StoredHealth(reset(before, now), row.version + 1))
+            health = StoredHealth(reset(before, now), row.version + 1)
+            changes[row.session_id, row.tool] = Changed(before, health)
+            dumped = _HEALTH.dump_python(health.health, mode="json")
+            written.append({"of_session": row.session_id, "of_tool": row.tool, "new_health": dumped, "at": now})
     if changes:
-        await connection.execute(_RESET, [_reset_row(where, each, now) for where, each in changes.items()])
+        await connection.execute(_RESET, written)
         history = [_history_row(*where, each, turn_id=None, now=now) for where, each in changes.items()]
         await connection.execute(insert(tool_state_changes), history)
     return batch[-1], changes
@@ -186,7 +224,12 @@ async def list_changes(
     if before is not None:
         statement = statement.where(came_before(tool_state_changes, before))
     rows = await connection.execute(statement.order_by(*newest_first(tool_state_changes)).limit(limit))
-    return list(map(_moved, rows))
+    return [
+        readable(_read_change, {**row._asdict(), "from_": row.before, "to": row.after}, "tool_state_changes", row.id)
+        # What cannot be read is shown as a change to `available`.
+        or StatusMoved(row.id, row.tool, "available", "available", row.reason, "state_unreadable", row.at, row.turn_id)
+        for row in rows
+    ]
 
 
 async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> int:
@@ -233,21 +276,6 @@ async def list_not_available(
     return [(row.session_id, row.tool) for row in rows]
 
 
-async def _swap(connection: AsyncConnection, session_id: str, tool: str, after: StoredHealth, *, now: datetime) -> bool:
-    written = await connection.execute(
-        _SWAP,
-        {
-            "session_id": session_id,
-            "tool": tool,
-            "version": after.version,
-            "status": after.health.status,
-            "health": _HEALTH.dump_python(after.health, mode="json"),
-            "updated_at": now,
-        },
-    )
-    return written.one_or_none() is not None
-
-
 def _history_row(session_id: str, tool: str, changed: Changed, *, turn_id: str | None, now: datetime) -> dict[str, Any]:
     return {
         "id": new_id("chg", now),
@@ -260,20 +288,6 @@ def _history_row(session_id: str, tool: str, changed: Changed, *, turn_id: str |
         "turn_id": turn_id,
         "at": now,
     }
-
-
-def _reset_row(where: StatePosition, changed: Changed, now: datetime) -> dict[str, Any]:
-    session_id, tool = where
-    health = _HEALTH.dump_python(changed.after.health, mode="json")
-    return {"of_session": session_id, "of_tool": tool, "new_health": health, "at": now}
-
-
-def _moved(row: Row[Any]) -> StatusMoved:
-    """Returns a change to `available` with the reason `state_unreadable` for a row that cannot be read."""
-    columns = {**row._asdict(), "from_": row.before, "to": row.after}
-    return readable(_read_change, columns, "tool_state_changes", row.id) or StatusMoved(
-        row.id, row.tool, "available", "available", row.reason, "state_unreadable", row.at, row.turn_id
-    )
 
 
 def _readable(tool: str, health: Any) -> ToolHealth:
@@ -308,8 +322,6 @@ _SWAP = _NEW.on_conflict_do_update(
 ).returning(tool_states.c.version)
 
 
-KEPT_S: Final = 86_400  # of a tool that is not called any more
-
 # KEYS: the tool's sessions, the failed tools, events that are not stored. ARGV: tool, session or "", now, since when
 # sessions count, threshold, the health to keep, its TTL and that of the sessions in milliseconds, the event's id or "".
 _FAILED: Final = """
@@ -334,8 +346,6 @@ redis.call('DEL', KEYS[1])
 return redis.call('HDEL', KEYS[2], ARGV[1])
 """
 _TOLD: Final = "return redis.call('HDEL', KEYS[1], ARGV[1])"
-
-log = structlog.get_logger()
 
 
 class GlobalToolState:
@@ -399,16 +409,16 @@ class GlobalToolState:
 async def failed_for_all(cache: Cache) -> dict[str, ToolHealth]:
     """Returns the tools that have failed for all, by name; one round trip."""
     stored = await cache.hash(FAILED_TOOLS_KEY)
-    read = {tool: _readable_fleet(tool, value) for tool, value in stored.items()}
+    read = {tool: readable(_read_health, read_json(value), "fleet_states", tool) for tool, value in stored.items()}
     return {tool: health for tool, health in read.items() if health is not None}
 
 
-async def untold_failures(cache: Cache) -> dict[str, str]:
+async def unstored_failures(cache: Cache) -> dict[str, str]:
     """Returns the tools that have failed for all and whose event is not stored, by the id of the event."""
     return {event_id: tool.decode() for event_id, tool in (await cache.hash(UNTOLD_TOOLS_KEY)).items()}
 
 
-async def told(cache: Cache, event_ids: Iterable[str]) -> None:
+async def failures_stored(cache: Cache, event_ids: Iterable[str]) -> None:
     """To be called once the events are committed."""
     for event_id in event_ids:
         await cache.evaluate(_TOLD, (UNTOLD_TOOLS_KEY,), event_id)
@@ -424,7 +434,3 @@ def _failed_for_all(now: datetime) -> ToolHealth:
         last_updated=now,
         last_failure_time=now,
     )
-
-
-def _readable_fleet(tool: str, value: bytes) -> ToolHealth | None:
-    return readable(_read_health, read_json(value), "fleet_states", tool)

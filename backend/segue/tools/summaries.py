@@ -33,6 +33,21 @@ _ID_IN_TEXT = re.compile(
     r"|(?<![0-9A-Za-z_/-])[A-Za-z]{2,12}[-_#](?=[0-9a-zA-Z]*[0-9])[0-9a-zA-Z]{3,40}(?![0-9A-Za-z_])"
 )
 
+MAX_SUMMARY_CHARS = 200
+MAX_NAME_CHARS = 60
+MAX_COLUMN_CHARS = 40
+MAX_VALUE_CHARS = 20
+TABLE_LINES_READ = 5
+MAX_SUBJECT_CHARS = 80
+MAX_SUBJECTS = 2
+MAX_BESIDE_CHARS = 200
+MAX_KEYS_READ = 20
+_NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
+_KINDS = ("media_type", "mime_type", "mimeType")
+_TEXTS = ("content", "text", "contents")  # the keys under which tools wrap the text of a file or a page
+_DELIMITERS = ("\t", "|", ";", ",")
+_RULE = re.compile(r"[\s|:+=-]*-[\s|:+=-]*")  # the line under the head of a Markdown table
+
 
 def identifiers(value: Any) -> tuple[str, ...]:
     """Returns what a later call may need, each once: ids, ids of other things, addresses, texts that look like ids.
@@ -110,23 +125,6 @@ def kind_of_key(key: str) -> int | None:
     if last in _ID_WORDS:
         return 0 if len(words) == 1 else 1
     return 2 if last in _ADDRESS_WORDS or last in _FILE_WORDS else None
-
-
-MAX_SUMMARY_CHARS = 200
-MAX_NAME_CHARS = 60
-MAX_COLUMN_CHARS = 40
-MAX_VALUE_CHARS = 20
-TABLE_LINES_READ = 5
-MAX_SUBJECT_CHARS = 80
-MAX_SUBJECTS = 2
-MAX_BESIDE_CHARS = 200
-MAX_KEYS_READ = 20
-
-_NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
-_KINDS = ("media_type", "mime_type", "mimeType")
-_TEXTS = ("content", "text", "contents")  # the keys under which tools wrap the text of a file or a page
-_DELIMITERS = ("\t", "|", ";", ",")
-_RULE = re.compile(r"[\s|:+=-]*-[\s|:+=-]*")  # the line under the head of a Markdown table
 
 
 def summarise(value: Any) -> str:

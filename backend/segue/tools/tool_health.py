@@ -1,12 +1,8 @@
-"""The state machine of one tool, and the one answer to "may this tool run now, and why not". Pure: time is given.
+"""Whether a tool may run now, and why not; how calls and people change its status; the tools it depends on. Pure.
 
-`availability.py` asks; `states.py` and `global_state.py` keep the ToolHealth values. A status that a person has set
-stays through any success or failure.
-
-Which tools have to succeed in a session before another may run. Pure.
-
-Groups are ANDed; only their required members decide. A success at its place in a sequence, after those before it, is
-marked with the sequence's key; `health.py` keeps the marks.
+`availability.py` asks, `states.py` keeps the values. What a person has set stays through any success or failure. Groups
+of dependencies are ANDed, and only their required members decide. A success of a tool at its place in a sequence, after
+those before it, is marked with the sequence's key.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,12 +16,245 @@ from pydantic import AwareDatetime
 from segue.domain.tool import DependencyGroup, ManualStatus, ReasonCode, ToolSpec, ToolState, ToolStatus
 from segue.tools.run import CallOutcome
 
+MAX_REASON_CHARS: Final = 500
+BY_HAND: Final = frozenset({"unavailable", "maintenance"})
+SUCCEEDED: Final = "Its last call succeeded."
+_TO_THE_SECOND: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """After `threshold` failures in a row a tool has failed; `failure_s` after the last of them it may be tried once.
+
+    A tool that has failed in `fleet_threshold` sessions within `failure_s` has failed for all.
+    """
+
+    threshold: int
+    failure_s: float
+    fleet_threshold: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHealth:
+    """What is kept of a tool, in a session or for all. `failed_at` is when it became failed, or its last probe failed.
+
+    `reason` is of the last call that counted or of what a person did since, `reason_code` of the last change of status.
+    `marks` are the sequences in which it has succeeded at its place.
+    """
+
+    status: ToolStatus = "available"
+    reason: str | None = None
+    reason_code: ReasonCode | None = None
+    consecutive_failures: int = 0
+    execution_count: int = 0
+    failed_at: AwareDatetime | None = None
+    last_updated: AwareDatetime | None = None
+    last_success_time: AwareDatetime | None = None
+    last_failure_time: AwareDatetime | None = None
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHold:
+    """What operators set of a tool for all sessions. It ends by itself at `until`, if that is given."""
+
+    status: Literal["unavailable", "maintenance"]
+    reason: str | None = None
+    until: AwareDatetime | None = None
+
+    def lasts(self, now: datetime) -> bool:
+        return self.until is None or now < self.until
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Whether a tool may run, but for what it depends on."""
+
+    available: bool
+    reason: str | None
+    code: ReasonCode | None
+    actions: tuple[str, ...] = ()
+    retry_at: datetime | None = None
+
+
+Healths = Mapping[str, ToolHealth]
 Successes = Mapping[str, Collection[str]]  # the tools that have succeeded, each with its marks
 Groups = Sequence[DependencyGroup]
 
+NEVER_RAN: Final = ToolHealth()
+_UNTOUCHED: Final = ToolState(
+    status="available",
+    available=True,
+    reason=None,
+    reason_code=None,
+    consecutive_failures=0,
+    execution_count=0,
+    last_updated=None,
+    last_success_time=None,
+    last_failure_time=None,
+    retry_at=None,
+    missing_dependencies=(),
+    suggested_actions=(),
+)  # of most tools in most sessions
+
+
+def tool_state(
+    spec: ToolSpec,
+    session: Healths,
+    fleet: Healths,
+    *,
+    now: datetime,
+    rules: HealthRules,
+    hold: ToolHold | None = None,
+    away: str | None = None,
+) -> ToolState:
+    """Returns whether a tool may run now, and if not, why and what would help.
+
+    `session` and `fleet` hold the tools with a history, in the session and for all sessions. `away` says why its
+    server is not there.
+    """
+    hold = hold if hold and hold.lasts(now) else None
+    own = session.get(spec.name, NEVER_RAN)
+    if own is NEVER_RAN and hold is None and away is None and not spec.depends_on and spec.name not in fleet:
+        return _UNTOUCHED
+    answer = _verdict(own, fleet.get(spec.name, NEVER_RAN), hold, away, now, rules)
+    missing: tuple[str, ...] = ()
+    if spec.depends_on:
+        done = successes(session)
+        missing = missing_members(spec.depends_on, done)
+        if missing and answer.available:
+            unlocking = tuple(to_unlock(group, done) for group in unsatisfied(spec.depends_on, done))
+            reason = f"To unlock: {'; '.join(unlocking)}."
+            answer = _Verdict(False, reason, "missing_dependencies", unlocking, answer.retry_at)
+        elif not missing and answer.available and answer.reason is None:
+            met = (name for group in spec.depends_on for name in group.tools if name in done)
+            answer = replace(answer, reason=f"Unlocked, since these have succeeded: {', '.join(dict.fromkeys(met))}.")
+    return ToolState(
+        status=hold.status if hold else own.status,
+        available=answer.available,
+        reason=answer.reason,
+        reason_code=answer.code,
+        consecutive_failures=own.consecutive_failures,
+        execution_count=own.execution_count,
+        last_updated=own.last_updated,
+        last_success_time=own.last_success_time,
+        last_failure_time=own.last_failure_time,
+        retry_at=answer.retry_at,
+        missing_dependencies=missing,
+        suggested_actions=answer.actions,
+    )
+
+
+def _verdict(  # noqa: PLR0911 (one for each cause)
+    own: ToolHealth, for_all: ToolHealth, hold: ToolHold | None, away: str | None, now: datetime, rules: HealthRules
+) -> _Verdict:
+    """What decides, the strongest first: operators, a person or the model's endpoint, the server, failures."""
+    if hold is not None:
+        until = f"{hold.until:{_TO_THE_SECOND}}" if hold.until else "an operator sets it to available again"
+        reason = hold.reason or f"Set to {hold.status} for all by an operator."
+        return _Verdict(False, reason, "set_for_all", (f"wait until {until}",), hold.until)
+    if own.status in BY_HAND and own.reason_code == "refused_by_model":
+        action = "reset it once its definition has changed or another model answers"
+        return _Verdict(False, own.reason, own.reason_code, (action,))
+    if own.status in BY_HAND:
+        reason = own.reason or f"Set to {own.status} by a person."
+        return _Verdict(False, reason, "set_by_person", ("wait until a person sets it to available again",))
+    if away is not None:
+        reason = f"Its MCP server is not connected ({away})."[:MAX_REASON_CHARS]
+        return _Verdict(False, reason, "server_away", ("wait: its server is tried again by itself",))
+    failed_at = [each.failed_at for each in (own, for_all) if each.status == "failed" and each.failed_at is not None]
+    if not failed_at:
+        return _Verdict(True, _reason_it_may_run(own, rules), own.reason_code)
+    shown = own if own.status == "failed" else for_all  # the session's own reason says more
+    retry_at = max(failed_at) + timedelta(seconds=rules.failure_s)
+    if now >= retry_at:
+        return _Verdict(True, f"To be tried once: {shown.reason}", "half_open", retry_at=retry_at)
+    actions = (f"wait until {retry_at:{_TO_THE_SECOND}}, then it is tried once", "reset it if the cause is mended")
+    return _Verdict(False, shown.reason, shown.reason_code, actions, retry_at)
+
+
+def _reason_it_may_run(own: ToolHealth, rules: HealthRules) -> str | None:
+    """Returns how its last call ended, or what a person did since; None if it has not been called since a reset."""
+    if own.consecutive_failures > 0:
+        counted = f"{own.consecutive_failures} of {rules.threshold} failures in a row that fail it"
+        return f"{counted}: {own.reason}" if own.reason else f"{counted}."
+    was_reset = own.reason_code == "reset"
+    return own.reason or (SUCCEEDED if own.last_success_time and not was_reset else None)
+
+
+def needs_reset(health: ToolHealth) -> bool:
+    """Whether a reset would change anything."""
+    held_against = health.consecutive_failures > 0 or health.reason_code == "state_unreadable"
+    return health.status != "available" or held_against
+
+
+def is_blocked(state: ToolState) -> bool:
+    """Whether the tool cannot run now, whatever else the agent does in this session."""
+    return not state.available and state.reason_code != "missing_dependencies"
+
+
+def successes(session: Healths) -> Successes:
+    """Returns the tools that have succeeded in the session, each with its marks."""
+    return {name: health.marks for name, health in session.items() if health.last_success_time is not None}
+
+
+def counts(outcome: CallOutcome) -> bool:
+    """Whether an outcome says anything about the tool: refused calls and those with bad arguments never reached it."""
+    return outcome.status == "succeeded" or outcome.fault in ("tool", "unauthorized")
+
+
+def after_call(
+    health: ToolHealth, outcome: CallOutcome, now: datetime, *, rules: HealthRules, marks: tuple[str, ...] = ()
+) -> ToolHealth:
+    """Returns the health after a call; `marks` are the sequences in which a success would stand at its place.
+
+    A refused credential fails the tool at once, a failed probe fails it again.
+    """
+    if not counts(outcome):
+        return health
+    counted = replace(health, execution_count=health.execution_count + 1, last_updated=now)
+    if outcome.status == "succeeded":
+        known = tuple(dict.fromkeys((*health.marks, *marks)))
+        counted = replace(counted, consecutive_failures=0, last_success_time=now, marks=known)
+        if health.status in BY_HAND:
+            return counted
+        return _available(counted, "succeeded" if health.status == "failed" else None, SUCCEEDED)
+    counted = replace(counted, consecutive_failures=health.consecutive_failures + 1, last_failure_time=now)
+    if health.status in BY_HAND:
+        return counted
+    counted = replace(counted, reason=(outcome.error or "")[:MAX_REASON_CHARS])
+    is_refused = outcome.fault == "unauthorized"
+    if not is_refused and counted.consecutive_failures < rules.threshold and health.status != "failed":
+        return counted
+    code: ReasonCode = "unauthorized" if is_refused else "consecutive_failures"
+    return replace(counted, status="failed", reason_code=code, failed_at=now)
+
+
+def set_by_person(health: ToolHealth, now: datetime, status: ManualStatus, reason: str | None) -> ToolHealth:
+    """Returns the health with a status that only a person lifts again."""
+    reason = reason or f"Set to {status} by a person."
+    return replace(_available(health, "set_by_person", reason), status=status, consecutive_failures=0, last_updated=now)
+
+
+def refused_by_model(health: ToolHealth, now: datetime, said: str) -> ToolHealth:
+    """Returns the health of a tool that the model's endpoint refuses to be offered. Only a person lifts that."""
+    if health.status in BY_HAND:
+        return health
+    reason = f"The model's endpoint refuses it: {said}"[:MAX_REASON_CHARS]
+    return replace(_available(health, "refused_by_model", reason), status="unavailable", last_updated=now)
+
+
+def reset(health: ToolHealth, now: datetime) -> ToolHealth:
+    """Returns the health as available, without failures. What has succeeded in the session has still succeeded."""
+    return replace(_available(health, "reset", None), consecutive_failures=0, last_updated=now)
+
+
+def _available(health: ToolHealth, code: ReasonCode | None, reason: str | None) -> ToolHealth:
+    return replace(health, status="available", reason=reason, reason_code=code, failed_at=None)
+
 
 def unsatisfied(groups: Groups, successes: Successes) -> tuple[DependencyGroup, ...]:
-    return tuple(group for group in groups if not _is_satisfied(group, successes))
+    return tuple(group for group in groups if _missing(group, successes))
 
 
 def missing_members(groups: Groups, successes: Successes) -> tuple[str, ...]:
@@ -88,304 +317,18 @@ def _check_group(tool: str, group: DependencyGroup) -> None:
         raise ValueError(f"a dependency group of {tool} names a tool twice: {', '.join(members)}")
 
 
-def _is_satisfied(group: DependencyGroup, successes: Successes) -> bool:
-    match group.type:
-        case "any":
-            return any(name in successes for name in group.tools)
-        case "all":
-            return all(name in successes for name in group.tools)
-        case "sequence":
-            return _key(group) in successes.get(group.tools[-1], ())
-
-
 def _missing(group: DependencyGroup, successes: Successes) -> tuple[str, ...]:
+    """Returns nothing for a group that is satisfied."""
     match group.type:
         case "any":
-            return group.tools
+            return () if any(name in successes for name in group.tools) else group.tools
         case "all":
             return tuple(name for name in group.tools if name not in successes)
+        case "sequence" if _key(group) in successes.get(group.tools[-1], ()):
+            return ()
         case "sequence":
             return tuple(name for name in group.tools if _key(group) not in successes.get(name, ()))
 
 
 def _key(group: DependencyGroup) -> str:
     return ">".join(group.tools)
-
-
-MAX_REASON_CHARS: Final = 500
-BY_HAND: Final = frozenset({"unavailable", "maintenance"})
-SUCCEEDED: Final = "Its last call succeeded."
-
-
-@dataclass(frozen=True, slots=True)
-class HealthRules:
-    """After `threshold` failures in a row a tool has failed; `failure_s` after the last of them it may be tried once.
-
-    A tool that has failed in `fleet_threshold` sessions within `failure_s` has failed for all.
-    """
-
-    threshold: int
-    failure_s: float
-    fleet_threshold: int
-
-
-@dataclass(frozen=True, slots=True)
-class ToolHealth:
-    """What is kept of a tool, in a session or for all. `failed_at` is when it became failed, or its last probe failed.
-
-    `reason` is of the last call that counted or of what a person did since, `reason_code` of the last change of status.
-    `marks` are the sequences in which it has succeeded at its place (`dependencies.py`).
-    """
-
-    status: ToolStatus = "available"
-    reason: str | None = None
-    reason_code: ReasonCode | None = None
-    consecutive_failures: int = 0
-    execution_count: int = 0
-    failed_at: AwareDatetime | None = None
-    last_updated: AwareDatetime | None = None
-    last_success_time: AwareDatetime | None = None
-    last_failure_time: AwareDatetime | None = None
-    marks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ToolHold:
-    """What operators set of a tool for all sessions. It ends by itself at `until`, if that is given."""
-
-    status: Literal["unavailable", "maintenance"]
-    reason: str | None = None
-    until: AwareDatetime | None = None
-
-    def lasts(self, now: datetime) -> bool:
-        return self.until is None or now < self.until
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    available: bool
-    reason: str | None
-    code: ReasonCode | None
-    actions: tuple[str, ...] = ()
-    retry_at: datetime | None = None
-
-
-NEVER_RAN: Final = ToolHealth()
-Healths = Mapping[str, ToolHealth]
-_UNTOUCHED: Final = ToolState(
-    status="available",
-    available=True,
-    reason=None,
-    reason_code=None,
-    consecutive_failures=0,
-    execution_count=0,
-    last_updated=None,
-    last_success_time=None,
-    last_failure_time=None,
-    retry_at=None,
-    missing_dependencies=(),
-    suggested_actions=(),
-)  # of most tools in most sessions
-
-
-def counts(outcome: CallOutcome) -> bool:
-    """Whether an outcome says anything about the tool: refused calls and those with bad arguments never reached it."""
-    return outcome.status == "succeeded" or outcome.fault in ("tool", "unauthorized")
-
-
-def after_call(
-    health: ToolHealth, outcome: CallOutcome, now: datetime, *, rules: HealthRules, marks: tuple[str, ...] = ()
-) -> ToolHealth:
-    """Returns the health after a call; `marks` are the sequences in which a success would stand at its place."""
-    if not counts(outcome):
-        return health
-    if outcome.status == "succeeded":
-        return _after_success(health, now, marks)
-    return _after_failure(health, now, outcome.error or "", rules, unauthorized=outcome.fault == "unauthorized")
-
-
-def set_by_person(health: ToolHealth, now: datetime, status: ManualStatus, reason: str | None) -> ToolHealth:
-    """Returns the health with a status that only a person lifts again."""
-    reason = reason or f"Set to {status} by a person."
-    forgiven = replace(_available(health, "set_by_person", reason), consecutive_failures=0, last_updated=now)
-    return replace(forgiven, status=status)
-
-
-def refused_by_model(health: ToolHealth, now: datetime, said: str) -> ToolHealth:
-    """Returns the health of a tool that the model's endpoint refuses to be offered. Only a person lifts that."""
-    if health.status in BY_HAND:
-        return health
-    reason = f"The model's endpoint refuses it: {said}"[:MAX_REASON_CHARS]
-    return replace(_available(health, "refused_by_model", reason), status="unavailable", last_updated=now)
-
-
-def reset(health: ToolHealth, now: datetime) -> ToolHealth:
-    """Returns the health as available, without failures. What has succeeded in the session has still succeeded."""
-    return replace(_available(health, "reset", None), consecutive_failures=0, last_updated=now)
-
-
-def tool_state(
-    spec: ToolSpec,
-    session: Healths,
-    fleet: Healths,
-    *,
-    now: datetime,
-    rules: HealthRules,
-    hold: ToolHold | None = None,
-    away: str | None = None,
-) -> ToolState:
-    """Returns whether a tool may run now, and if not, why and what would help.
-
-    `session` and `fleet` hold the tools with a history, in the session and for all sessions. `away` says why its
-    server is not there.
-    """
-    hold = hold if hold and hold.lasts(now) else None
-    own = session.get(spec.name, NEVER_RAN)
-    if own is NEVER_RAN and hold is None and away is None and not spec.depends_on and spec.name not in fleet:
-        return _UNTOUCHED
-    answer = (
-        _held_for_all(hold)
-        or _held_by_a_person(own)
-        or _away(away)
-        or _failed(own, fleet.get(spec.name, NEVER_RAN), now, rules)
-        or _Verdict(available=True, reason=_standing(own, rules), code=own.reason_code)
-    )
-    missing: tuple[str, ...] = ()
-    if spec.depends_on:
-        done = successes(session)
-        missing = missing_members(spec.depends_on, done)
-        if missing and answer.available:
-            unlocking = tuple(to_unlock(group, done) for group in unsatisfied(spec.depends_on, done))
-            reason = f"To unlock: {'; '.join(unlocking)}."
-            answer = _Verdict(False, reason, "missing_dependencies", unlocking, answer.retry_at)
-        elif not missing and answer.available and answer.reason is None:
-            met = (name for group in spec.depends_on for name in group.tools if name in done)
-            answer = replace(answer, reason=f"Unlocked, since these have succeeded: {', '.join(dict.fromkeys(met))}.")
-    return ToolState(
-        status=hold.status if hold else own.status,
-        available=answer.available,
-        reason=answer.reason,
-        reason_code=answer.code,
-        consecutive_failures=own.consecutive_failures,
-        execution_count=own.execution_count,
-        last_updated=own.last_updated,
-        last_success_time=own.last_success_time,
-        last_failure_time=own.last_failure_time,
-        retry_at=answer.retry_at,
-        missing_dependencies=missing,
-        suggested_actions=answer.actions,
-    )
-
-
-def needs_reset(health: ToolHealth) -> bool:
-    """Whether a reset would change anything."""
-    held_against = health.consecutive_failures > 0 or health.reason_code == "state_unreadable"
-    return health.status != "available" or held_against
-
-
-def is_blocked(state: ToolState) -> bool:
-    """Whether the tool cannot run now, whatever else the agent does in this session."""
-    return not state.available and state.reason_code != "missing_dependencies"
-
-
-def successes(session: Healths) -> Successes:
-    """Returns the tools that have succeeded in the session, each with its marks."""
-    return {name: health.marks for name, health in session.items() if health.last_success_time is not None}
-
-
-def _after_success(health: ToolHealth, now: datetime, marks: tuple[str, ...]) -> ToolHealth:
-    counted = replace(
-        health,
-        consecutive_failures=0,
-        execution_count=health.execution_count + 1,
-        last_updated=now,
-        last_success_time=now,
-        marks=tuple(dict.fromkeys((*health.marks, *marks))),
-    )
-    if health.status in BY_HAND:
-        return counted
-    return _available(counted, "succeeded" if health.status == "failed" else None, SUCCEEDED)
-
-
-def _after_failure(
-    health: ToolHealth, now: datetime, reason: str, rules: HealthRules, *, unauthorized: bool
-) -> ToolHealth:
-    """One more failure in a row. A refused credential fails the tool at once, a failed probe fails it again."""
-    counted = replace(
-        health,
-        consecutive_failures=health.consecutive_failures + 1,
-        execution_count=health.execution_count + 1,
-        last_updated=now,
-        last_failure_time=now,
-        reason=health.reason if health.status in BY_HAND else reason[:MAX_REASON_CHARS],
-    )
-    fails = unauthorized or counted.consecutive_failures >= rules.threshold or health.status == "failed"
-    if health.status in BY_HAND or not fails:
-        return counted
-    return replace(
-        counted,
-        status="failed",
-        reason_code="unauthorized" if unauthorized else "consecutive_failures",
-        failed_at=now,
-    )
-
-
-def _held_for_all(hold: ToolHold | None) -> _Verdict | None:
-    if hold is None:
-        return None
-    until = f"{hold.until:%Y-%m-%dT%H:%M:%SZ}" if hold.until else "an operator sets it to available again"
-    reason = hold.reason or f"Set to {hold.status} for all by an operator."
-    return _Verdict(False, reason, "set_for_all", (f"wait until {until}",), hold.until)
-
-
-def _held_by_a_person(own: ToolHealth) -> _Verdict | None:
-    """Until a person lifts it; also what the model's endpoint refused."""
-    if own.status not in BY_HAND:
-        return None
-    if own.reason_code == "refused_by_model":
-        action = "reset it once its definition has changed or another model answers"
-        return _Verdict(False, own.reason, own.reason_code, (action,))
-    return _Verdict(
-        available=False,
-        reason=own.reason or f"Set to {own.status} by a person.",
-        code="set_by_person",
-        actions=("wait until a person sets it to available again",),
-    )
-
-
-def _away(why: str | None) -> _Verdict | None:
-    if why is None:
-        return None
-    reason = f"Its MCP server is not connected ({why})."[:MAX_REASON_CHARS]
-    return _Verdict(False, reason, "server_away", ("wait: its server is tried again by itself",))
-
-
-def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRules) -> _Verdict | None:
-    """Failed in the session or for all: closed until it may be tried, then half open for one probe."""
-    failed_at = [
-        health.failed_at for health in (own, for_all) if health.status == "failed" and health.failed_at is not None
-    ]
-    if not failed_at:
-        return None
-    shown = own if own.status == "failed" else for_all  # the session's own reason says more
-    retry_at = max(failed_at) + timedelta(seconds=rules.failure_s)
-    if now >= retry_at:
-        return _Verdict(available=True, reason=f"To be tried once: {shown.reason}", code="half_open", retry_at=retry_at)
-    actions = (f"wait until {retry_at:%Y-%m-%dT%H:%M:%SZ}, then it is tried once", "reset it if the cause is mended")
-    return _Verdict(available=False, reason=shown.reason, code=shown.reason_code, actions=actions, retry_at=retry_at)
-
-
-def _standing(own: ToolHealth, rules: HealthRules) -> str | None:
-    """Returns why a tool may run that nothing keeps from it: how its last call ended, or what a person did since.
-
-    None if it has not been called since a reset.
-    """
-    if own.consecutive_failures > 0:
-        counted = f"{own.consecutive_failures} of {rules.threshold} failures in a row that fail it"
-        return f"{counted}: {own.reason}" if own.reason else f"{counted}."
-    was_reset = own.reason_code == "reset"
-    return own.reason or (SUCCEEDED if own.last_success_time and not was_reset else None)
-
-
-def _available(health: ToolHealth, code: ReasonCode | None, reason: str | None) -> ToolHealth:
-    return replace(health, status="available", reason=reason, reason_code=code, failed_at=None)

@@ -60,7 +60,9 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         raise UnfitRequest("its schema is not that of a flat object")
     if len(properties) > MAX_FIELDS:
         raise UnfitRequest(f"its form has over {MAX_FIELDS} fields")
-    fields = {_checked_name(name): _field(field) for name, field in properties.items()}
+    if any(not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable() for name in properties):
+        raise UnfitRequest(f"the name of a field is empty or over {MAX_NAME_CHARS} characters")
+    fields = {name: _field(field) for name, field in properties.items()}
     wanted = [name for name in fields if name in required]
     if len(wanted) < len(required):
         raise UnfitRequest("its form requires a field that it does not have")
@@ -130,12 +132,6 @@ def _are_texts(listed: object, most: int = MAX_CHOICES) -> bool:
         and 0 < len(listed) <= most
         and all(isinstance(each, str) and len(each) <= MAX_TEXT_CHARS for each in listed)
     )
-
-
-def _checked_name(name: str) -> str:
-    if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
-        raise UnfitRequest(f"the name of a field is empty or over {MAX_NAME_CHARS} characters")
-    return name
 
 
 def _compiled(schema: Mapping[str, Any]) -> InputSchema:

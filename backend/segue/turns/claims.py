@@ -35,8 +35,7 @@ from segue.domain.session import EPOCHS, TurnKey
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
-from segue.tools.catalog import all_holds, read_holds
-from segue.tools.states import StoredHealth, read_states, states_of
+from segue.tools.states import StoredHealth, all_holds, read_holds, read_states, states_of
 from segue.tools.tool_health import ToolHold
 
 

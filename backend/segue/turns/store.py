@@ -164,7 +164,7 @@ def _begin(*, claims: bool) -> _Begun:
             next_seq=sessions.c.next_seq + 1,
             updated_at=func.clock_timestamp(),
             title=func.coalesce(sessions.c.title, bindparam("first_words", type_=Text)),
-            title_due_at=summary.marked(),
+            title_due_at=summary.title_due_on_message(),
         )
         .returning(
             (sessions.c.next_seq - 1).label("seq"),
@@ -338,7 +338,7 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=func.clock_timestamp(),
             last_turn_id=NEW_MESSAGE_COLUMNS["turn_id"],
-            title_due_at=summary.due(bindparam("improves_title", type_=Boolean)),
+            title_due_at=summary.title_due_on_answer(bindparam("improves_title", type_=Boolean)),
             **due_columns(bindparam("cut_off", type_=BigInteger), bindparam("seen_seq", type_=BigInteger)),
         )
         .returning((sessions.c.next_seq - 1).label("seq"))

@@ -1,10 +1,7 @@
-"""The connections of users to one server: each of one login, a bounded number, the idle ones closed.
+"""The connections of users to one server: each of one login, a bounded number, the idle ones closed. Knows no store.
 
-A connection is never given to another user, nor to another login of the same one.
-
-Puts a user's token on the requests of that user's own connection, and renews it once when the server refuses it.
-
-A request that was refused for its token has not run, so that it is sent again. Knows no store.
+A connection is never given to another user, nor to another login of the same one. It sends its user's token, and renews
+it once if the server refuses it: a request that was refused for its token has not run, so that it is sent again.
 """
 
 import asyncio
@@ -29,10 +26,13 @@ from segue.mcp.supervisor import Supervisor
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _MAX_SCOPE_CHARS: Final = 1000
+MAX_CONNECTIONS: Final = 50
+IDLE_S: Final = 300.0
+_CLOSE_S: Final = 5.0
 
 
 @dataclass(slots=True)
-class AskedWithToken:
+class CallWithToken:
     """A call that is on its way. `is_refused` says that its last request was not let in, and so did nothing;
     `is_renewed` that its token was a new one then. `scope` is what the user's login would have to allow.
     """
@@ -42,7 +42,7 @@ class AskedWithToken:
     scope: str | None = None
 
 
-asked_with_token: ContextVar[AskedWithToken | None] = ContextVar("asked_with_token", default=None)
+call_with_token: ContextVar[CallWithToken | None] = ContextVar("call_with_token", default=None)
 
 
 class Bearer(httpx2.Auth):
@@ -74,7 +74,7 @@ class Bearer(httpx2.Auth):
 
 
 def _note(response: httpx2.Response, *, is_renewed: bool) -> None:
-    if (asked := asked_with_token.get()) is None:
+    if (asked := call_with_token.get()) is None:
         return
     is_short = (
         response.status_code == _FORBIDDEN and extract_field_from_www_auth(response, "error") == "insufficient_scope"
@@ -91,11 +91,6 @@ def _with(request: httpx2.Request, access: Access) -> httpx2.Request:
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
-
-
-MAX_CONNECTIONS: Final = 50
-IDLE_S: Final = 300.0
-_CLOSE_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -182,15 +177,12 @@ class UserConnections:
             for task in stuck:
                 task.cancel()
 
-    def _make_room(self) -> None:
-        idle = next((owner for owner, each in self._open.items() if not each.calls), None)
-        if idle is None:
-            raise ToolFailed(f"Too many users call the MCP server {self._server} at once. Try again later.")
-        self.retire(idle)
-
     def _opened(self, owner: str, access: Access) -> UserConnection:
         if len(self._open) >= MAX_CONNECTIONS:
-            self._make_room()
+            idle = next((owner for owner, each in self._open.items() if not each.calls), None)
+            if idle is None:
+                raise ToolFailed(f"Too many users call the MCP server {self._server} at once. Try again later.")
+            self.retire(idle)
         bearer = Bearer(self._url, access, partial(self._grants.renewed, owner, self._server))
         supervisor = self._connect(bearer)
         running = asyncio.create_task(supervisor.run(), name=f"mcp:{self._server}")

@@ -1,12 +1,7 @@
 """Finds out where users log in for an MCP server, and what may be asked for there (RFC 9728, RFC 8414, OIDC).
 
-Everything read here was written by others: it names addresses, each of which is checked, and nothing is taken on trust
-that the next step could not check.
-
-Requests to what a server's metadata names: https, checked addresses, no redirect, little time, few bytes.
-
-Knows HTTP and nothing of what is asked. The MCP server's metadata chose the address, so that each is checked as the
-server's own is.
+Others wrote all that is read here: each address is checked as the server's own is, and nothing is taken on trust that
+the next step could not check. Requests go over https, follow no redirect, and have little time and few bytes.
 """
 
 import asyncio
@@ -41,6 +36,11 @@ from segue.tools.normalize import clean_text
 MAX_BYTES: Final = 256 * 1024
 MAX_URL_CHARS: Final = 4096
 WITHIN_S: Final = 15.0
+HTTP_OK: Final = 200
+HTTP_SERVER_ERROR: Final = 500
+_PING: Final = {"jsonrpc": "2.0", "id": 0, "method": "ping"}
+_ABOUT_SERVER: Final = "the metadata of the MCP server"
+_ABOUT_AUTHORITY: Final = "the metadata of its authorization server"
 
 
 class OAuthFault(Exception):
@@ -125,13 +125,6 @@ def _why(error: Exception, what: str) -> str:
             return f"{what} did not answer in time"
         case _:
             return f"{what} cannot be reached ({type(error).__name__})"
-
-
-HTTP_OK: Final = 200
-HTTP_SERVER_ERROR: Final = 500
-_PING: Final = {"jsonrpc": "2.0", "id": 0, "method": "ping"}
-_ABOUT_SERVER: Final = "the metadata of the MCP server"
-_ABOUT_AUTHORITY: Final = "the metadata of its authorization server"
 
 
 @dataclass(frozen=True, slots=True)

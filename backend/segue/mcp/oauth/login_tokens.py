@@ -1,12 +1,7 @@
 """The tokens of users at MCP servers: kept sealed, renewed by one process at a time, given to the user they are of.
 
-No transaction is open while a server is asked. Knows nothing of how a login comes about.
-
-Encrypts what must not be read from a row: tokens, secrets of clients, PKCE verifiers. Knows no table.
-
-What is sealed names its owner and server, so that a row cannot be read as that of another user.
-
-What a login is made of, as it is sealed in rows; and the token that a connection sends.
+What is sealed names its owner and server, so that a row cannot be read as that of another user. No transaction is open
+while a server is asked. Knows nothing of how a login comes about.
 """
 
 import asyncio
@@ -17,7 +12,7 @@ from typing import Final, TypeVar
 import structlog
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from mcp.shared.auth import OAuthMetadata, OAuthToken
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from segue.db.engine import Database
 from segue.domain.ids import Clock, new_id
@@ -25,9 +20,14 @@ from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.oauth import store
 from segue.mcp.oauth.discovery import OAuthFault, asking
 from segue.mcp.oauth.store import LoginRow
-from segue.mcp.oauth.token_endpoint import OAuthClient, TokenRefused, TokenSource, refresh, revoke
+from segue.mcp.oauth.token_endpoint import OAuthClient, SealedValue, TokenRefused, TokenSource, refresh, revoke
 
-Sealed = TypeVar("Sealed", bound=BaseModel)
+Sealed = TypeVar("Sealed", bound=SealedValue)
+SETTLED_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 0.2
+_LONGEST_S: Final = 365 * 24 * 3600
+
+log = structlog.get_logger()
 
 
 class Seal:
@@ -36,7 +36,7 @@ class Seal:
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = MultiFernet([Fernet(key) for key in keys])
 
-    def seal(self, value: BaseModel) -> str:
+    def seal(self, value: SealedValue) -> str:
         return self._keys.encrypt(value.model_dump_json().encode()).decode()
 
     def open(self, kind: type[Sealed], sealed: str) -> Sealed | None:
@@ -47,10 +47,8 @@ class Seal:
             return None
 
 
-class LoginGrant(BaseModel):
+class LoginGrant(SealedValue):
     """What a user got at a server. Encrypted in its row, and read for that user and server only."""
-
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     owner: str
     server: str
@@ -59,10 +57,8 @@ class LoginGrant(BaseModel):
     refresh_token: str | None = Field(repr=False)
 
 
-class LoginAttempt(BaseModel):
+class LoginAttempt(SealedValue):
     """A login that was begun, with all that is needed to finish it."""
-
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     owner: str
     server: str
@@ -73,10 +69,8 @@ class LoginAttempt(BaseModel):
     scope: str | None
 
 
-class SealedClient(BaseModel):
+class SealedClient(SealedValue):
     """What Segue is called at an authorization server, for one server of mcp.json."""
-
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     server: str
     issuer: str
@@ -91,13 +85,7 @@ class Access:
     token: str = field(repr=False)
 
 
-SETTLED_S: Final = 5.0
-_LOOK_AGAIN_S: Final = 0.2
-_LONGEST_S: Final = 365 * 24 * 3600
-
 Servers = Callable[[], Mapping[str, McpServerConfig]]
-
-log = structlog.get_logger()
 
 
 class Grants:

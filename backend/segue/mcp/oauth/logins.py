@@ -21,7 +21,6 @@ from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.mcp.oauth import store
 from segue.mcp.oauth.discovery import Asker, Authority, OAuthFault, asking, discover
 from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal, SealedClient, Servers
-from segue.mcp.oauth.store import LoginRow
 from segue.mcp.oauth.token_endpoint import (
     PUBLIC,
     OAuthClient,
@@ -71,7 +70,13 @@ class Logins:
                 client = await self._client(asker, server, authority, _oauth(config))
         except OAuthFault as fault:
             log.warning("mcp_login_unavailable", server=server, reason=str(fault))
-            raise _unavailable(server, str(fault)) from None
+            raise AppError(
+                "mcp_login_unavailable",
+                status=502,
+                title="Logins at this server do not work now",
+                detail=f"A login at the MCP server {server} cannot begin: {fault}.",
+                retryable=True,
+            ) from None
         wanted = union_scopes(before.scope if before else None, scope) if scope else _scope(config, authority)
         proof = PKCEParameters.generate()
         attempt = LoginAttempt(
@@ -115,7 +120,12 @@ class Logins:
 
     async def of(self, owner: str) -> list[McpLogin]:
         rows = {row.server: row for row in await self.grants.rows(owner) if self.grants.opened(row)}
-        return [_shown(server, rows.get(server)) for server in sorted(self._servers())]
+        return [
+            McpLogin(server, "logged_in", row.created_at, row.scope)
+            if (row := rows.get(server))
+            else McpLogin(server, "logged_out", None, None)
+            for server in sorted(self._servers())
+        ]
 
     async def end(self, owner: str, server: str) -> bool:
         """Ends a login here and at its authorization server. Returns False if there was none.
@@ -222,19 +232,3 @@ def _link(attempt: LoginAttempt, state: str, challenge: str) -> str:
         if "offline_access" in attempt.scope.split():
             asked["prompt"] = "consent"  # OpenID Connect gives no refresh token without
     return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
-
-
-def _shown(server: str, row: LoginRow | None) -> McpLogin:
-    if row is None:
-        return McpLogin(server, "logged_out", None, None)
-    return McpLogin(server, "logged_in", row.created_at, row.scope)
-
-
-def _unavailable(server: str, why: str) -> AppError:
-    return AppError(
-        "mcp_login_unavailable",
-        status=502,
-        title="Logins at this server do not work now",
-        detail=f"A login at the MCP server {server} cannot begin: {why}.",
-        retryable=True,
-    )

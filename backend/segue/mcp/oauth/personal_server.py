@@ -25,7 +25,7 @@ from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, To
 from segue.domain.user_request import ToolAsks
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.oauth import store
-from segue.mcp.oauth.connections import AskedWithToken, Bearer, UserConnections, asked_with_token
+from segue.mcp.oauth.connections import Bearer, CallWithToken, UserConnections, call_with_token
 from segue.mcp.oauth.discovery import OAuthFault
 from segue.mcp.oauth.login_tokens import Access
 from segue.mcp.oauth.logins import Logins, login_request
@@ -74,14 +74,12 @@ class PersonalServer:
     @property
     def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
         """Those of the tools that are listed: before the first login there are none."""
-        if self._listed is None:
-            return {}
-        return {tool: of for tool, of in self.config.depends_on.items() if self.config.offers(tool)}
+        return self.config.dependencies if self._listed is not None else {}
 
     @property
     def status(self) -> McpServerStatus:
-        tools = [tool.spec.name for tool in self.tools]
-        return McpServerStatus(self.name, self.state, self.since, tools, self._left_out, None, None, [])
+        names = [tool.spec.name for tool in self.tools]
+        return McpServerStatus(self.name, self.state, self.since, names, self._left_out, None, None, [])
 
     async def run(self) -> None:
         """Follows what other processes list, and closes connections that are idle, until `stop`."""
@@ -155,8 +153,8 @@ class PersonalServer:
             raise ToolFailed(
                 f"The MCP server {self.name} does not offer {spec.name} to this user now ({supervisor.state})."
             )
-        asked = AskedWithToken()
-        token = asked_with_token.set(asked)
+        asked = CallWithToken()
+        token = call_with_token.set(asked)
         try:
             with self._connections.in_use(context.owner):
                 return await tool.run(arguments, context)
@@ -164,7 +162,7 @@ class PersonalServer:
             if not asked.is_refused:
                 raise
         finally:
-            asked_with_token.reset(token)
+            call_with_token.reset(token)
         raise await self._refused(context, access, asked)
 
     async def _log_in(self, _: dict[str, Any], context: ToolContext) -> object:
@@ -191,7 +189,7 @@ class PersonalServer:
         except OAuthFault as fault:
             raise ToolFailed(f"The user's login at {self.name} could not be renewed: {fault}.") from None
 
-    async def _refused(self, context: ToolContext, access: Access, asked: AskedWithToken) -> Exception:
+    async def _refused(self, context: ToolContext, access: Access, asked: CallWithToken) -> Exception:
         """What a call ends with that the server did not let in. It has done nothing."""
         if asked.scope is None:
             if asked.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account

@@ -1,10 +1,7 @@
-"""The rows of logins: what a user has at a server, logins that were begun, and what Segue is called there.
+"""The rows of servers with logins: logins of users, logins that were begun, what Segue is called there, and the tools
+they listed last, under the address they came from.
 
-Owns `mcp_logins`, `mcp_login_attempts` and `mcp_clients`. Times are the database's. Knows sealed texts only.
-
-The tools that servers with logins listed last, for all processes, also before any connection is open.
-
-Owns `mcp_tool_lists`. A list is that of the address it came from: under another one it counts as missing.
+Owns `mcp_logins`, `mcp_login_attempts`, `mcp_clients` and `mcp_tool_lists`. Times are the database's; texts are sealed.
 """
 
 from collections.abc import Sequence
@@ -127,8 +124,7 @@ async def load_client(connection: AsyncConnection, server: str, issuer: str, red
     known = select(clients.sealed).where(
         clients.server == server, clients.issuer == issuer, clients.redirect_uri == redirect_uri
     )
-    sealed: str | None = (await connection.execute(known)).scalar_one_or_none()
-    return sealed
+    return await connection.scalar(known)
 
 
 async def save_client(
@@ -162,9 +158,7 @@ _TOOLS: Final = TypeAdapter(list[McpTool])
 
 async def listed_at(connection: AsyncConnection, server: str, url: str) -> datetime | None:
     lists = mcp_tool_lists.c
-    last = select(lists.listed_at).where(lists.server == server, lists.url == url)
-    at: datetime | None = (await connection.execute(last)).scalar_one_or_none()
-    return at
+    return await connection.scalar(select(lists.listed_at).where(lists.server == server, lists.url == url))
 
 
 async def load_list(connection: AsyncConnection, server: str, url: str) -> list[McpTool] | None:
@@ -172,7 +166,7 @@ async def load_list(connection: AsyncConnection, server: str, url: str) -> list[
     lists = mcp_tool_lists.c
     last = select(lists.tools).where(lists.server == server, lists.url == url)
     try:
-        return _TOOLS.validate_python((await connection.execute(last)).scalar_one_or_none())
+        return _TOOLS.validate_python(await connection.scalar(last))
     except ValidationError:
         return None
 

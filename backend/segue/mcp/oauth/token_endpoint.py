@@ -1,9 +1,6 @@
-"""The token endpoint of an authorization server: a code for tokens, a refresh token for new ones, and their end.
+"""What Segue asks of an authorization server: to register it as a client (RFC 7591), and to give, renew and end tokens.
 
 Knows no store and no user. What an endpoint answers is bounded, and no word of it is shown or logged.
-
-What Segue is called at an authorization server: as mcp.json says, by the address of its own description, or as the
-server registers it (RFC 7591). Knows no store.
 """
 
 import re
@@ -34,6 +31,8 @@ _REFUSES: Final = (400, 401, 403)
 _SENDABLE = re.compile(r"[\x21-\x7e]+")
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
 _WHAT: Final = "the token endpoint"
+CLIENT_NAME: Final = "Segue"
+PUBLIC: Final = "none"  # a client without a secret
 
 log = structlog.get_logger()
 
@@ -46,10 +45,14 @@ class TokenRefused(Exception):
         self.code = code
 
 
-class OAuthClient(BaseModel):
-    """What Segue is called at an authorization server. `auth` is the way that its secret is sent."""
+class SealedValue(BaseModel):
+    """Is stored encrypted, and not shown when it cannot be read."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+
+class OAuthClient(SealedValue):
+    """What Segue is called at an authorization server. `auth` is the way that its secret is sent."""
 
     client_id: str
     client_secret: str | None = Field(default=None, repr=False)
@@ -57,10 +60,8 @@ class OAuthClient(BaseModel):
     expires_at: int | None = None  # of the secret, in seconds since 1970
 
 
-class TokenSource(BaseModel):
+class TokenSource(SealedValue):
     """Where tokens of one login come from, and what they are for."""
-
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     url: str  # of the MCP server, as mcp.json had it
     issuer: str
@@ -138,10 +139,6 @@ def _error_code(body: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         return "refused"
     return code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else "refused"
-
-
-CLIENT_NAME: Final = "Segue"
-PUBLIC: Final = "none"  # a client without a secret
 
 
 def described_client(

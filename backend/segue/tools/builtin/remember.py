@@ -1,11 +1,7 @@
-"""`remember` and `search_memory`: facts about the user that the model keeps and looks up.
+"""`remember` and `search_memory`, facts about the user that the model keeps and looks up; and `current_time`.
 
-Whose memory it is comes from the context, never from arguments. The functions that keep and find facts are given: how
-facts are stored is not known here.
-
-`current_time`: the time of the turn, in UTC and in one time zone, the user's if none is given.
-
-Reads no clock: the time is the context's.
+Whose memory it is, and the time, come from the context, never from arguments or a clock. The functions that keep and
+find facts are given: how facts are stored is not known here.
 """
 
 from datetime import UTC, datetime

@@ -2,8 +2,6 @@
 
 Everything that arrives is hostile: redirects, compression, encoding names, markup. Each is bounded here; which
 addresses are dialled is for the given HTTP client to decide.
-
-The readable text of a page. Pure, and slow: call it in a thread or another process.
 """
 
 import asyncio
@@ -23,6 +21,19 @@ from segue.net.addresses import NoSuchHost, NotPublic
 MAX_TITLE_CHARS = 300
 # Extraction costs up to 100 µs an element, in a thread that cannot be stopped; very large articles have 20,000.
 MAX_ELEMENTS = 30_000
+MAX_BODY_BYTES = 5_000_000
+MAX_REDIRECTS = 5
+MAX_TEXT_CHARS = 100_000
+_HEADERS = {
+    "User-Agent": "Mozilla/5.0 (compatible; Segue)",
+    "Accept": "text/html, text/plain;q=0.9, application/json;q=0.9, */*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
+_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml)|application/(x-ndjson|yaml)")
+# The codecs of the web. Python knows others, and decoding a long "punycode" takes hours.
+_WEB_CODEC = re.compile(r"ascii|utf-(8|16|32).*|iso.+|cp\d+|koi8.+|gb.+|big5.*|euc.+|shift.+|mac.+|tis-620")
+_META_CHARSET = re.compile(rb"<meta[^>]{1,200}?charset=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
 
 
 def from_html(source: str) -> tuple[str, str]:
@@ -50,20 +61,6 @@ def _all_text(tree: Any) -> str:
     return "\n".join(line for line in lines if line)
 
 
-MAX_BODY_BYTES = 5_000_000
-MAX_REDIRECTS = 5
-MAX_TEXT_CHARS = 100_000
-
-_HEADERS = {
-    "User-Agent": "Mozilla/5.0 (compatible; Segue)",
-    "Accept": "text/html, text/plain;q=0.9, application/json;q=0.9, */*;q=0.1",
-    "Accept-Encoding": "gzip",
-}
-_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
-_TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml)|application/(x-ndjson|yaml)")
-# The codecs of the web. Python knows others, and decoding a long "punycode" takes hours.
-_WEB_CODEC = re.compile(r"ascii|utf-(8|16|32).*|iso.+|cp\d+|koi8.+|gb.+|big5.*|euc.+|shift.+|mac.+|tis-620")
-_META_CHARSET = re.compile(rb"<meta[^>]{1,200}?charset=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 

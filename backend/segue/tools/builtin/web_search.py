@@ -41,10 +41,6 @@ class _Results(BaseModel):
     results: list[_Result]
 
 
-def _new_ddgs() -> DDGS:
-    return DDGS(timeout=ENGINE_TIMEOUT_S)
-
-
 def web_search_tool(
     *,
     provider: SearchProvider,
@@ -52,7 +48,7 @@ def web_search_tool(
     searxng_url: str | None,
     tavily_api_key: SecretStr | None,
     tavily_url: str = "https://api.tavily.com",
-    new_ddgs: Callable[[], DDGS] = _new_ddgs,
+    new_ddgs: Callable[[], DDGS] = partial(DDGS, timeout=ENGINE_TIMEOUT_S),  # noqa: B008 (makes none yet)
     timeout_s: float = 20.0,
 ) -> Tool:
     """The tool returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` if nothing was found.

@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import EXTRACTOR, as_json
 from segue.db.engine import Database
+from segue.db.leases import claim_row, due_in, postpone_row
 from segue.db.models import sessions, turns
 from segue.domain.ids import Clock, local_time
 from segue.domain.session import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
@@ -202,10 +203,8 @@ class FactExtraction:
         return True
 
     async def give_back(self, job: DueExtraction, wait_s: float) -> None:
-        still_due = (turns.c.id == job.turn_id, turns.c.facts_due_at.is_not(None))
-        due_at = func.now() + timedelta(seconds=wait_s)
         async with self.database.autocommit() as connection:
-            await connection.execute(update(turns).where(*still_due).values(facts_due_at=due_at))
+            await postpone_row(connection, turns, "facts_due_at", job.turn_id, facts_due_at=due_in(wait_s))
 
     def ids(self, job: DueExtraction) -> dict[str, str]:
         return {"turn_id": job.turn_id}
@@ -242,22 +241,16 @@ async def _claim_due(connection: AsyncConnection, *, lease_s: float) -> DueExtra
         earlier.c.facts_due_at.is_not(None),
         earlier.c.finished_at.is_not(None),
     )
-    is_due = turns.c.facts_due_at <= func.now()
-    oldest = (
-        select(turns.c.id)
-        .where(is_due, turns.c.finished_at.is_not(None), ~waits)
-        .order_by(turns.c.facts_due_at)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .scalar_subquery()
-    )
     age = func.now() - turns.c.finished_at
     next_try = func.now() + func.greatest(timedelta(seconds=lease_s), age)
-    claimed = await connection.execute(
-        update(turns)
-        .where(turns.c.id == oldest, is_due, sessions.c.id == turns.c.session_id)
-        .values(facts_due_at=case((age > GIVE_UP, null()), else_=next_try))
-        .returning(sessions.c.owner, turns.c.session_id, turns.c.id, _TIME_ZONE)
+    row = await claim_row(
+        connection,
+        turns,
+        "facts_due_at",
+        turns.c.finished_at.is_not(None),
+        ~waits,
+        values={"facts_due_at": case((age > GIVE_UP, null()), else_=next_try)},
+        returning=(sessions.c.owner, turns.c.session_id, turns.c.id, _TIME_ZONE),
+        joined=[sessions.c.id == turns.c.session_id],
     )
-    row = claimed.one_or_none()
     return DueExtraction(row.owner, row.session_id, row.id, row.time_zone) if row else None

@@ -35,12 +35,12 @@ from segue.memory.summary import (
     MAX_SUMMARY_CHARS,
     DueSummary,
     DueTitle,
-    claim_due,
-    claim_due_titles,
-    give_back,
-    give_back_titles,
-    settle,
+    claim_summary,
+    claim_title,
+    give_back_summary,
+    give_back_title,
     store_summary,
+    store_title,
 )
 from segue.models.model import ChatModel
 from segue.models.untrusted import neutralised
@@ -85,7 +85,7 @@ class Titles:
 
     async def claim(self) -> DueTitle | None:
         async with self.database.autocommit() as connection:
-            return await claim_due_titles(connection, lease_s=self.lease_s)
+            return await claim_title(connection, lease_s=self.lease_s)
 
     async def run(self, job: DueTitle) -> bool:
         """Returns False: no other title waits for this one."""
@@ -97,7 +97,7 @@ class Titles:
         except AppError as error:
             log.warning(self.log_failed, code=error.code, **self.ids(job))
         async with self.database.autocommit() as connection:
-            stored = await settle(connection, job, title)
+            stored = await store_title(connection, job, title)
             if stored:
                 self.tell(job.owner, session_titled(await get_session(connection, job.owner, job.session_id)))
         log.info("title_written", stored=stored, **self.ids(job))
@@ -105,7 +105,7 @@ class Titles:
 
     async def give_back(self, job: DueTitle, wait_s: float) -> None:
         async with self.database.autocommit() as connection:
-            await give_back_titles(connection, job, wait_s=wait_s)
+            await give_back_title(connection, job, wait_s=wait_s)
 
     def ids(self, job: DueTitle) -> dict[str, str]:
         return {"session_id": job.session_id}
@@ -182,7 +182,7 @@ class Summaries:
 
     async def claim(self) -> DueSummary | None:
         async with self.database.autocommit() as connection:
-            return await claim_due(connection, lease_s=self.lease_s)
+            return await claim_summary(connection, lease_s=self.lease_s)
 
     async def run(self, job: DueSummary) -> bool:
         """Takes one step towards `job.until`. Returns True if it does not get there: the session is due again."""
@@ -207,7 +207,7 @@ class Summaries:
 
     async def give_back(self, job: DueSummary, wait_s: float) -> None:
         async with self.database.autocommit() as connection:
-            await give_back(connection, job, wait_s=wait_s)
+            await give_back_summary(connection, job, wait_s=wait_s)
 
     def ids(self, job: DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}

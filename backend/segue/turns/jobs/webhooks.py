@@ -92,11 +92,11 @@ class Webhooks:
 
     async def _store_failed_tools(self) -> bool:
         """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
-        untold = await states.untold_failures(self.cache)
+        untold = await states.unstored_failures(self.cache)
         for event_id, tool in untold.items():
             async with self.database.autocommit() as connection:
                 await outbox.tool_failed(connection, event_id, tool)
-        await states.told(self.cache, untold)
+        await states.failures_stored(self.cache, untold)
         return bool(untold)
 
     async def _settle(self, job: DueEvent, outcome: WebhookOutcome, failure: str | None = None) -> bool:
