@@ -287,12 +287,14 @@ async def tooling(
     builtin = await builtin_tools(stack, base.settings, base.stores.database, long_term)
     availability = tool_availability(
         base.settings,
-        ToolCatalog((*builtin, *native), servers.tools, servers.away),
+        ToolCatalog((*builtin, *native), servers),
         base.stores.database,
         base.stores.cache,
         clock=base.clock,
         observe=base.observe,
     )
+
+    await stack.enter_async_context(availability.everywhere)
 
     def may_exist(name: str) -> bool:
         return name in availability.tools() or name.startswith(servers.awaited_prefixes())

@@ -12,7 +12,7 @@ LOOK_EVERY_S = 2.0
 class Watch:
     """Calls `look` every `every_s` or LOOK_EVERY_S while it is entered, at once after `hurry`. One call at a time."""
 
-    def __init__(self, name: str, look: Callable[[], Awaitable[None]], *, every_s: float | None = None) -> None:
+    def __init__(self, name: str, look: Callable[[], Awaitable[object]], *, every_s: float | None = None) -> None:
         self._name = name
         self._look = look
         self._every_s = every_s

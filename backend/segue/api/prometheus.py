@@ -50,6 +50,7 @@ from segue.domain.telemetry import (
     ModelCharged,
     ModelRetried,
     Observation,
+    Observe,
     PlanEnded,
     RequestAnswered,
     RowsDeleted,
@@ -304,14 +305,14 @@ INTERVAL_S: Final = 0.1
 
 
 class LoopLag:
-    """While it is entered, `on_lag` gets the seconds by which each timer was late.
+    """While it is entered, it observes by how many seconds each timer was late.
 
     `held_s` is the longest that this process itself held the loop: what a loaded machine adds does not count.
     """
 
-    def __init__(self, on_lag: Callable[[float], None], *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, observe: Observe, *, interval_s: float = INTERVAL_S) -> None:
         self.held_s = 0.0
-        self._on_lag = on_lag
+        self._observe = observe
         self._interval_s = interval_s
 
     def __enter__(self) -> Self:
@@ -337,7 +338,7 @@ class LoopLag:
     def _measure(self) -> None:
         late_s = max(self._loop.time() - self._due_s, 0.0)
         self.held_s = max(self.held_s, min(late_s, time.process_time() - self._spent_s))
-        self._on_lag(late_s)
+        self._observe(LoopLagged(late_s))
 
 
 LIVE_WITHIN_S: Final = 2.0

@@ -193,7 +193,7 @@ class ChatModel:
         """
         account, retries = options.get("account"), options.get("retries")
         asked = Asked(messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema"))
-        request = self._request(fitting(asked, self._too_long), account)
+        request = self._request(asked if self._too_long is None else fitting(asked, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         with self._span("model", model=self.id, provider=self.traced_as) as span:
             span.set_attributes(**self._traced(asked, account, is_streamed=listener is not None))
@@ -335,7 +335,8 @@ class ChatModel:
             estimated=reply.estimated,
         )
         self._observe(ModelCharged(charge, account.agent if account else ""))
-        span.set_attributes(**traced_call.response(reply, charge))
+        if span.trace_id:
+            span.set_attributes(**traced_call.response(reply, charge))
         if span.content:
             span.set_attributes(**traced_call.answered(reply))
         if account is not None:

@@ -305,7 +305,8 @@ class TurnRun:
         self.stored_messages = state["message_count"] - claim.message_count
         message = await outlast(lambda: self._store_answer(state, report))
         self._account.booked()
-        self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
+        if state["facts"]:
+            self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if state["cut_off"] is not None:
             self._deps.summaries.wake()
         if self._deps.titles is not None and claim.answered_turn_id is None:

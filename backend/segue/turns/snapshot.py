@@ -151,7 +151,9 @@ async def load_context(
     Raises Unreadable if the turn's own message or plan cannot be read.
     """
     session_id, recall = claim.key.session_id, limits.recall
-    memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
+    memory = None
+    if claim.last_turn_id is not None:
+        memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.read_only() as connection:
         stored_window = await load_window(
             connection,
@@ -168,13 +170,15 @@ async def load_context(
         if claim.has_plan_in_question and not decided:
             pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
         known = memory.tool_results if memory else ()
-        if memory is None and (last := await last_ended(connection, session_id)):
+        if memory is None and claim.last_turn_id and (last := await last_ended(connection, session_id)):
             known = await _known_results(connection, session_id)
             before, ttl_s = claim.message_count - 1, limits.memory_ttl_s
             memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
         earlier_results = _beyond_summary(stored_window, known)
         in_view = dict(_in_view(window, earlier_results))
-        kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
+        kept: Mapping[str, StoredResult] = {}
+        if in_view:
+            kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
     asked = (message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
     if (opening := next(asked, None)) is None:
         raise Unreadable("message")

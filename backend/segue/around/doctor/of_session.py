@@ -60,7 +60,7 @@ async def examine_session(
     """Opens what the service has open. Raises NotFound."""
     builtin = await builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
     clock = await stack.enter_async_context(StoreClock(stores.database))
-    catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp.tools if mcp else tuple)
+    catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp)
     tools = tool_availability(settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved)
     await look_at_session(session_id, stores, tools, clock, report)
 

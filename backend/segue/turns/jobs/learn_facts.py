@@ -62,8 +62,7 @@ class FactUpkeep:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def mark_used(self, owner: str, memories: Iterable[Memory]) -> None:
-        if ids := {memory.id for memory in memories}:
-            self._used[owner] |= ids
+        self._used[owner] |= {memory.id for memory in memories}
 
     async def _work(self) -> None:
         used, self._used = self._used, defaultdict(set)
