@@ -72,6 +72,10 @@ ABOUT_A_USER = (api_keys, user_limits, audit)  # a user may have these, and stil
 
 
 Moved = tuple[str, int, int]  # the table, rows that were moved, rows that were left out
+BATCH = 20
+_ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
+# The hash of a secret, an encrypted one, and what is made of a fact's words to find it.
+LEFT_OUT = ("digest", "sealed", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +207,6 @@ async def _until_done(some: Callable[[], Awaitable[int]]) -> None:
                 raise
 
 
-BATCH = 20
-
-_ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
 Ids = Collection[str] | Select[tuple[str]]
 TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
 
@@ -307,8 +308,6 @@ def _is_of(key: str, owner: str, ids: set[str]) -> bool:
     )
 
 
-# The hash of a secret, an encrypted one, and what is made of a fact's words to find it.
-LEFT_OUT = ("digest", "sealed", "search")
 # SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
 ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1, attachments: 1}
 

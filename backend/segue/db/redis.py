@@ -74,6 +74,15 @@ end
 """
 
 log = structlog.get_logger()
+WINDOW_S: Final = 60
+# KEYS: a count. ARGV: the limit, the window in seconds. Returns the milliseconds until the next window, -1 within the
+# limit.
+_COUNT: Final = """
+local count = redis.call('INCR', KEYS[1])
+if count == 1 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+if count <= tonumber(ARGV[1]) then return -1 end
+return redis.call('PTTL', KEYS[1])
+"""
 
 
 def short_term_memory_key(session_id: str) -> str:
@@ -331,17 +340,6 @@ def _id(position: int) -> str:
 
 
 RateKind = Literal["requests", "turns"]
-
-WINDOW_S: Final = 60
-
-# KEYS: a count. ARGV: the limit, the window in seconds. Returns the milliseconds until the next window, -1 within the
-# limit.
-_COUNT: Final = """
-local count = redis.call('INCR', KEYS[1])
-if count == 1 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
-if count <= tonumber(ARGV[1]) then return -1 end
-return redis.call('PTTL', KEYS[1])
-"""
 
 
 class Rates:

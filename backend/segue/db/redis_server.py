@@ -39,6 +39,17 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as LostConnectionError
 
+SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
+DEFAULT_PORT = 26379
+ASK_TIMEOUT_S = 0.3  # of each Sentinel, so that one that is dead leaves time for the next
+OPERATION_TIMEOUT_S = 1.0
+PROBE_EVERY_S = 0.25
+PROBE_KEY = "segue:probe"
+LOST = (RedisError, OSError, TimeoutError)
+
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class RedisCause:
@@ -107,12 +118,6 @@ def redis_cause_of(error: BaseException) -> RedisCause:
     return next((cause for kind, cause in _BY_KIND.items() if any(isinstance(each, kind) for each in chain)), _LOST)
 
 
-SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
-DEFAULT_PORT = 26379
-ASK_TIMEOUT_S = 0.3  # of each Sentinel, so that one that is dead leaves time for the next
-
-
 @dataclass(frozen=True, slots=True)
 class Watched:
     """`url` leads to the primary, but for its host and port; `asking` are redis-py's options for the Sentinels."""
@@ -157,16 +162,9 @@ def watched_by_sentinels(url: str) -> Watched | None:
     return Watched(sentinels, name, primary, {"ssl": scheme == "rediss", **tls, **of_sentinels})
 
 
-OPERATION_TIMEOUT_S = 1.0
-PROBE_EVERY_S = 0.25
-PROBE_KEY = "segue:probe"
-LOST = (RedisError, OSError, TimeoutError)
-
 Answer = TypeVar("Answer")
 
 DRIVER = DriverInfo()  # made once: for its own version, redis-py looks through the installed packages
-
-log = structlog.get_logger()
 
 
 class RedisServer:

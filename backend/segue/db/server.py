@@ -38,6 +38,10 @@ SELECT current_setting('server_version') AS version,
        to_regclass('alembic_version') IS NOT NULL AS is_migrated
 """)
 _REVISION = text("SELECT version_num FROM alembic_version")
+ASK_EVERY_S: Final = 10.0
+WRONG_S: Final = 1.0  # a difference worth a line in the log
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,6 @@ async def share_of_session(connection: AsyncConnection, session_id: str) -> dict
 def _bytes(table: Table) -> ColumnElement[int]:
     of_row = [func.coalesce(func.pg_column_size(column), 0) for column in table.c]
     return func.coalesce(func.sum(sum(of_row[1:], of_row[0])), 0)
-
-
-ASK_EVERY_S: Final = 10.0
-WRONG_S: Final = 1.0  # a difference worth a line in the log
-
-log = structlog.get_logger()
 
 
 class StoreClock(Watch):

@@ -19,6 +19,7 @@ from segue.domain.tool import ToolStatus
 TurnOutcome = Literal["completed", "failed", "cancelled"]
 WebhookOutcome = Literal["delivered", "failed", "gone", "given_up"]
 Recovery = Literal["begun", "queued_again", "ended", "handed_back"]
+MAX_CALLS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +220,6 @@ _UNTRACED: Final[AbstractContextManager[Span]] = nullcontext(_Untraced())
 
 def untraced(name: str, *, parent: str | None = None, **attributes: Attribute) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)
     return _UNTRACED
-
-
-MAX_CALLS: Final = 100
 
 
 class NodeRun(NamedTuple):

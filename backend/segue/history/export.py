@@ -46,6 +46,8 @@ from segue.turns.queries import ended_turns, report_of, status_of
 MAX_MESSAGES = 20_000
 MAX_RESULTS_BYTES = 10_000_000  # of all results together: each is searched for secrets
 READ_BY_MODEL = "model_"  # the prefix of the rule in a verdict that a model gave
+_SPEAKERS = {"user": "User", "assistant": "Assistant"}
+MAX_ARGS_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +288,6 @@ def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:
             left -= size
             wanted.append(call.tool_call_id)
     return wanted
-
-
-_SPEAKERS = {"user": "User", "assistant": "Assistant"}
-MAX_ARGS_CHARS = 300
 
 
 def as_markdown(conversation: StoredConversation) -> str:

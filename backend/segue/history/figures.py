@@ -51,6 +51,8 @@ SKEW: Final = timedelta(minutes=10)  # of the clock by which a process makes ids
 _USED = ("llm_calls", "input_tokens", "cached_tokens", "output_tokens")
 _STATUSES = ("queued", "running", "completed", "failed", "cancelled")
 _HUGE: Final = 10**15
+_WHOLE, _BY_BUCKET, _BY_CODE, _BY_MODEL = 0b1111, 0b0111, 0b1011, 0b1100
+COUNTED: Final = 1_000
 
 
 class _Span(NamedTuple):
@@ -242,11 +244,7 @@ def _percentiles(value: ColumnElement[Any]) -> ColumnElement[Any]:
     return func.percentile_cont(literal([0.5, 0.95], ARRAY(Float))).within_group(value)
 
 
-_WHOLE, _BY_BUCKET, _BY_CODE, _BY_MODEL = 0b1111, 0b0111, 0b1011, 0b1100
 _FIGURES = _grouped()
-
-
-COUNTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)

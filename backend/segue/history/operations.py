@@ -29,6 +29,12 @@ from segue.domain.tool import CallStatus
 from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
 from segue.turns.run_record import ActivityReport, heard, prompt_of, run_of
 
+_SHOWN = (
+    *("session_id", "agent", "status", "epoch", "lease_until", "created_at", "started_at", "finished_at"),
+    "cancel_requested_at",
+)
+CALLS_SHOWN: Final = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -146,15 +152,6 @@ def _turns() -> Select[Any]:
         .join(sessions, sessions.c.id == turns.c.session_id)
         .where(RUNS_ITSELF)
     )
-
-
-_SHOWN = (
-    *("session_id", "agent", "status", "epoch", "lease_until", "created_at", "started_at", "finished_at"),
-    "cancel_requested_at",
-)
-
-
-CALLS_SHOWN: Final = 500
 
 
 @dataclass(frozen=True, slots=True)

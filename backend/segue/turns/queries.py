@@ -20,7 +20,7 @@ from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.plan import decision_of
 from segue.domain.session import (
     EPOCHS,
-    ChatAnswer,
+    SHOWN_OF_REPORT,
     Message,
     MessageOfTurn,
     Turn,
@@ -32,6 +32,7 @@ from segue.domain.session import (
     TurnSummary,
     UnreadableMessage,
     answer_metadata,
+    chat_answer,
 )
 from segue.domain.telemetry import Backlog
 from segue.domain.tool import ToolCall, UnreadableCall
@@ -45,7 +46,6 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
-_TOLD = ("model", "agent", "agent_gone", "asked_again")  # by the message of an answer, of its turn's report
 _read_report, _read_error = reader(TurnReport), reader(TurnError)
 _UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in TurnError.__slots__})
 
@@ -128,17 +128,17 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
     """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
     them, what the user thinks of them, the grant that a call ran under.
     """
-    told = (turns.c.report[name].as_string().label(name) for name in _TOLD)
-    statement = select(turns.c.id, turns.c.request, *told).where(turns.c.id.in_({each.turn_id for each in listed}))
+    of_report = (turns.c.report[name].as_string().label(name) for name in SHOWN_OF_REPORT)
+    statement = select(turns.c.id, turns.c.request, *of_report).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     granted = await granted_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
 
-    def told_of(each: Message) -> dict[str, Any]:
+    def metadata_of(each: Message) -> dict[str, Any]:
         grant = {"grant": "session"} if each.tool_call_id in granted else {}
         return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {}) | grant
 
-    return [replace(each, metadata=told_of(each)) for each in listed]
+    return [replace(each, metadata=metadata_of(each)) for each in listed]
 
 
 async def with_turns(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
@@ -184,7 +184,7 @@ def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> Tur
 def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
-            return answer_metadata(**{name: getattr(turn, name) for name in _TOLD})
+            return answer_metadata(turn)
         case "user" if (
             turn is not None and STEERED not in message.metadata and (request := request_of(turn.request, turn.id))
         ):
@@ -290,32 +290,14 @@ async def _keys(connection: AsyncConnection, ids: Collection[str]) -> dict[str, 
     return {row.id: TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS) for row in rows}
 
 
-def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:
-    return ChatAnswer(
-        session_id=turn.session_id,
-        turn_id=turn.turn_id,
-        status="completed",
-        message=replace(message, metadata=answer_metadata(**{name: getattr(report, name) for name in _TOLD})),
-        tool_calls=calls,
-        **{name: getattr(report, name) for name in TurnReport.__slots__ if name in ChatAnswer.__slots__},
-    )
-
-
 async def overview(connection: AsyncConnection) -> TurnsOverview:
     row = (await connection.execute(_OPEN_TURNS_COUNTED)).one()
-    return TurnsOverview(
-        queued=row.queued,
-        running=row.running,
-        running_on=row.running_on,
-        leases_passed=row.lapsed,
-        oldest_queued_s=row.oldest_queued_s,
-        longest_running_s=row.longest_running_s,
-    )
+    return TurnsOverview(**{each.name: getattr(row, each.name) for each in fields(TurnsOverview)})
 
 
 async def read_backlog(connection: AsyncConnection) -> Backlog:
     row = (await connection.execute(_OPEN_TURNS_COUNTED)).one()
-    return Backlog(queued=row.queued, running=row.running, lapsed=row.lapsed, oldest_s=row.oldest_ready_s)
+    return Backlog(row.queued, row.running, lapsed=row.leases_passed, oldest_s=row.oldest_ready_s)
 
 
 async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[OpenTurn]:
@@ -426,7 +408,7 @@ def _count_open_turns() -> Select[*tuple[Any, ...]]:
         func.count().filter(queued).label("queued"),
         func.count().filter(running).label("running"),
         func.count(distinct(turns.c.worker)).filter(running).label("running_on"),
-        func.count().filter(running, turns.c.lease_until < func.now()).label("lapsed"),
+        func.count().filter(running, turns.c.lease_until < func.now()).label("leases_passed"),
         func.max(_age(turns.c.queued_at)).filter(queued).label("oldest_queued_s"),
         func.max(_age(turns.c.started_at)).filter(running).label("longest_running_s"),
         func.coalesce(func.extract("epoch", oldest_ready).cast(Float), 0.0).label("oldest_ready_s"),

@@ -17,8 +17,7 @@ from segue.turns import claims
 from segue.turns.claims import Claim, Claimer
 from segue.turns.presence import Presence
 from segue.turns.run_record import say
-from segue.turns.runner import Stop, TurnRun, UnstoredEnds
-from segue.turns.turn_deps import TurnDeps
+from segue.turns.runner import Stop, TurnDeps, TurnRun, UnstoredEnds
 
 CHECK_S = 0.5  # how soon a process notices that a turn of its own is to be cancelled, or lost
 STOP_S = 3.0
@@ -128,14 +127,10 @@ class TurnWorker:
             await asyncio.sleep(min(CHECK_S, self._deps.limits.lease_s / 4))
             worker = self._presence.worker
             due = time.monotonic() - renewed >= self._deps.limits.lease_s / 4 or worker != renewed_as
-            try:
+            with outage.logged():
                 await self._unstored.store()
                 await self._check_claims(worker, renew=due)
                 await self._end_leases_unheard()
-            except AppError as error:
-                outage.fails(code=error.code)
-            else:
-                outage.works()
                 renewed, renewed_as = (time.monotonic() if due else renewed), worker
             await self._say_activity()
 

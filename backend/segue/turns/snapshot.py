@@ -43,6 +43,7 @@ from segue.turns.claims import Claim
 from segue.turns.store import EndedTurn, last_ended
 
 log = structlog.get_logger()
+TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,6 @@ class Agents:
             detail = f"There is no agent called {agent_id[:64]!r}. GET /agents lists those there are."
             raise AppError("unknown_agent", status=status, title="Unknown agent", detail=detail)
         return found
-
-
-TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
 
 
 @dataclass(frozen=True, slots=True)
