@@ -60,9 +60,9 @@ from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.jobs.summarize import Summaries, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
-from segue.turns.runner import TurnDeps
 from segue.turns.service import TurnService
 from segue.turns.snapshot import Agents, ContextLimits, Speaker
+from segue.turns.turn_deps import TurnDeps
 from segue.users.account import Books
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
 from segue.users.user_limits import LimitsInForce

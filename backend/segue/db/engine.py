@@ -223,11 +223,7 @@ class Database:
         self.refuses_writes |= state in (DISK_FULL_STATE, READ_ONLY_STATE)
         if state == READ_ONLY_STATE:
             context.is_disconnect = True
-            self._drop_connections()
-
-    def _drop_connections(self) -> None:
-        """Those that are open are not used again, to read neither: a failover may have left them at a standby."""
-        self._stale_before = time.monotonic()
+            self._stale_before = time.monotonic()  # to read neither: a failover may have left them at a standby
 
     def _refuse_stale(self, connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
         """After a restart of the server asyncpg knows that the socket is closed. The pool opens a new connection."""

@@ -1,15 +1,8 @@
-"""Gives all that one user has to another: what was said before there were keys becomes the user's who has one now.
+"""All that one user has: gives it to another user, counts it, reads it, deletes it.
 
-Goes by the metadata of the tables, so that a table that is added later is covered. Works in small transactions beside
-the service, and goes on where one that was killed has stopped.
-
-Deletes and counts all data of a user: rows by their owner or session, Redis keys by the names in them.
-
-Goes by the metadata of the tables and the names of the keys, so that a table or key that is added later is covered.
-
-Reads all rows of a user, as JSON that PostgreSQL writes: nothing is parsed, and little is in memory at a time.
-
-Goes by the metadata of the tables as `erasure.py` does, so that what is exported and what is erased is the same.
+Goes by the metadata of the tables and the names of Redis keys, so that a table or key that is added later is covered,
+and what is exported is what is erased. Works in small transactions beside the service, and goes on where a process that
+was killed has stopped. Rows are read as JSON that PostgreSQL writes, a few at a time.
 """
 
 import asyncio
@@ -90,13 +83,9 @@ class Adoption:
 
     async def rows(self) -> dict[str, int]:
         """Returns how many rows there are to move, by table."""
-        counts = [
-            select(literal(table.name).label("name"), func.count().label("rows")).where(column == self.from_)
-            for table, column in OF_USERS
-        ]
         async with self.database.read_only() as connection:
-            found = await connection.execute(union_all(*counts))
-        return {row.name: row.rows for row in found if row.rows}
+            counts = await _count(connection, [(table, column == self.from_) for table, column in OF_USERS])
+        return {table: rows for table, rows in counts.items() if rows}
 
     async def would_mix(self) -> bool:
         """Whether `to` has something that is not from an adoption that was begun before."""

@@ -1,10 +1,8 @@
-"""Every key in Redis, its TTL, and clients that may fail.
+"""Every key in Redis, its TTL, and clients that may fail; also the counts that limit a user's requests.
 
 Redis only saves time: an operation that fails or takes over a second returns "not there", and so do those after it.
-
-Counts per user and minute in Redis; in this process alone while Redis is lost.
-
-A window is fixed and starts with its first count, so that Retry-After is exact and a count is one round trip.
+Counts are kept by this process alone then. A window of counts begins with the first one, so that Retry-After is exact
+and a count is one round trip.
 """
 
 import math

@@ -1,16 +1,9 @@
-"""The Redis server as all its clients in a process see it: connections to it, and whether it answers.
+"""The Redis server as all its clients in a process see it: connections, whether it answers, and if not, why.
 
-An answer is waited for in vain once. From then on no client asks, until a probe in the background was answered.
-
-Why Redis cannot be used: every cause by name, and what an operator does about it. Turns go on without it.
-
-A cause is told by the type of an error, or of one that it was raised for, never by a text.
-
-A Redis that Sentinels watch, named by `redis+sentinel://user:password@host:26379,host:26379/name/0`.
-
-`rediss+sentinel://` stands for TLS to all of them; `sentinel_username` and `sentinel_password` in the query are the
-Sentinels' own. They are asked for each new connection which server is the primary. One that is no longer closes its
-connections.
+After the first operation that fails no client asks, until a probe in the background was answered. A cause is told by
+the type of an error, never by a text. With `redis+sentinel://user:password@host:26379,host:26379/name/0` Sentinels are
+asked for each new connection which server is the primary; `rediss+sentinel://` is TLS to all of them, and
+`sentinel_username` and `sentinel_password` in the query are the Sentinels' own.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
-"""Which URLs lead to a PostgreSQL and a Redis, as their libraries read them.
+"""Which URLs lead to a PostgreSQL and a Redis. DATABASE_URL is taken in the words of libpq, and in SQLAlchemy's.
 
-Each function raises ValueError with the end of a sentence. It shows no value of the URL, which may be a password.
-
-DATABASE_URL as hosts hand it out, in the words of libpq, and as SQLAlchemy and asyncpg take it.
+What checks a URL raises ValueError with the end of a sentence. It shows no value of the URL, which may be a password.
 """
 
 import os

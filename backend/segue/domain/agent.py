@@ -1,7 +1,4 @@
-"""An agent: who answers in a session, with which instructions, model and tools. No I/O.
-
-Which providers of models there are, and which one a model's name means. Pure data: nothing is imported for it.
-"""
+"""An agent: who answers in a session, with which instructions, model and tools; and the providers of models. No I/O."""
 
 import hashlib
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""Who the caller is: a user and their scopes. Also which host names and user names are valid.
+"""Who the caller is: a user and their scopes. Which names of hosts and users are valid. What calls of a model take.
 
-What calls of a model take, in tokens and dollars. Money is a Decimal: sums of floats would not add up.
+Money is a Decimal: sums of floats would not add up.
 """
 
 from collections.abc import Iterable

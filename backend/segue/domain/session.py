@@ -1,10 +1,6 @@
-"""Sessions, turns and messages, as the stores return them and the API sends them.
+"""Sessions, turns, messages, files and facts, as the stores return them and the API sends them.
 
 The field names are part of the HTTP API. Times are aware and in UTC.
-
-Files that users attach, as the stores return them and the API sends them.
-
-A durable fact about a user: stored, and new. The field names are part of the HTTP API.
 """
 
 from collections.abc import Mapping

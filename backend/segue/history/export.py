@@ -1,9 +1,7 @@
-"""Makes a Recording of a session from its rows, secrets removed.
+"""A session for others: as a Recording that `segue replay` plays, or as Markdown for people, both without secrets.
 
 Not every model call has a row: a planner's answer, a synthesis and a call that waits for a yes have none. A recording
 has what came of them (a turn's plan, its answer, the model's part of it), and a replay answers those calls from that.
-
-A conversation as Markdown, for people: what was said, and which calls were made, without secrets.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

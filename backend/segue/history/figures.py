@@ -1,11 +1,7 @@
-"""The figures of the last hour or day: how many turns, how long they took, what they used and what went wrong.
+"""Figures of the last hour or day, and of all users. Only reads, also the tables of other modules; the work is bounded.
 
-Read from the rows of the turns, with one statement whose work is bounded. A turn counts at the time when its message
-was accepted; those of deleted sessions are gone, and those that a fork or an import has copied never ran.
-
-All users: what each has, and what today took. Only reads, also the tables of other modules.
-
-Of no user more than COUNTED sessions and turns are counted: an exact count would read all of them.
+A turn counts at the time when its message was accepted; those of deleted sessions are gone, and those that a fork or an
+import has copied never ran. Of no user more than COUNTED sessions and turns are counted: an exact count would read all.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,8 @@
-"""The start of tool calls: the message that makes them and a row for each, in one statement under the turn's fence.
+"""What a running turn writes before it goes on: calls that it makes, and messages that it reads while it runs.
 
-Messages that are to be read by the turn that runs: queued turns until it reads them, then a part of it.
-
-A turn that ends before it reads them leaves them as they are: they run next. The process that has
-claimed the turn reads its rows, so a message counts for one turn only, in any process.
+The message that makes calls and a row for each are one statement under the turn's fence. A message that is to be read
+by a turn is a queued turn until then: only the process that has claimed the reader reads its row. If the reader ends
+before that, it runs next.
 """
 
 from collections.abc import Mapping

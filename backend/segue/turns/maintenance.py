@@ -28,9 +28,9 @@ from segue.tools.states import drop_old_changes
 from segue.turns import queries, terminations
 from segue.turns.presence import Presence
 from segue.turns.run_record import drop_old_details, outcome_of, record_end
-from segue.turns.runner import KeepLimits, TurnDeps
 from segue.turns.scheduler import TurnWorker
 from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
+from segue.turns.turn_deps import KeepLimits, TurnDeps
 from segue.users.audit import drop_old_acts
 from segue.users.ledger import drop_old_usage
 

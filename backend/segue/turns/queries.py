@@ -77,14 +77,6 @@ class OpenTurn:
     cancel_requested_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class LastTurn:
-    turn_id: str
-    status: TurnStatus
-    finished_at: datetime | None
-    error: TurnError | None
-
-
 async def get_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> Turn:
     """Raises NotFound for a missing turn and for another owner's. A turn whose message another one has read is that
     one: it never ran.
@@ -99,10 +91,26 @@ async def get_turn(connection: AsyncConnection, owner: str, session_id: str, tur
 
 
 async def list_turns(
-    connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
+    connection: AsyncConnection,
+    owner: str,
+    session_id: str,
+    *,
+    before: str | None = None,
+    limit: int,
+    failed: bool = False,
 ) -> list[Turn]:
-    """Newest first by arrival; not by id, which is made before that and by several clocks."""
-    statement = _owned(owner, session_id).where(RUNS_ITSELF).order_by(turns.c.seq.desc()).limit(limit)
+    """Newest first by arrival; not by id, which is made before that and by several clocks. `failed` leaves out those
+    that ended without an error.
+    """
+    statement = (
+        select(*turns.c)
+        .join(sessions, sessions.c.id == turns.c.session_id)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, RUNS_ITSELF)
+        .order_by(turns.c.seq.desc())
+        .limit(limit)
+    )
+    if failed:
+        statement = statement.where(turns.c.error.is_not(None))
     if before is not None:
         statement = statement.where(turns.c.seq < select(_OTHER.c.seq).where(_OTHER.c.id == before).scalar_subquery())
     return await _turns(connection, (await connection.execute(statement)).all())
@@ -320,18 +328,6 @@ async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[Op
     return [OpenTurn(**row) for row in (await connection.execute(statement)).mappings()]
 
 
-async def last_turn_of(connection: AsyncConnection, session_id: str, *, failed: bool = False) -> LastTurn | None:
-    """Returns the newest turn, or the newest that ended with an error; None if there is none."""
-    statement = select(turns.c.id, turns.c.status, turns.c.finished_at, turns.c.error, turns.c.error_extra)
-    statement = statement.where(turns.c.session_id == session_id, RUNS_ITSELF).order_by(turns.c.seq.desc()).limit(1)
-    if failed:
-        statement = statement.where(turns.c.error.is_not(None))
-    row = (await connection.execute(statement)).one_or_none()
-    if row is None:
-        return None
-    return LastTurn(row.id, row.status, row.finished_at, _error(row) if row.status in ("failed", "cancelled") else None)
-
-
 def lease_left() -> ColumnElement[float]:
     return (-_age(turns.c.lease_until)).label("lease_left_s")
 
@@ -390,14 +386,6 @@ def _reader_of(turn_id: str) -> ColumnElement[str]:
     """The turn of this id, or the one that has read its message."""
     read = select(_OTHER.c.read_by).where(_OTHER.c.id == turn_id).scalar_subquery()
     return func.coalesce(read, turn_id)
-
-
-def _owned(owner: str, session_id: str) -> Select[Any]:
-    return (
-        select(*turns.c)
-        .join(sessions, sessions.c.id == turns.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
-    )
 
 
 def _count_open_turns() -> Select[*tuple[Any, ...]]:

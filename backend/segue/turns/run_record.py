@@ -351,7 +351,7 @@ class ModelWait:
 
 @dataclass(frozen=True, slots=True)
 class TurnActivity:
-    """`epoch` is the turn's: what a process says that has lost the turn counts for nothing."""
+    """`epoch` is the turn's: the report of a process that has lost the turn counts for nothing."""
 
     epoch: int
     node: str | None
@@ -361,23 +361,22 @@ class TurnActivity:
 
 @dataclass(frozen=True, slots=True)
 class ActivityReport:
-    """What a process said last, and when."""
+    """What a process has reported last, and when."""
 
     at: AwareDatetime
     turns: dict[str, TurnActivity]
 
 
-_read_said = reader(ActivityReport)
+_read_report = reader(ActivityReport)
 
 
-async def say(cache: Cache, worker: str, turns: Mapping[str, TurnActivity], *, now: datetime) -> None:
+async def report_activity(cache: Cache, worker: str, turns: Mapping[str, TurnActivity], *, now: datetime) -> None:
     await cache.set_json(activity_key(worker), ActivityReport(now, dict(turns)), ttl_s=KEPT_S)
 
 
-async def heard(cache: Cache, workers: Iterable[str]) -> dict[str, ActivityReport]:
-    """Returns what these processes said last, of those that have said something within KEPT_S."""
+async def read_activity(cache: Cache, workers: Iterable[str]) -> dict[str, ActivityReport]:
+    """Returns the last report of each process that has made one within KEPT_S."""
     names = sorted(set(workers))
     values = await asyncio.gather(*(cache.get_json(activity_key(name)) for name in names))
-    found = zip(names, values, strict=True)
-    read = {name: cached(_read_said, value) for name, value in found if value is not None}
-    return {name: said for name, said in read.items() if said is not None}
+    read = {name: cached(_read_report, value) for name, value in zip(names, values, strict=True) if value is not None}
+    return {name: report for name, report in read.items() if report is not None}

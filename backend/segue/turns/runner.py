@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -17,93 +17,36 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from segue.agent.context import TurnContext
-from segue.agent.graph import Graph
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, web_search_report
-from segue.agent.tool_choice import ChoiceLimits, ToolChooser, ToolSearch
+from segue.agent.tool_choice import ToolChooser
 from segue.db.causes import StorageUnavailable
-from segue.db.engine import Database, outlast, outlasting
-from segue.db.redis import Cache
+from segue.db.engine import outlast, outlasting
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, SteerRead, TextEnded
-from segue.domain.ids import Clock
 from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport, chat_answer
-from segue.domain.telemetry import Observe, OpenSpan, RunTimeline, Span, TurnRecovered, trace_of
+from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
-from segue.events.event_log import EventLog
 from segue.memory import short_term
 from segue.memory.history import NewMessage
-from segue.memory.long_term import LongTermMemory
-from segue.memory.summary import DueSummary, DueTitle
 from segue.models.metered_model import MeteredModel
-from segue.tools.availability import ToolAvailability, ToolGuard
+from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.turns import call_starts, store, terminations
-from segue.turns.admission import Limiter
 from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
-from segue.turns.jobs.learn_facts import DueExtraction, FactUpkeep
-from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
-from segue.turns.snapshot import Agents, Answering, ContextLimits, Speaker, load_context, who_answers
+from segue.turns.snapshot import Speaker, load_context, who_answers
 from segue.turns.store import StaleTurn
-from segue.users.account import Account, Books
-
-log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class KeepLimits:
-    """After how many days idle sessions, changes of tool states, what operators did, usage, and what turns did when are
-    deleted. None and 0 keep for ever.
-    """
-
-    session_days: int | None
-    change_days: int
-    audit_days: int
-    usage_days: int
-    turn_detail_days: int
-
-
-@dataclass(frozen=True, slots=True)
-class TurnLimits:
-    """`concurrency` is how many turns a process runs at once; `grace_s` how long they have to end when it stops."""
-
-    timeout_s: float
-    lease_s: float
-    grace_s: float
-    context: ContextLimits
-    choice: ChoiceLimits
-    kept: KeepLimits
-    concurrency: int
-
-
-@dataclass(frozen=True, slots=True)
-class TurnDeps:
-    database: Database
-    cache: Cache
-    events: EventLog
-    graph: Graph
-    agents: Agents
-    tools: ToolAvailability
-    tool_search: ToolSearch
-    limiter: Limiter
-    books: Books
-    clock: Clock
-    long_term: LongTermMemory
-    fact_extraction: JobLoop[DueExtraction]
-    fact_upkeep: FactUpkeep
-    summaries: JobLoop[DueSummary]
-    titles: JobLoop[DueTitle] | None
-    limits: TurnLimits
-    observe: Observe
-    span: OpenSpan
-
+from segue.turns.turn_deps import TurnDeps
+from segue.users.account import Account
 
 Stop = Literal["cancelled", "handed_back", "lost"]
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +131,7 @@ class TurnRun:
         )
         self._model = MeteredModel(self._speaker.models, self._speaker.limits.model, self._account)
         # With a method of its own to save, the run would not be freed by itself.
-        save = partial(_save_choice, deps, claim)
+        save = partial(store.store_tool_choice, deps.database, claim)
         self._guard, self._chooser = tools_of_turn(deps, claim, self._speaker, save=save)
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
@@ -309,8 +252,16 @@ class TurnRun:
         return cast(TurnState, ended)
 
     async def _load_context(self) -> TurnInput:
-        answering = who_answers(self._speaker, self._guard, self._chooser, self.claim)
-        return await load_start(self._deps, self.claim, answering, now=self._deps.clock())
+        deps = self._deps
+        return await load_context(
+            deps.database,
+            deps.cache,
+            deps.long_term,
+            self.claim,
+            limits=deps.limits.context,
+            answering=who_answers(self._speaker, self._guard, self._chooser, self.claim),
+            now=deps.clock(),
+        )
 
     async def _is_steered(self) -> bool:
         async def ask() -> bool:
@@ -421,17 +372,3 @@ def tools_of_turn(
     )
     stored, seq = claim.tool_choice, claim.key.turn_seq
     return guard, ToolChooser(deps.tool_search, guard, deps.limits.choice, stored=stored, seq=seq, save=save)
-
-
-async def load_start(
-    deps: TurnDeps, claim: Claim, answering: Answering, *, now: datetime, coming: Message | None = None
-) -> TurnInput:
-    """Returns what `load_context` does."""
-    limits = deps.limits.context
-    stores = deps.database, deps.cache, deps.long_term
-    return await load_context(*stores, claim, limits=limits, answering=answering, now=now, coming=coming)
-
-
-async def _save_choice(deps: TurnDeps, claim: Claim, choice: ToolChoice) -> None:
-    async with store.fenced_transaction(deps.database, claim) as connection:
-        await store.store_tool_choice(connection, claim.key.session_id, choice)

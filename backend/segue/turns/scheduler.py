@@ -16,8 +16,9 @@ from segue.domain.errors import AppError
 from segue.turns import claims
 from segue.turns.claims import Claim, Claimer
 from segue.turns.presence import Presence
-from segue.turns.run_record import say
-from segue.turns.runner import Stop, TurnDeps, TurnRun, UnstoredEnds
+from segue.turns.run_record import report_activity
+from segue.turns.runner import Stop, TurnRun, UnstoredEnds
+from segue.turns.turn_deps import TurnDeps
 
 CHECK_S = 0.5  # how soon a process notices that a turn of its own is to be cancelled, or lost
 STOP_S = 3.0
@@ -145,7 +146,7 @@ class TurnWorker:
     async def _say_activity(self) -> None:
         running = {turn_id: run.activity() for turn_id, run in self._running.items()}
         if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:
-            await say(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
+            await report_activity(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
 
     async def _drain(self, session_id: str, expected: asyncio.Future[Claim | None] | None = None) -> None:
         """A line. One that begins with an `expected` claim has its place already."""

@@ -37,11 +37,12 @@ from segue.turns.maintenance import recover_forever
 from segue.turns.presence import Presence
 from segue.turns.queue import TurnQueue
 from segue.turns.run_record import record_end
-from segue.turns.runner import TurnDeps, load_start, tools_of_turn
+from segue.turns.runner import tools_of_turn
 from segue.turns.scheduler import TurnWorker
-from segue.turns.snapshot import Speaker, who_answers
+from segue.turns.snapshot import Speaker, load_context, who_answers
 from segue.turns.store import NO_ORIGIN, ChatRequest, Once
 from segue.turns.terminations import NeglectedTurn
+from segue.turns.turn_deps import TurnDeps
 
 CANCEL_ANSWER_S = 4.5
 MOST_WAITING = 200  # questions of one user, in all sessions
@@ -165,7 +166,16 @@ class TurnService:
         guard, chooser = tools_of_turn(deps, claim, speaker, save=_forget)
         await guard.load_global_state()
         coming = Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now)
-        start = await load_start(deps, claim, who_answers(speaker, guard, chooser, claim), now=now, coming=coming)
+        start = await load_context(
+            deps.database,
+            deps.cache,
+            deps.long_term,
+            claim,
+            limits=deps.limits.context,
+            answering=who_answers(speaker, guard, chooser, claim),
+            now=now,
+            coming=coming,
+        )
         messages, offered = plain_request(guard, guard.tools(), start["prompt"])
         limits = deps.limits
         return request_parts(start["prompt_parts"], messages, limits.choice.size(offered), limits.context.count)

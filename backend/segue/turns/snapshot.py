@@ -1,9 +1,7 @@
-"""The context a turn starts from: the history that fits the budget, the results in view, facts, plans, and the
-short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
+"""The context a turn starts from, and the agents of this process that it may start with. Only reads.
 
-The agents of this process as turns use them: with their models and limits. All are replaced together, or none.
-
-A turn takes its agent when it starts and keeps it. Knows no file: `load` does.
+The context is the history that fits the budget, the results in view, facts, plans, and the short-term memory, which is
+rebuilt from Postgres if Redis has lost it. Agents are replaced together, or none; a turn keeps the one it began with.
 """
 
 import asyncio
@@ -182,6 +180,10 @@ async def load_context(
         raise Unreadable("message")
     message = str(opening.content)
     files = [Attached(**each) for each in opening.metadata.get("attachments", ())]
+    attachments: Mapping[str, CallOutcome] = {}
+    if files:
+        async with database.read_only() as connection:
+            attachments = await read_attached(connection, session_id, files)
     facts = await long_term.recall(claim.owner, message, now=now) if message and claim.knows_facts else []
     inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.turn_inline_bytes)
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
@@ -206,7 +208,7 @@ async def load_context(
     prompt = build_prompt(content, recall, limits.count)
     return TurnInput(
         message=message,
-        attachments=await _read_files(database, session_id, files) if files else {},
+        attachments=attachments,
         message_id=opening.id,
         force_web_search=claim.force_web_search,
         message_count=claim.message_count,
@@ -227,11 +229,6 @@ async def load_context(
         said=_said(window),
         earlier=earlier,
     )
-
-
-async def _read_files(database: Database, session_id: str, files: Sequence[Attached]) -> Mapping[str, CallOutcome]:
-    async with database.read_only() as connection:
-        return await read_attached(connection, session_id, files)
 
 
 def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> ToolNeeds:
