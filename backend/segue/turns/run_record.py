@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import structlog
 from pydantic import AwareDatetime
@@ -19,7 +19,6 @@ from sqlalchemy import ColumnElement, Row, func, literal, literal_column, null, 
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.state import TurnInput
 from segue.db.models import turns
 from segue.db.redis import DETAILS_DROPPED_KEY, Cache, activity_key
 from segue.db.rows import cached, readable, reader, without_defaults
@@ -59,8 +58,11 @@ from segue.domain.telemetry import (
     TurnEnded,
     TurnOutcome,
 )
-from segue.models.metered_model import MeteredModel
 from segue.turns.claims import Claim
+
+if TYPE_CHECKING:  # the doctor reads what runs did, and needs no library of a model's
+    from segue.agent.state import TurnInput
+    from segue.models.metered_model import MeteredModel
 
 log = structlog.get_logger()
 KEPT_ATTEMPTS: Final = 20
@@ -74,7 +76,7 @@ class TurnMetrics:
     """Counts one run of a turn. `tools` returns the fields that say how the session's tools stand."""
 
     def __init__(
-        self, claim: Claim, model: MeteredModel, observe: Observe, *, tools: Callable[[], dict[str, Any]]
+        self, claim: Claim, model: "MeteredModel", observe: Observe, *, tools: Callable[[], dict[str, Any]]
     ) -> None:
         self._claim = claim
         self._model = model
@@ -90,7 +92,7 @@ class TurnMetrics:
         self._web_search: WebSearchReport | None = None
         self._memory: MemoryReport | None = None
 
-    def start_from(self, start: TurnInput) -> None:
+    def start_from(self, start: "TurnInput") -> None:
         self._plan = start["open_plan"].plan if start["open_plan"] else None
         self._memory = memory_report(start)
 
@@ -209,7 +211,7 @@ def record_end(observe: Observe, turn: TurnKey, ended: TurnEnded, **fields: obje
     observe(ended)
 
 
-def memory_report(start: TurnInput) -> MemoryReport:
+def memory_report(start: "TurnInput") -> MemoryReport:
     return MemoryReport(
         short_term=start["memory"] is not None,
         long_term=len(start["facts"]),
