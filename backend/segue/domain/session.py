@@ -42,6 +42,11 @@ class TurnKey:
     run: int = 0
 
 
+def turn_key(session_id: str, row: Any) -> TurnKey:
+    """Returns the key of a row that has the columns `id`, `seq` and `epoch` of `turns`."""
+    return TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS)
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """A conversation of a user with an agent."""

@@ -20,7 +20,7 @@ from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge
 from segue.domain.ids import Clock, new_id
 from segue.domain.plan import BUTTON_MESSAGES, Button, Plan, end
-from segue.domain.session import EPOCHS, TurnKey, TurnStatus
+from segue.domain.session import TurnKey, TurnStatus, turn_key
 from segue.domain.tool import Tool, ToolFailed
 from segue.memory.session_store import lock_session
 from segue.plans import approvals
@@ -425,7 +425,7 @@ async def accepted_before(
     if stored.body_hash != once.body_hash:
         raise turn_errors.key_reused()
     for_now = stored.status == "failed" and bool(stored.error["retryable"]) and stored.branch is None
-    turn = TurnKey(session_id, stored.id, stored.seq, stored.epoch // EPOCHS)
+    turn = turn_key(session_id, stored)
     return Admitted(turn, stored.status, fresh=False, failed_for_now=for_now)
 
 

@@ -33,7 +33,7 @@ from segue.agent.context import WriteWithStart
 from segue.db.engine import Database, outlast
 from segue.db.models import QUEUED, messages, sessions, tool_calls, turns
 from segue.domain.events import SteerRead
-from segue.domain.session import EPOCHS, TurnKey
+from segue.domain.session import TurnKey, turn_key
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values, move_message
 from segue.tools.results import PlanStep
 from segue.turns.claims import IS_HELD, Claim, held
@@ -138,6 +138,6 @@ async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRe
         if row.facts_due_at is not None:
             due = func.coalesce(turns.c.facts_due_at, row.facts_due_at)
             await connection.execute(update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
-        was = TurnKey(reader.session_id, row.id, row.seq, row.epoch // EPOCHS)
+        was = turn_key(reader.session_id, row)
         read.append(SteerRead(await move_message(connection, row.id, reader), was))
     return read

@@ -19,7 +19,6 @@ from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.plan import decision_of
 from segue.domain.session import (
-    EPOCHS,
     SHOWN_OF_REPORT,
     Message,
     MessageOfTurn,
@@ -33,6 +32,7 @@ from segue.domain.session import (
     UnreadableMessage,
     answer_metadata,
     chat_answer,
+    turn_key,
 )
 from segue.domain.telemetry import Backlog
 from segue.domain.tool import ToolCall, UnreadableCall
@@ -129,7 +129,7 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
         raise NotFound("session")
     if row.session_id != session_id:  # not in the statement, as above
         raise NotFound("turn")
-    return TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS)
+    return turn_key(session_id, row)
 
 
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
@@ -295,7 +295,7 @@ async def _keys(connection: AsyncConnection, ids: Collection[str]) -> dict[str, 
         return {}
     statement = select(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch).where(turns.c.id.in_(ids))
     rows = await connection.execute(statement)
-    return {row.id: TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS) for row in rows}
+    return {row.id: turn_key(row.session_id, row) for row in rows}
 
 
 async def overview(connection: AsyncConnection) -> TurnsOverview:
