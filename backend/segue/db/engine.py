@@ -68,16 +68,18 @@ _SHORT_WAITS = text("SELECT set_config('lock_timeout', '1000', true), set_config
 WRITING_CONNECTIONS = 5
 READING_CONNECTIONS = 5
 
+REPEATS: Final = 3
+PAUSE_S: Final = 0.05
+_ANEW: Final = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED"
+_GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
 Scoped = TypeVar("Scoped")
+SendStatement = Callable[[], Awaitable[Any]]
 Pooler = Literal["none", "session", "transaction"]
 
 _outage_s: ContextVar[float] = ContextVar("outage_s", default=0.0)
 
 log = structlog.get_logger()
-REPEATS: Final = 3
-PAUSE_S: Final = 0.05
-_ANEW: Final = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED"
-_GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class Database:
@@ -314,9 +316,6 @@ async def outlast(attempt: Callable[[], Awaitable[Scoped]]) -> Scoped:
             log.warning("storage_awaited", for_s=_outage_s.get())
         is_told = True
         await asyncio.sleep(RETRY_S)
-
-
-SendStatement = Callable[[], Awaitable[Any]]
 
 
 class RepeatingConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types

@@ -62,13 +62,15 @@ OF_USERS = tuple(
 )
 IS_OPEN = turns.c.status.in_(OPEN_TURNS)
 ABOUT_A_USER = (api_keys, user_limits, audit)  # a user may have these, and still nothing that another could mix with
-
-
-Moved = tuple[str, int, int]  # the table, rows that were moved, rows that were left out
-BATCH = 20
 _ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
 # The hash of a secret, an encrypted one, and what is made of a fact's words to find it.
 LEFT_OUT = ("digest", "sealed", "search")
+# SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
+ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1, attachments: 1}
+TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
+
+Moved = tuple[str, int, int]  # the table, rows that were moved, rows that were left out
+Ids = Collection[str] | Select[tuple[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +198,6 @@ async def _until_done(some: Callable[[], Awaitable[int]]) -> None:
                 raise
 
 
-Ids = Collection[str] | Select[tuple[str]]
-TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
-
-
 @dataclass(frozen=True, slots=True)
 class ErasedRows:
     """What was removed."""
@@ -218,7 +216,7 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
     deleted: set[str] = set()
     while True:
         async with database.transaction() as connection:
-            mine = select(sessions.c.id).where(sessions.c.owner == owner).limit(BATCH)
+            mine = select(sessions.c.id).where(sessions.c.owner == owner).limit(SESSIONS_AT_ONCE)
             batch = list((await connection.execute(mine)).scalars())
             if not batch:
                 break
@@ -295,10 +293,6 @@ def _is_of(key: str, owner: str, ids: set[str]) -> bool:
         or redis.belongs_to(key, owner)
         or not ids.isdisjoint(_ID.findall(key))
     )
-
-
-# SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
-ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1, attachments: 1}
 
 
 async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[str, str]]:

@@ -71,7 +71,6 @@ if redis.call('DEL', KEYS[1]) == 1 then
 end
 """
 
-log = structlog.get_logger()
 WINDOW_S: Final = 60
 # KEYS: a count. ARGV: the limit, the window in seconds. Returns the milliseconds until the next window, -1 within the
 # limit.
@@ -81,6 +80,10 @@ if count == 1 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
 if count <= tonumber(ARGV[1]) then return -1 end
 return redis.call('PTTL', KEYS[1])
 """
+
+RateKind = Literal["requests", "turns"]
+
+log = structlog.get_logger()
 
 
 def short_term_memory_key(session_id: str) -> str:
@@ -335,9 +338,6 @@ def _position(entry_id: bytes) -> int:
 
 def _id(position: int) -> str:
     return "{}-{}".format(*divmod(position, FEED_STEP))
-
-
-RateKind = Literal["requests", "turns"]
 
 
 class Rates:

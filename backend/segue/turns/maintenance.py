@@ -35,11 +35,11 @@ from segue.users.audit import drop_old_acts
 from segue.users.ledger import drop_old_usage
 
 RECOVER_EVERY_S = 1.0
+MOST_SESSIONS = 50
 
 SendTurn = Callable[[NeglectedTurn], Awaitable[bool]]
 
 log = structlog.get_logger()
-MOST_SESSIONS = 50
 
 
 async def recover_forever(

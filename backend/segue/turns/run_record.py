@@ -64,12 +64,13 @@ if TYPE_CHECKING:  # the doctor reads what runs did, and needs no library of a m
     from segue.agent.state import TurnInput
     from segue.models.metered_model import MeteredModel
 
-log = structlog.get_logger()
 KEPT_ATTEMPTS: Final = 20
 DETAILS_BATCH: Final = 1000
 DETAILS_DROPPED_TTL_S: Final = 604_800
 LONG_S: Final = 1.0
-KEPT_S: Final = 600
+KEPT_S: Final = 600  # a report of a process
+
+log = structlog.get_logger()
 
 
 class TurnMetrics:

@@ -108,6 +108,23 @@ class UnstoredEnds:
                 deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, error))
 
 
+def tools_of_turn(
+    deps: TurnDeps, claim: Claim, speaker: Speaker, *, save: Callable[[ToolChoice], Awaitable[None]]
+) -> tuple[ToolGuard, ToolChooser]:
+    """Returns the tools of a claimed turn, and who chooses among them if there are too many for a request."""
+    guard = ToolGuard(
+        deps.tools,
+        claim.key,
+        claim.tool_states,
+        holds=claim.tool_holds,
+        agent=speaker.agent,
+        agent_id=speaker.id,
+        owner=claim.owner,
+    )
+    stored, seq = claim.tool_choice, claim.key.turn_seq
+    return guard, ToolChooser(deps.tool_search, guard, deps.limits.choice, stored=stored, seq=seq, save=save)
+
+
 class TurnRun:
     """One run of a claimed turn. `stopped` is why it was stopped, None if it was not. `stored_messages` are those that
     its calls have stored, once it is finished.
@@ -355,20 +372,3 @@ class TurnRun:
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
         said = self._said if self.stopped == "cancelled" else None
         await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account, timeline, said))
-
-
-def tools_of_turn(
-    deps: TurnDeps, claim: Claim, speaker: Speaker, *, save: Callable[[ToolChoice], Awaitable[None]]
-) -> tuple[ToolGuard, ToolChooser]:
-    """Returns the tools of a claimed turn, and who chooses among them if there are too many for a request."""
-    guard = ToolGuard(
-        deps.tools,
-        claim.key,
-        claim.tool_states,
-        holds=claim.tool_holds,
-        agent=speaker.agent,
-        agent_id=speaker.id,
-        owner=claim.owner,
-    )
-    stored, seq = claim.tool_choice, claim.key.turn_seq
-    return guard, ToolChooser(deps.tool_search, guard, deps.limits.choice, stored=stored, seq=seq, save=save)
