@@ -1,5 +1,6 @@
 """The way of a message through the package: the functions that run between its request and its answer."""
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -8,8 +9,7 @@ from types import CodeType, FrameType
 import segue
 
 PACKAGE = Path(segue.__file__).parent
-TIMES = 4  # of the same message: what a loop in the background does meanwhile is not in each of them
-
+TIMES = 4  # of the same message: what else the service does meanwhile is not in each of them
 NOT_OF_SERVICE = "around"  # the scripted provider uses it
 
 Way = frozenset[tuple[str, str]]  # a module, as its path in the package, and a function of it
@@ -23,9 +23,10 @@ async def way_of(send: Callable[[], Awaitable[object]]) -> Way:
 
 async def _passed(send: Callable[[], Awaitable[object]]) -> Way:
     codes: set[CodeType] = set()
+    in_background = asyncio.all_tasks()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
+        if event == "call" and asyncio.current_task() not in in_background:
             codes.add(frame.f_code)
 
     sys.setprofile(note)
@@ -33,10 +34,9 @@ async def _passed(send: Callable[[], Awaitable[object]]) -> Way:
         await send()
     finally:
         sys.setprofile(None)
-    here = ((Path(code.co_filename), code.co_qualname) for code in codes)
-    return frozenset(
-        (path.relative_to(PACKAGE).as_posix(), name) for path, name in here if path.is_relative_to(PACKAGE)
-    )
+    ran = ((Path(code.co_filename), code.co_qualname) for code in codes)
+    ours = ((path.relative_to(PACKAGE), name) for path, name in ran if path.is_relative_to(PACKAGE))
+    return frozenset((path.as_posix(), name) for path, name in ours if path.parts[0] != NOT_OF_SERVICE)
 
 
 def modules(way: Way) -> set[str]:

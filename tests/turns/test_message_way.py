@@ -9,7 +9,7 @@ from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 
 PLAIN = 77  # modules
-WITH_A_CALL = 88
+WITH_A_CALL = 87
 NEEDLESS = ("main.py", "api/doors/", "history/", "turns/jobs/", "mcp/", "tools/results.py")
 TIMES = 20
 
