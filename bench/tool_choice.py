@@ -40,9 +40,9 @@ async def no_embeddings(texts: Sequence[str], *, urgent: bool = False) -> Embedd
 
 
 def availability(builtin: tuple[Tool, ...], offered: Iterable[Tool], settings: Settings) -> ToolAvailability:
-    rules, kept = health_rules(settings), tuple(offered)
+    rules = health_rules(settings)
     return ToolAvailability(
-        ToolCatalog(builtin, lambda: kept),
+        ToolCatalog((*offered, *builtin)),
         NO_STORE,
         GlobalToolState(NO_STORE, rules, lambda _: None),
         rules=rules,

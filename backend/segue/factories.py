@@ -53,11 +53,11 @@ from segue.tools.availability import ToolAvailability
 from segue.tools.catalog import DefinitionNotes, ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools_from_settings import builtin_tools, tool_availability
+from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import DueExtraction, FactExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.jobs.summarize import Summaries, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
-from segue.turns.limits import Limiter
 from segue.turns.queries import outcomes_of
 from segue.turns.snapshot import Agents, ContextLimits, Speaker
 from segue.turns.turn_deps import TurnDeps
@@ -285,12 +285,14 @@ async def tooling(
     builtin = await builtin_tools(stack, base.settings, base.stores.database, long_term)
     availability = tool_availability(
         base.settings,
-        ToolCatalog((*builtin, *native), servers.tools, servers.away),
+        ToolCatalog((*builtin, *native), servers),
         base.stores.database,
         base.stores.cache,
         clock=base.clock,
         observe=base.observe,
     )
+
+    await stack.enter_async_context(availability.everywhere)
 
     def may_exist(name: str) -> bool:
         return name in availability.tools() or name.startswith(servers.awaited_prefixes())

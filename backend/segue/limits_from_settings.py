@@ -11,9 +11,8 @@ from segue.tools.attachment_store import AttachmentLimits
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
 from segue.tools.tool_health import HealthRules
-from segue.turns.maintenance import KeepLimits
 from segue.turns.snapshot import ContextLimits
-from segue.turns.turn_deps import TurnLimits
+from segue.turns.turn_deps import KeepLimits, TurnLimits
 from segue.users.user_limits import Limits
 
 FRESH_RESULT_FACTOR = 10

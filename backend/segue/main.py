@@ -35,7 +35,6 @@ from segue.api.prometheus import LoopLag, metrics_served, process_metrics
 from segue.config import Settings
 from segue.domain.agent import Agent
 from segue.domain.ids import Clock
-from segue.domain.telemetry import LoopLagged
 from segue.language.lexicon import use_folder
 from segue.plans.policy import BeforeCall
 from segue.turns.service import TurnService
@@ -172,7 +171,7 @@ async def _start(
 ) -> Services:
     """Starts the parts in order; the stack stops them in reverse order."""
     base = await factories.foundation(stack, settings, model, clock)
-    stack.enter_context(LoopLag(lambda seconds: base.metrics.observe(LoopLagged(seconds))))
+    stack.enter_context(LoopLag(base.metrics.observe))
     authenticator = await factories.authenticator(stack, base)
     in_force = await factories.limits_in_force(stack, base)
     books = factories.books(base, in_force)

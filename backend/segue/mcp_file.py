@@ -57,7 +57,7 @@ class McpFile:
 
     async def secrets_changed(self) -> None:
         self._taken = None
-        self._watch.hurry()
+        self._watch.wake()
 
     async def look(self) -> None:
         seen = await asyncio.to_thread(_seen, self._files)

@@ -1,26 +1,41 @@
-"""Looks again and again whether something has changed. Does not know what."""
+"""Work that is done again and again in the background, such as to look whether something has changed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Self
 
 import anyio
+import structlog
+
+from segue.domain.errors import AppError
 
 LOOK_EVERY_S = 2.0
 
+log = structlog.get_logger()
+
 
 class Watch:
-    """Calls `look` every `every_s` or LOOK_EVERY_S while it is entered, at once after `hurry`. One call at a time."""
+    """Calls `look` every `every_s` or LOOK_EVERY_S while it is entered, at once after `wake`. One call at a time. Logs
+    what a call raises as `log_failed`, and goes on.
+    """
 
-    def __init__(self, name: str, look: Callable[[], Awaitable[None]], *, every_s: float | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[], Awaitable[object]],
+        *,
+        every_s: float | None = None,
+        log_failed: str = "watch_failed",
+    ) -> None:
         self._name = name
         self._look = look
         self._every_s = every_s
-        self._due = asyncio.Event()
+        self._log_failed = log_failed
+        self._woken = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
-    def hurry(self) -> None:
-        self._due.set()
+    def wake(self) -> None:
+        self._woken.set()
 
     async def __aenter__(self) -> Self:
         self._looking = asyncio.create_task(self._look_forever(), name=self._name)
@@ -34,6 +49,8 @@ class Watch:
     async def _look_forever(self) -> None:
         while True:
             with anyio.move_on_after(self._every_s or LOOK_EVERY_S):
-                await self._due.wait()
-            self._due.clear()
-            await self._look()
+                await self._woken.wait()
+            self._woken.clear()
+            [error] = await asyncio.gather(self._look(), return_exceptions=True)
+            if isinstance(error, BaseException):
+                log.warning(self._log_failed, error=str(error), exc_info=None if isinstance(error, AppError) else error)

@@ -56,7 +56,9 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     context = runtime.context
     tools = without_forbidden(context.guard.tools(), state["search"])
     turn = TurnCalls(context, tools, cautious=state.get("cautious", False), facts=state["facts"])
-    turn.agreement = agreement_in(state)
+    read = state["acknowledgement"]
+    if read.carries_yes or read.verdict == "confirm":
+        turn.agreement = agreement_in(state)
     note = state.get("note")
     conversation = prompts.with_note(state["prompt"], note) if note else list(state["prompt"])
     if state["earlier"] is not None:
@@ -189,7 +191,8 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
             break
         # Made anew each round: a call may have unlocked one tool and broken another.
         reply, started = await stream_reply(context, *plain_request(context.guard, turn.tools, conversation))
-        await mark_refused(turn, reply, conversation)
+        if reply.left_out or reply.opaque_is_dead:
+            await mark_refused(turn, reply, conversation)
         if not reply.calls:
             return {"answer": reply.text, "started": started}
         has_called = True

@@ -30,8 +30,8 @@ from segue.mcp.mcp_servers import McpServers
 from segue.memory.long_term import LongTermMemory
 from segue.tools.attachment_store import Attachments
 from segue.tools.availability import ToolAvailability
+from segue.turns.admission import Limiter
 from segue.turns.claims import Origin
-from segue.turns.limits import Limiter
 from segue.turns.service import TurnService
 from segue.turns.snapshot import Agents
 from segue.users.api_keys import Authenticator

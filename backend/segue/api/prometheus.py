@@ -244,14 +244,14 @@ class Metrics:
 
 
 class LoopLag:
-    """While it is entered, `on_lag` gets the seconds by which each timer was late.
+    """While it is entered, it observes by how many seconds each timer was late.
 
     `held_s` is the longest that this process itself held the loop: what a loaded machine adds does not count.
     """
 
-    def __init__(self, on_lag: Callable[[float], None], *, interval_s: float = LAG_INTERVAL_S) -> None:
+    def __init__(self, observe: telemetry.Observe, *, interval_s: float = LAG_INTERVAL_S) -> None:
         self.held_s = 0.0
-        self._on_lag = on_lag
+        self._observe = observe
         self._interval_s = interval_s
 
     def __enter__(self) -> Self:
@@ -277,7 +277,7 @@ class LoopLag:
     def _measure(self) -> None:
         late_s = max(self._loop.time() - self._due_s, 0.0)
         self.held_s = max(self.held_s, min(late_s, time.process_time() - self._spent_s))
-        self._on_lag(late_s)
+        self._observe(telemetry.LoopLagged(late_s))
 
 
 @asynccontextmanager

@@ -1,16 +1,14 @@
 """Why Postgres cannot be used: every cause by name, what a client is told, and what an operator does about it.
 
 A cause is told by its SQLSTATE or by the type of the driver's error, never by a text that may hold a part of the URL
-or a user's words. The exceptions are a pooler and a server without TLS, which have none of their own.
-
-Names each outage of Postgres, logs it once in a while, and looks up who holds the lock that was waited for. What
-fails for as long as it lasts is logged at its beginning and at its end.
+or a user's words. The exceptions are a pooler and a server without TLS, which have none of their own. Each outage is
+logged once in a while, with the connection that holds the lock that was waited for.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from socket import gaierror
@@ -267,6 +265,16 @@ class OutageLog:
         if self._said:
             log.info(self._over)
         self._said = {}
+
+    @contextmanager
+    def logged(self) -> Iterator[None]:
+        """Logs an AppError of the block in the place of raising it."""
+        try:
+            yield
+        except AppError as error:
+            self.fails(code=error.code)
+        else:
+            self.works()
 
 
 class Outages:

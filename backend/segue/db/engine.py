@@ -1,20 +1,24 @@
 """Every connection to Postgres: short transactions, and a time limit on every wait.
 
 Knows no table. A server that is lost, frozen, locked or refuses to write raises StorageUnavailable, which has the cause
-(causes.py), for every error the driver has for it.
+(causes.py), for every error the driver has for it. What PostgreSQL gave up for another transaction, a deadlock or a
+serialization failure, is repeated (RepeatingConnection).
 """
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar, cast
 
+import asyncpg
 import orjson
 import structlog
 from sqlalchemy import event, text
@@ -25,7 +29,6 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
 from segue.db.causes import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
-from segue.db.repeating import RepeatingConnection
 from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError
@@ -65,7 +68,13 @@ _SHORT_WAITS = text("SELECT set_config('lock_timeout', '1000', true), set_config
 WRITING_CONNECTIONS = 5
 READING_CONNECTIONS = 5
 
+REPEATS: Final = 3
+PAUSE_S: Final = 0.05
+_ANEW: Final = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED"
+_GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
 Scoped = TypeVar("Scoped")
+SendStatement = Callable[[], Awaitable[Any]]
 Pooler = Literal["none", "session", "transaction"]
 
 _outage_s: ContextVar[float] = ContextVar("outage_s", default=0.0)
@@ -216,11 +225,7 @@ class Database:
         self.refuses_writes |= state in (DISK_FULL_STATE, READ_ONLY_STATE)
         if state == READ_ONLY_STATE:
             context.is_disconnect = True
-            self._drop_connections()
-
-    def _drop_connections(self) -> None:
-        """Those that are open are not used again, to read neither: a failover may have left them at a standby."""
-        self._stale_before = time.monotonic()
+            self._stale_before = time.monotonic()  # to read neither: a failover may have left them at a standby
 
     def _refuse_stale(self, connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
         """After a restart of the server asyncpg knows that the socket is closed. The pool opens a new connection."""
@@ -311,3 +316,79 @@ async def outlast(attempt: Callable[[], Awaitable[Scoped]]) -> Scoped:
             log.warning("storage_awaited", for_s=_outage_s.get())
         is_told = True
         await asyncio.sleep(RETRY_S)
+
+
+class RepeatingConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
+    """A transaction is repeated only between `remember` and `forget`: all of its statements are SQLAlchemy's then."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._sent: list[tuple[SendStatement, Any]] | None = None
+        self._repeats = 0
+
+    def remember(self) -> None:
+        """Called as a transaction begins."""
+        self._sent, self._repeats = [], 0
+
+    def forget(self) -> None:
+        self._sent = None
+
+    async def prepare(self, query: str, **options: Any) -> "_Statement":
+        return _Statement(self, await self._repeated(partial(super().prepare, query, **options)))
+
+    async def executemany(self, command: str, args: Any, **options: Any) -> None:
+        await self.run(partial(super().executemany, command, args, **options))
+
+    async def run(self, send: SendStatement) -> Any:
+        """Returns what `send` gives at last, and keeps it to compare if the transaction is repeated later."""
+        answer = await self._repeated(send)
+        if self._sent is not None:
+            self._sent.append((send, answer))
+        return answer
+
+    async def _repeated(self, send: SendStatement) -> Any:
+        alone = not (self.is_closed() or self.is_in_transaction())
+        if alone:
+            self._sent, self._repeats = None, 0
+        failure = None
+        while True:
+            try:
+                if failure is not None and not alone:
+                    await self._send_again(failure)
+                return await send()
+            except _GIVEN_UP as error:
+                failure = error
+                if self._repeats == REPEATS or not (alone or self._sent is not None):
+                    raise
+            self._repeats += 1
+            log.warning("transaction_repeated", sqlstate=failure.sqlstate, time=self._repeats)
+            await asyncio.sleep(random.uniform(0.5, 1) * PAUSE_S * 2**self._repeats)  # noqa: S311 (no secret)
+
+    async def _send_again(self, failure: Exception) -> None:
+        """Raises `failure` if an answer is another one, or none."""
+        await self.execute(_ANEW)
+        for send, answer in self._sent or ():
+            try:
+                is_same = await send() == answer
+            except _GIVEN_UP:
+                raise
+            except asyncpg.PostgresError:
+                is_same = False
+            if not is_same:
+                self.forget()
+                raise failure
+
+
+class _Statement:
+    """A prepared statement, as much of it as SQLAlchemy uses."""
+
+    def __init__(self, connection: RepeatingConnection, prepared: Any) -> None:
+        self._connection, self._prepared = connection, prepared
+        self.get_attributes, self.get_statusmsg = prepared.get_attributes, prepared.get_statusmsg
+
+    async def fetch(self, *args: Any) -> Any:
+        rows, _ = await self._connection.run(partial(self._answer, args))
+        return rows
+
+    async def _answer(self, args: tuple[Any, ...]) -> tuple[Any, str | None]:
+        return await self._prepared.fetch(*args), self._prepared.get_statusmsg()

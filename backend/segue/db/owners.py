@@ -1,15 +1,8 @@
-"""Gives all that one user has to another: what was said before there were keys becomes the user's who has one now.
+"""All that one user has: gives it to another user, counts it, reads it, deletes it.
 
-Goes by the metadata of the tables, so that a table that is added later is covered. Works in small transactions beside
-the service, and goes on where one that was killed has stopped.
-
-Deletes and counts all data of a user: rows by their owner or session, Redis keys by the names in them.
-
-Goes by the metadata of the tables and the names of the keys, so that a table or key that is added later is covered.
-
-Reads all rows of a user, as JSON that PostgreSQL writes: nothing is parsed, and little is in memory at a time.
-
-Goes by the metadata of the tables as `erasure.py` does, so that what is exported and what is erased is the same.
+Goes by the metadata of the tables and the names of Redis keys, so that a table or key that is added later is covered,
+and what is exported is what is erased. Works in small transactions beside the service, and goes on where a process that
+was killed has stopped. Rows are read as JSON that PostgreSQL writes, a few at a time.
 """
 
 import asyncio
@@ -69,9 +62,15 @@ OF_USERS = tuple(
 )
 IS_OPEN = turns.c.status.in_(OPEN_TURNS)
 ABOUT_A_USER = (api_keys, user_limits, audit)  # a user may have these, and still nothing that another could mix with
-
+_ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
+# The hash of a secret, an encrypted one, and what is made of a fact's words to find it.
+LEFT_OUT = ("digest", "sealed", "search")
+# SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
+ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1, attachments: 1}
+TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
 
 Moved = tuple[str, int, int]  # the table, rows that were moved, rows that were left out
+Ids = Collection[str] | Select[tuple[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +85,9 @@ class Adoption:
 
     async def rows(self) -> dict[str, int]:
         """Returns how many rows there are to move, by table."""
-        counts = [
-            select(literal(table.name).label("name"), func.count().label("rows")).where(column == self.from_)
-            for table, column in OF_USERS
-        ]
         async with self.database.read_only() as connection:
-            found = await connection.execute(union_all(*counts))
-        return {row.name: row.rows for row in found if row.rows}
+            counts = await _count(connection, [(table, column == self.from_) for table, column in OF_USERS])
+        return {table: rows for table, rows in counts.items() if rows}
 
     async def would_mix(self) -> bool:
         """Whether `to` has something that is not from an adoption that was begun before."""
@@ -203,13 +198,6 @@ async def _until_done(some: Callable[[], Awaitable[int]]) -> None:
                 raise
 
 
-BATCH = 20
-
-_ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
-Ids = Collection[str] | Select[tuple[str]]
-TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
-
-
 @dataclass(frozen=True, slots=True)
 class ErasedRows:
     """What was removed."""
@@ -228,7 +216,7 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
     deleted: set[str] = set()
     while True:
         async with database.transaction() as connection:
-            mine = select(sessions.c.id).where(sessions.c.owner == owner).limit(BATCH)
+            mine = select(sessions.c.id).where(sessions.c.owner == owner).limit(SESSIONS_AT_ONCE)
             batch = list((await connection.execute(mine)).scalars())
             if not batch:
                 break
@@ -305,12 +293,6 @@ def _is_of(key: str, owner: str, ids: set[str]) -> bool:
         or redis.belongs_to(key, owner)
         or not ids.isdisjoint(_ID.findall(key))
     )
-
-
-# The hash of a secret, an encrypted one, and what is made of a fact's words to find it.
-LEFT_OUT = ("digest", "sealed", "search")
-# SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
-ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1, attachments: 1}
 
 
 async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[str, str]]:

@@ -1,10 +1,8 @@
-"""Every key in Redis, its TTL, and clients that may fail.
+"""Every key in Redis, its TTL, and clients that may fail; also the counts that limit a user's requests.
 
 Redis only saves time: an operation that fails or takes over a second returns "not there", and so do those after it.
-
-Counts per user and minute in Redis; in this process alone while Redis is lost.
-
-A window is fixed and starts with its first count, so that Retry-After is exact and a count is one round trip.
+Counts are kept by this process alone then. A window of counts begins with the first one, so that Retry-After is exact
+and a count is one round trip.
 """
 
 import math
@@ -72,6 +70,18 @@ if redis.call('DEL', KEYS[1]) == 1 then
   redis.call('EXPIRE', KEYS[1], ARGV[1])
 end
 """
+
+WINDOW_S: Final = 60
+# KEYS: a count. ARGV: the limit, the window in seconds. Returns the milliseconds until the next window, -1 within the
+# limit.
+_COUNT: Final = """
+local count = redis.call('INCR', KEYS[1])
+if count == 1 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+if count <= tonumber(ARGV[1]) then return -1 end
+return redis.call('PTTL', KEYS[1])
+"""
+
+RateKind = Literal["requests", "turns"]
 
 log = structlog.get_logger()
 
@@ -328,20 +338,6 @@ def _position(entry_id: bytes) -> int:
 
 def _id(position: int) -> str:
     return "{}-{}".format(*divmod(position, FEED_STEP))
-
-
-RateKind = Literal["requests", "turns"]
-
-WINDOW_S: Final = 60
-
-# KEYS: a count. ARGV: the limit, the window in seconds. Returns the milliseconds until the next window, -1 within the
-# limit.
-_COUNT: Final = """
-local count = redis.call('INCR', KEYS[1])
-if count == 1 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
-if count <= tonumber(ARGV[1]) then return -1 end
-return redis.call('PTTL', KEYS[1])
-"""
 
 
 class Rates:

@@ -1,16 +1,9 @@
-"""The Redis server as all its clients in a process see it: connections to it, and whether it answers.
+"""The Redis server as all its clients in a process see it: connections, whether it answers, and if not, why.
 
-An answer is waited for in vain once. From then on no client asks, until a probe in the background was answered.
-
-Why Redis cannot be used: every cause by name, and what an operator does about it. Turns go on without it.
-
-A cause is told by the type of an error, or of one that it was raised for, never by a text.
-
-A Redis that Sentinels watch, named by `redis+sentinel://user:password@host:26379,host:26379/name/0`.
-
-`rediss+sentinel://` stands for TLS to all of them; `sentinel_username` and `sentinel_password` in the query are the
-Sentinels' own. They are asked for each new connection which server is the primary. One that is no longer closes its
-connections.
+After the first operation that fails no client asks, until a probe in the background was answered. A cause is told by
+the type of an error, never by a text. With `redis+sentinel://user:password@host:26379,host:26379/name/0` Sentinels are
+asked for each new connection which server is the primary; `rediss+sentinel://` is TLS to all of them, and
+`sentinel_username` and `sentinel_password` in the query are the Sentinels' own.
 """
 
 import asyncio
@@ -38,6 +31,17 @@ from redis.exceptions import (
     ResponseError,
 )
 from redis.exceptions import ConnectionError as LostConnectionError
+
+SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
+DEFAULT_PORT = 26379
+ASK_TIMEOUT_S = 0.3  # of each Sentinel, so that one that is dead leaves time for the next
+OPERATION_TIMEOUT_S = 1.0
+PROBE_EVERY_S = 0.25
+PROBE_KEY = "segue:probe"
+LOST = (RedisError, OSError, TimeoutError)
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +111,6 @@ def redis_cause_of(error: BaseException) -> RedisCause:
     return next((cause for kind, cause in _BY_KIND.items() if any(isinstance(each, kind) for each in chain)), _LOST)
 
 
-SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
-DEFAULT_PORT = 26379
-ASK_TIMEOUT_S = 0.3  # of each Sentinel, so that one that is dead leaves time for the next
-
-
 @dataclass(frozen=True, slots=True)
 class Watched:
     """`url` leads to the primary, but for its host and port; `asking` are redis-py's options for the Sentinels."""
@@ -157,16 +155,9 @@ def watched_by_sentinels(url: str) -> Watched | None:
     return Watched(sentinels, name, primary, {"ssl": scheme == "rediss", **tls, **of_sentinels})
 
 
-OPERATION_TIMEOUT_S = 1.0
-PROBE_EVERY_S = 0.25
-PROBE_KEY = "segue:probe"
-LOST = (RedisError, OSError, TimeoutError)
-
 Answer = TypeVar("Answer")
 
 DRIVER = DriverInfo()  # made once: for its own version, redis-py looks through the installed packages
-
-log = structlog.get_logger()
 
 
 class RedisServer:

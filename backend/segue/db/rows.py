@@ -1,13 +1,9 @@
-"""Reads what rows and keys hold. Garbage, or what a newer release wrote, harms its own row alone.
+"""What rows and keys hold, as objects: garbage, or what a newer release wrote, harms its own row alone.
 
-The functions that make objects of a table's rows read a row whole, with `readable`, and put a stand-in in the place of
-a row that cannot be read: the real thing's shape, with `unreadable: true`.
-
-What rows hold of a dataclass: a member that has its default is left out, and reading.py's readers fill it in.
-
-So a default is part of what is stored: with another one, rows that were written before would say something else.
-
-The order of rows that have a `seq` of their own. Rows older than that column have 0, and their ids order them.
+A row is read whole, with `readable`; the function that reads a table puts a stand-in in the place of a row that cannot
+be read: the real thing's shape, with `unreadable: true`. A member of a dataclass that has its default is not stored, so
+a default that changes would change rows that were written before. Rows are in the order of their `seq`; those older
+than that column have 0, and their ids order them.
 """
 
 from collections import Counter

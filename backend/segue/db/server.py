@@ -1,14 +1,7 @@
-"""Facts about the Postgres server, and how much a session stores. Only reads.
+"""Facts about the Postgres server: its clock, its revision, how much a session stores. Only reads.
 
-Goes by the metadata of the tables, so that a table that is added later is counted.
-
-The time of day that every process of a store agrees on: PostgreSQL's.
-
-A machine's clock may be wrong or be set while it runs. What one process writes and another compares, such as when a
-plan expires or a tool failed, is told by this one. Between two answers of PostgreSQL it counts monotonic seconds.
-
-Whether the database is at the newest revision, asked without alembic: to import that and to read all migrations is a
-tenth of a start, and most starts find nothing to migrate.
+Every process of a store goes by PostgreSQL's time of day, since a machine's clock may be wrong or be set. The revision
+is read without alembic: to import that and to read all migrations is a tenth of a start.
 """
 
 import time
@@ -38,6 +31,10 @@ SELECT current_setting('server_version') AS version,
        to_regclass('alembic_version') IS NOT NULL AS is_migrated
 """)
 _REVISION = text("SELECT version_num FROM alembic_version")
+ASK_EVERY_S: Final = 10.0
+WRONG_S: Final = 1.0  # a difference worth a line in the log
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +77,6 @@ async def share_of_session(connection: AsyncConnection, session_id: str) -> dict
 def _bytes(table: Table) -> ColumnElement[int]:
     of_row = [func.coalesce(func.pg_column_size(column), 0) for column in table.c]
     return func.coalesce(func.sum(sum(of_row[1:], of_row[0])), 0)
-
-
-ASK_EVERY_S: Final = 10.0
-WRONG_S: Final = 1.0  # a difference worth a line in the log
-
-log = structlog.get_logger()
 
 
 class StoreClock(Watch):

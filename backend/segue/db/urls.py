@@ -1,8 +1,6 @@
-"""Which URLs lead to a PostgreSQL and a Redis, as their libraries read them.
+"""Which URLs lead to a PostgreSQL and a Redis. DATABASE_URL is taken in the words of libpq, and in SQLAlchemy's.
 
-Each function raises ValueError with the end of a sentence. It shows no value of the URL, which may be a password.
-
-DATABASE_URL as hosts hand it out, in the words of libpq, and as SQLAlchemy and asyncpg take it.
+What checks a URL raises ValueError with the end of a sentence. It shows no value of the URL, which may be a password.
 """
 
 import os
@@ -22,6 +20,10 @@ TAKEN: Final = frozenset(
 OF_LIBPQ: Final = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "sslnegotiation", "options"})
 # Of no use to asyncpg, which binds no channel, or set by Segue.
 LEFT_OUT: Final = frozenset({"channel_binding", "gssencmode", "connect_timeout", "application_name"})
+_SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_OF_REDIS = {"connection_class", "host", "port", "path", "db", "username", "password", "client_name"}
+_LAST_PORT = 65535
+_SHOWN_CHARS = 40
 
 
 def parsed(url: str) -> URL:
@@ -36,12 +38,6 @@ def address(url: str) -> tuple[URL, dict[str, str]]:
     said = {name: value for name, value in whole.query.items() if name in OF_LIBPQ}
     bare = whole.difference_update_query(OF_LIBPQ | LEFT_OUT)
     return bare, {"dsn": f"postgresql://?{urlencode(said)}"} if said else {}
-
-
-_SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-_OF_REDIS = {"connection_class", "host", "port", "path", "db", "username", "password", "client_name"}
-_LAST_PORT = 65535
-_SHOWN_CHARS = 40
 
 
 def check_postgres(url: str) -> None:

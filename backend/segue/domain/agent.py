@@ -1,7 +1,4 @@
-"""An agent: who answers in a session, with which instructions, model and tools. No I/O.
-
-Which providers of models there are, and which one a model's name means. Pure data: nothing is imported for it.
-"""
+"""An agent: who answers in a session, with which instructions, model and tools; and the providers of models. No I/O."""
 
 import hashlib
 from collections.abc import Iterable
@@ -29,6 +26,7 @@ Paragraph = Annotated[str, Field(max_length=2000)]
 Rounds = Annotated[int, Field(ge=1, le=1000)]
 ToolCalls = Annotated[int, Field(ge=1, le=10_000)]
 ParallelCalls = Annotated[int, Field(ge=1, le=100)]
+OFFLINE: Final = "offline"  # the name of the model that answers while none is configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +105,6 @@ class ModelProvider:
 
 
 OPENAI: Final = ModelProvider("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1")
-OFFLINE: Final = "offline"  # the name of the model that answers while none is configured
 PROVIDERS: Final = {
     "openai": OPENAI,
     "anthropic": ModelProvider(

@@ -1,6 +1,6 @@
-"""Who the caller is: a user and their scopes. Also which host names and user names are valid.
+"""Who the caller is: a user and their scopes. Which names of hosts and users are valid. What calls of a model take.
 
-What calls of a model take, in tokens and dollars. Money is a Decimal: sums of floats would not add up.
+Money is a Decimal: sums of floats would not add up.
 """
 
 from collections.abc import Iterable
@@ -15,6 +15,7 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 LOCAL_USER = "local"
 MAX_USER_CHARS = 200
 SPEAKS_FOR = "⇢"  # between a gateway and its user: in no other name
+NOTHING = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,6 @@ def known_owner(name: str) -> str:
 def user_of_gateway(gateway: Identity, user: str) -> Identity:
     """Returns who a gateway speaks for: no other caller can have this name. `user` has to be one of `is_user`."""
     return Identity(f"{gateway.user}{SPEAKS_FOR}{user}")
-
-
-NOTHING = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,8 @@
-"""Ids: a prefix for the kind of thing and a ULID, so that new rows lie side by side in an index.
+"""Ids, and the time of day.
 
-Nothing is ordered by an id: its time is of one process's clock. Rows have a `seq`.
-
-The time of day: what gives it, and this machine's. A service goes by PostgreSQL's (`db/server.py`).
-
-Time zones have the names of the IANA, as `tzdata` lists them: the same on every machine.
+An id is a prefix for the kind of thing and a ULID, so that new rows lie side by side in an index. Nothing is ordered by
+it: its time is of one process's clock. A service goes by PostgreSQL's time (`db/server.py`). Time zones have the IANA's
+names, as `tzdata` lists them: the same on every machine.
 """
 
 import itertools

@@ -1,14 +1,10 @@
-"""Sessions, turns and messages, as the stores return them and the API sends them.
+"""Sessions, turns, messages, files and facts, as the stores return them and the API sends them.
 
 The field names are part of the HTTP API. Times are aware and in UTC.
-
-Files that users attach, as the stores return them and the API sends them.
-
-A durable fact about a user: stored, and new. The field names are part of the HTTP API.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -24,7 +20,14 @@ Verdict = Literal["confirm", "reject", "amend", "none"]
 Strength = Literal["strong", "weak"]
 Rating = Literal["up", "down"]
 
+SHOWN_OF_REPORT = ("model", "agent", "agent_gone", "asked_again")  # by the message of an answer
 EPOCHS = 1_000_000  # of a run: the epochs of the next one begin behind the next multiple
+READ_ATTACHMENT: Final = "read_attachment"  # the tool that a file's text is the result of; only the engine calls it
+MAX_ATTACHMENTS: Final = 10  # of a message
+SHOWN_BYTES: Final = 4000  # of the text of each, in the turn that it comes with
+MAX_CONTENT_CHARS = 500
+MIN_IMPORTANCE, MAX_IMPORTANCE = 1, 5
+EXPLICIT_IMPORTANCE = 4  # of a fact that the user asked to have remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,11 @@ class TurnKey:
     turn_id: str
     turn_seq: int
     run: int = 0
+
+
+def turn_key(session_id: str, row: Any) -> TurnKey:
+    """Returns the key of a row that has the columns `id`, `seq` and `epoch` of `turns`."""
+    return TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +198,13 @@ class TurnReport:
     prompt: PromptReport | None = None
 
 
-def answer_metadata(model: str, agent: str | None, agent_gone: str | None, asked_again: str | None) -> dict[str, Any]:
-    """Returns what the message of an answer says of its turn. The default agent is not mentioned."""
-    told = {"agent": agent if agent != DEFAULT_AGENT else None, "agent_gone": agent_gone, "asked_again": asked_again}
-    return {"model": model} | {name: value for name, value in told.items() if value is not None}
+def answer_metadata(report: Any) -> dict[str, Any]:
+    """Returns what the message of an answer says of its turn, by the members SHOWN_OF_REPORT of a report. The default
+    agent is not mentioned.
+    """
+    shown = {name: getattr(report, name) for name in SHOWN_OF_REPORT}
+    shown["agent"] = shown["agent"] if shown["agent"] != DEFAULT_AGENT else None
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +239,17 @@ class ChatAnswer:
 
 
 TurnAnswer = ChatAnswer | AppError
+
+
+def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:
+    return ChatAnswer(
+        session_id=turn.session_id,
+        turn_id=turn.turn_id,
+        status="completed",
+        message=replace(message, metadata=answer_metadata(report)),
+        tool_calls=calls,
+        **{name: getattr(report, name) for name in TurnReport.__slots__ if name in ChatAnswer.__slots__},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +305,6 @@ class MessageOfTurn(Message):
     turn: Annotated[TurnSummary, doc("How the turn went.")]
 
 
-READ_ATTACHMENT: Final = "read_attachment"  # the tool that a file's text is the result of; only the engine calls it
-MAX_ATTACHMENTS: Final = 10  # of a message
-SHOWN_BYTES: Final = 4000  # of the text of each, in the turn that it comes with
-
-
 @dataclass(frozen=True, slots=True)
 class Attached:
     """What a message says of a file that it carries."""
@@ -306,10 +323,6 @@ class Attachment(Attached):
 
 
 MemoryKind = Literal["fact", "preference", "personal_info", "contact", "project"]
-
-MAX_CONTENT_CHARS = 500
-MIN_IMPORTANCE, MAX_IMPORTANCE = 1, 5
-EXPLICIT_IMPORTANCE = 4  # of a fact that the user asked to have remembered
 
 
 @dataclass(frozen=True, slots=True)

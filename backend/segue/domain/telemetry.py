@@ -1,8 +1,7 @@
-"""What the service counts, as observations, and the interface of a trace span. Knows no metrics or tracing library.
+"""What the service counts, as observations; the interface of a trace span; what a run of a turn did when.
 
-Code emits an observation once, after what it counts has been committed; emitting never waits and never raises.
-
-What a run of a turn did when: its nodes and its calls of models, in milliseconds since its process took it.
+Knows no metrics or tracing library. Code emits an observation once, after what it counts has been committed; emitting
+never waits and never raises. Times of a run are milliseconds since its process took it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from segue.domain.tool import ToolStatus
 TurnOutcome = Literal["completed", "failed", "cancelled"]
 WebhookOutcome = Literal["delivered", "failed", "gone", "given_up"]
 Recovery = Literal["begun", "queued_again", "ended", "handed_back"]
+MAX_CALLS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +219,6 @@ _UNTRACED: Final[AbstractContextManager[Span]] = nullcontext(_Untraced())
 
 def untraced(name: str, *, parent: str | None = None, **attributes: Attribute) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)
     return _UNTRACED
-
-
-MAX_CALLS: Final = 100
 
 
 class NodeRun(NamedTuple):

@@ -1,7 +1,4 @@
-"""What a tool is, how it may fail, and what a call leaves behind. No I/O, no clock.
-
-The state of a tool in a session: one answer for operators, the model, the availability check and the log. Pure.
-"""
+"""What a tool is, how it may fail, what a call leaves behind, and the tool's state in a session. No I/O, no clock."""
 
 import hashlib
 import json

@@ -1,9 +1,7 @@
-"""Makes a Recording of a session from its rows, secrets removed.
+"""A session for others: as a Recording that `segue replay` plays, or as Markdown for people, both without secrets.
 
 Not every model call has a row: a planner's answer, a synthesis and a call that waits for a yes have none. A recording
 has what came of them (a turn's plan, its answer, the model's part of it), and a replay answers those calls from that.
-
-A conversation as Markdown, for people: what was said, and which calls were made, without secrets.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +44,8 @@ from segue.turns.queries import ended_turns, report_of, status_of
 MAX_MESSAGES = 20_000
 MAX_RESULTS_BYTES = 10_000_000  # of all results together: each is searched for secrets
 READ_BY_MODEL = "model_"  # the prefix of the rule in a verdict that a model gave
+_SPEAKERS = {"user": "User", "assistant": "Assistant"}
+MAX_ARGS_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +286,6 @@ def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:
             left -= size
             wanted.append(call.tool_call_id)
     return wanted
-
-
-_SPEAKERS = {"user": "User", "assistant": "Assistant"}
-MAX_ARGS_CHARS = 300
 
 
 def as_markdown(conversation: StoredConversation) -> str:

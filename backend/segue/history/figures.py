@@ -1,11 +1,7 @@
-"""The figures of the last hour or day: how many turns, how long they took, what they used and what went wrong.
+"""Figures of the last hour or day, and of all users. Only reads, also the tables of other modules; the work is bounded.
 
-Read from the rows of the turns, with one statement whose work is bounded. A turn counts at the time when its message
-was accepted; those of deleted sessions are gone, and those that a fork or an import has copied never ran.
-
-All users: what each has, and what today took. Only reads, also the tables of other modules.
-
-Of no user more than COUNTED sessions and turns are counted: an exact count would read all of them.
+A turn counts at the time when its message was accepted; those of deleted sessions are gone, and those that a fork or an
+import has copied never ran. Of no user more than COUNTED sessions and turns are counted: an exact count would read all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,6 +47,8 @@ SKEW: Final = timedelta(minutes=10)  # of the clock by which a process makes ids
 _USED = ("llm_calls", "input_tokens", "cached_tokens", "output_tokens")
 _STATUSES = ("queued", "running", "completed", "failed", "cancelled")
 _HUGE: Final = 10**15
+_WHOLE, _BY_BUCKET, _BY_CODE, _BY_MODEL = 0b1111, 0b0111, 0b1011, 0b1100
+COUNTED: Final = 1_000
 
 
 class _Span(NamedTuple):
@@ -242,11 +240,7 @@ def _percentiles(value: ColumnElement[Any]) -> ColumnElement[Any]:
     return func.percentile_cont(literal([0.5, 0.95], ARRAY(Float))).within_group(value)
 
 
-_WHOLE, _BY_BUCKET, _BY_CODE, _BY_MODEL = 0b1111, 0b0111, 0b1011, 0b1100
 _FIGURES = _grouped()
-
-
-COUNTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import messages, sessions, turns
 from segue.domain import turn_errors
 from segue.domain.ids import new_id
-from segue.domain.session import AcknowledgementReport, MemoryReport, TurnError, TurnReport, Usage, WebSearchReport
+from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
 from segue.memory.session_store import first_words
+from segue.turns.terminations import error_row
 
 MAX_TURNS = 100  # the newest: the window shows no more, and there is no summary of what is before
 MAX_CHARS = 32_000  # of a message
@@ -75,12 +76,10 @@ def _exchanges(said: Sequence[Said]) -> list[tuple[str, str]]:
 
 
 def _ended(answer: str, *, now: datetime) -> dict[str, Any]:
-    error = turn_errors.cancelled()
-    told = {name: getattr(error, name) for name in TurnError.__slots__ if name != "extra"}
     return {
         "status": "completed" if answer else "cancelled",
         "report": asdict(_REPORT) if answer else None,
-        "error": None if answer else told,
+        "error": None if answer else error_row(turn_errors.cancelled()),
         "request": {"force_web_search": False},
         "created_at": now,
         "finished_at": now,

@@ -1,12 +1,8 @@
-"""Turns as operators see them: of every session, where each runs and what it waits for. No word of what was said.
+"""Turns of every session as operators see them: where each runs, what it waits for, and what it did when.
 
-Only reads. Callers check that the asker may see the turns of all users.
-
-One turn as operators see it over time: its attempts, nodes, calls of models and tools, and what it waited for.
-
-Its process keeps the times while it runs and stores them with its end, in `turns.run`; of a turn that is a second old
-it says them in Redis, as `activity` does. `turns.timeline` has the attempts before, and what a run without report used.
-No word of what was said, and no argument of a call.
+The process that runs a turn keeps its times and stores them with its end, in `turns.run`; while the turn runs, they are
+in Redis after a second. `turns.timeline` has the attempts before. Only reads, and no word of what was said, nor an
+argument of a call. Callers check that the asker may see the turns of all users.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -27,7 +23,13 @@ from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage
 from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
 from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
-from segue.turns.run_record import ActivityReport, heard, prompt_of, run_of
+from segue.turns.run_record import ActivityReport, prompt_of, read_activity, run_of
+
+_SHOWN = (
+    *("session_id", "agent", "status", "epoch", "lease_until", "created_at", "started_at", "finished_at"),
+    "cancel_requested_at",
+)
+CALLS_SHOWN: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ async def find_any(connection: AsyncConnection, turn_id: str) -> OpsTurn:
 
 async def with_activity(cache: Cache, listed: Sequence[OpsTurn]) -> list[OpsTurn]:
     """Adds what the processes say of the turns that run."""
-    said = await heard(cache, {turn.instance for turn in listed if turn.status == "running" and turn.instance})
+    said = await read_activity(cache, {turn.instance for turn in listed if turn.status == "running" and turn.instance})
     return [_told(turn, said.get(turn.instance or "")) for turn in listed]
 
 
@@ -146,15 +148,6 @@ def _turns() -> Select[Any]:
         .join(sessions, sessions.c.id == turns.c.session_id)
         .where(RUNS_ITSELF)
     )
-
-
-_SHOWN = (
-    *("session_id", "agent", "status", "epoch", "lease_until", "created_at", "started_at", "finished_at"),
-    "cancel_requested_at",
-)
-
-
-CALLS_SHOWN: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +274,7 @@ def _stored(row: Row[Any], report: TurnReport | None) -> _Stored:
 
 async def _running(cache: Cache, turn: OpsTurn) -> RunTimeline | None:
     """What the turn's process said last of it."""
-    said = (await heard(cache, [turn.instance or ""])).get(turn.instance or "")
+    said = (await read_activity(cache, [turn.instance or ""])).get(turn.instance or "")
     activity = said.turns.get(turn.turn_id) if said else None
     return activity.timeline if activity and activity.epoch == turn.epoch else None
 

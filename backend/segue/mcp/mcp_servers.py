@@ -47,7 +47,7 @@ class McpServers:
     tools for resources that are not offered. `listed` is told the source and the tools of each list.
     `timeout_s` limits a call unless the server sets its own. Entering waits `start_timeout_s` at most; a server that
     needs longer, or fails, joins later. Entering raises AppError `mcp_name_collision` and `tool_dependencies_invalid`.
-    `refused` says why mcp.json, as it is on disk, is not what runs; None if it is.
+    `refused` says why mcp.json, as it is on disk, is not what runs; None if it is. `servers` are those there are now.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class McpServers:
         self._tasks: dict[Server, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._joined: frozenset[Server] = frozenset()
-        self._servers = [self._made(name, server) for name, server in _wanted(config).items()]
+        self.servers = [self._made(name, server) for name, server in _wanted(config).items()]
         self._resources = ResourceTools(self._shared, disabled)
 
     async def __aenter__(self) -> Self:
         try:
-            await self._start(self._servers)
-            self._join(self._servers)
+            await self._start(self.servers)
+            self._join(self.servers)
         except BaseException:
             await self._close()
             raise
@@ -94,18 +94,18 @@ class McpServers:
         """Returns the tools of every server that was ever connected, also while it reconnects, and those for resources
         if some server has any. A server's own tool of such a name stands in its place.
         """
-        return (*self._resources.tools(), *(tool for server in self._servers for tool in server.tools))
+        return (*self._resources.tools(), *(tool for server in self.servers for tool in server.tools))
 
     def states(self) -> dict[str, str]:
         """Returns `connecting`, `ready` or `failed: <why>` by server; no word of it comes from a server."""
-        return {server.name: server.state for server in self._servers}
+        return {server.name: server.state for server in self.servers}
 
     def away(self) -> dict[str, str]:
         """Returns by source of its tools why a server that was connected is not, if it could not be connected again."""
-        return {f"mcp:{server.name}": server.state for server in self._servers if server.away}
+        return {f"mcp:{server.name}": server.state for server in self.servers if server.away}
 
     def statuses(self) -> list[McpServerStatus]:
-        return [server.status for server in self._servers]
+        return [server.status for server in self.servers]
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -113,15 +113,15 @@ class McpServers:
 
     def awaited_prefixes(self) -> tuple[str, ...]:
         """Returns what the tools of servers begin with that are not connected."""
-        return tuple(server.config.prefix for server in self._servers if server.state != "ready")
+        return tuple(server.config.prefix for server in self.servers if server.state != "ready")
 
     def agents(self) -> frozenset[str]:
         """Returns the ids of agents that servers are limited to."""
-        return frozenset[str]().union(*(server.config.agents or () for server in self._servers))
+        return frozenset[str]().union(*(server.config.agents or () for server in self.servers))
 
     def reconnect(self, name: str) -> bool:
         """Connects a server anew; other servers do not notice. Returns False if there is none of this name."""
-        found = [server for server in self._servers if server.name == name]
+        found = [server for server in self.servers if server.name == name]
         for server in found:
             server.reconnect()
         return bool(found)
@@ -130,7 +130,7 @@ class McpServers:
         """Lists what a server has for a user who has just logged in there. If it fails, the user's first call does."""
         from segue.mcp.oauth.personal_server import PersonalServer  # noqa: PLC0415 (needed with such servers only)
 
-        for server in self._servers:
+        for server in self.servers:
             if server.name == name and isinstance(server, PersonalServer):
                 with suppress(ToolFailed), anyio.move_on_after(_WELCOME_S):
                     await server.welcome(owner)
@@ -138,7 +138,7 @@ class McpServers:
     def _shared(self) -> "list[Supervisor]":
         """Returns those whose connection is for all users."""
         each_logs_in = self._make_personal is not None
-        shared = (server for server in self._servers if server.config.oauth is None or not each_logs_in)
+        shared = (server for server in self.servers if server.config.oauth is None or not each_logs_in)
         return [cast("Supervisor", server) for server in shared]
 
     async def prompts(self, owner: str) -> list[McpPrompt]:
@@ -159,18 +159,18 @@ class McpServers:
         have ended; the others do not notice. Raises AppError as entering does: then everything is as it was.
         """
         wanted = _wanted(config)
-        kept = {server.name: server for server in self._servers if wanted.get(server.name) == server.config}
+        kept = {server.name: server for server in self.servers if wanted.get(server.name) == server.config}
         if wanted.keys() - kept.keys():
             await asyncio.to_thread(import_module, "segue.mcp.supervisor")  # a second, if these are the first
         fresh = {name: self._made(name, server) for name, server in wanted.items() if name not in kept}
-        after, before = [{**kept, **fresh}[name] for name in wanted], self._servers
+        after, before = [{**kept, **fresh}[name] for name in wanted], self.servers
         try:
             await self._start(fresh.values())
             self._join(after)
         except BaseException:
             self._retire(fresh.values())
             raise
-        self._servers, self._config = after, config
+        self.servers, self._config = after, config
         gone = [server for server in before if server not in after]
         self._retire(gone)
         if fresh or gone:

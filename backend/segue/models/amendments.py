@@ -105,9 +105,9 @@ def images_refused(refusal: ProviderRefusal) -> Literal["all", "these"] | None:
     return "these" if _OF_THESE_IMAGES.search(said) else "all"
 
 
-def fitting(parts: RequestParts, too_long: int | None) -> RequestParts:
+def fitting(parts: RequestParts, too_long: int) -> RequestParts:
     """Returns the request at half the size that was refused before, if it has that size."""
-    if too_long is None or size_of(parts.messages) < too_long:
+    if size_of(parts.messages) < too_long:
         return parts
     return replace(parts, messages=shortened(parts.messages, too_long // 2))
 
@@ -239,6 +239,9 @@ class Learned:
             if calls and not any(stand_in.keys() & call.keys() for call in calls):  # the first stands for all of them
                 filled["tool_calls"] = [{**calls[0], **stand_in}, *calls[1:]]
         return filled
+
+
+NOTHING_LEARNED: Final = Learned()
 
 
 def _optional_names(body: RequestBody) -> set[str]:

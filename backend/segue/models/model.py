@@ -181,7 +181,7 @@ class ChatModel:
         parts = RequestParts(
             messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema")
         )
-        request = self._request(fitting(parts, self._too_long), account)
+        request = self._request(parts if self._too_long is None else fitting(parts, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         with self._span("model", model=self.id, provider=self.traced_as) as span:
             session = {"session_id": account.session_id} if account else {}
@@ -314,7 +314,8 @@ class ChatModel:
             estimated=reply.estimated,
         )
         self._observe(ModelCharged(charge, account.agent if account else ""))
-        span.set_attributes(**traced_call.response(reply, charge))
+        if span.trace_id:
+            span.set_attributes(**traced_call.response(reply, charge))
         if span.content:
             span.set_attributes(**traced_call.answered(reply))
         if account is not None:

@@ -270,7 +270,9 @@ class ToolGuard:
         return available if self.chosen_names else sorted(available, key=lambda spec: bool(spec.depends_on))
 
     async def load_global_state(self) -> None:
-        self._failed_for_all = await self._availability.failed_for_all()
+        """Asks Redis only if some tool has failed for all: it may work again by now."""
+        everywhere = self._availability.everywhere
+        self._failed_for_all = await everywhere.load() if everywhere.known else {}
 
     async def refresh(self) -> None:
         """Loads what people and other processes have changed since, right before something runs."""
@@ -278,7 +280,7 @@ class ToolGuard:
             loaded, self._holds = await load_with_holds(connection, self._session_id)
         newer = {tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, UNSTORED).version}
         self._stored = loaded | newer  # a call may have ended while this was read
-        await self.load_global_state()
+        self._failed_for_all = await self._availability.failed_for_all()
 
     @asynccontextmanager
     async def admitting(self, spec: ToolSpec) -> AsyncIterator[str | None]:
@@ -319,7 +321,7 @@ class ToolGuard:
         else:
             failed_in = self._session_id if health.status == "failed" else None
             await everywhere.record_failure(spec.name, failed_in, now=self._availability.clock())
-            await self.load_global_state()
+            self._failed_for_all = await everywhere.load()
 
     async def mark_refused(self, connection: AsyncConnection, spec: ToolSpec, said: str) -> Changed:
         """Takes a tool out of the session that the model's endpoint does not take; `marked_refused` comes after it."""

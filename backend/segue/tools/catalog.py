@@ -9,7 +9,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Protocol, Self
 
 import structlog
 from sqlalchemy import delete, select, tuple_
@@ -33,29 +33,35 @@ MAX_ROWS: Final = 3000  # of a source: one that renames its tools all the time w
 MAX_LISTED: Final = 200  # lists that wait to be noted
 RETRY_S: Final = 5.0
 
-ToolSource = Callable[[], Iterable[Tool]]
+
+class ToolServers(Protocol):
+    """MCP servers, which come and go. None of them has to be asked while there are no `servers`."""
+
+    @property
+    def servers(self) -> Sequence[object]: ...
+
+    def tools(self) -> Iterable[Tool]: ...
+
+    def away(self) -> Mapping[str, str]:
+        """Returns by source of tools why it is not there."""
+
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
 class ToolCatalog:
-    """`offered` and `away` are called each time, since MCP servers come and go. `away` returns why a source of tools
-    is not there.
-    """
+    """The `own` tools of a service, and those that its servers offer now."""
 
-    own: tuple[Tool, ...]
-    offered: ToolSource = tuple
-    away: Callable[[], Mapping[str, str]] = dict
-
-    def __post_init__(self) -> None:
+    def __init__(self, own: Sequence[Tool], offering: ToolServers | None = None) -> None:
         """Raises AppError `tool_invalid` if two own tools have one name, depend on unknown tools or on each other in a
         circle.
         """
-        twice = [name for name, times in Counter(tool.spec.name for tool in self.own).items() if times > 1]
+        self._own = {tool.spec.name: tool for tool in own}
+        self._offering = offering
+        twice = [name for name, times in Counter(tool.spec.name for tool in own).items() if times > 1]
         if twice:
             raise _invalid(f"two tools are called {twice[0]}: rename one, or take a built-in one away (DISABLED_TOOLS)")
-        depends_on = {tool.spec.name: tool.spec.depends_on for tool in self.own if not tool.spec.ephemeral}
+        depends_on = {tool.spec.name: tool.spec.depends_on for tool in own if not tool.spec.ephemeral}
         try:
             check_groups(depends_on)
         except ValueError as error:
@@ -65,8 +71,12 @@ class ToolCatalog:
 
     def tools(self) -> Mapping[str, Tool]:
         """Returns all tools by name. A server cannot take the name of an own tool."""
-        known = {tool.spec.name: tool for tool in self.offered()}
-        return {**known, **{tool.spec.name: tool for tool in self.own}}
+        if self._offering is None or not self._offering.servers:
+            return self._own
+        return {tool.spec.name: tool for tool in self._offering.tools()} | self._own
+
+    def away(self) -> Mapping[str, str]:
+        return self._offering.away() if self._offering is not None and self._offering.servers else {}
 
 
 def _invalid(why: str) -> AppError:

@@ -39,6 +39,7 @@ from segue.domain.ids import new_id
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.domain.tool import StatusMoved, ToolStatus
 from segue.tools.tool_health import NEVER_RAN, HealthRules, ToolHealth, ToolHold, needs_reset, reset
+from segue.watch import Watch
 
 ATTEMPTS = 10
 BATCH = 250
@@ -348,17 +349,23 @@ return redis.call('HDEL', KEYS[2], ARGV[1])
 _TOLD: Final = "return redis.call('HDEL', KEYS[1], ARGV[1])"
 
 
-class GlobalToolState:
-    """`tells` says that there is a webhook: then the same script that makes a tool fail for all lists its event."""
+class GlobalToolState(Watch):
+    """`known` is what was loaded last; it is loaded again and again while this is entered, so that a turn that runs no
+    tool does not ask. `tells` says that there is a webhook: then the same script that makes a tool fail for all lists
+    its event.
+    """
 
     def __init__(self, cache: Cache, rules: HealthRules, observe: Observe, *, tells: bool = False) -> None:
+        super().__init__("tools that failed for all", self.load)
+        self.known: Mapping[str, ToolHealth] = {}
         self._cache = cache
         self._tells = tells
         self._rules = rules
         self._observe = observe
 
-    async def load(self) -> dict[str, ToolHealth]:
-        return await failed_for_all(self._cache)
+    async def load(self) -> Mapping[str, ToolHealth]:
+        self.known = await failed_for_all(self._cache)
+        return self.known
 
     async def record_failure(self, tool: str, session_id: str | None, *, now: datetime) -> None:
         """Counts a failure; `session_id` is the session in which it made the tool fail, if it did.

@@ -1,10 +1,12 @@
-"""Whether a message, or a button on a plan, becomes a turn. The rows of its session decide; the queue comes later.
+"""Whether a message, or a button on a plan, becomes a turn: how much its user may ask for, and what its session has.
 
-The common case is one statement. If it refuses, because other turns are open or another message came at the same
-moment, it is asked again under the lock of the session's row, where the answer is exact.
+The rows of the session decide; the queue comes later. The common case is one statement. If it refuses, because other
+turns are open or another message came at the same moment, it is asked again under the lock of the session's row, where
+the answer is exact. Limits are counted in Redis, and by each process for itself while Redis is lost.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -12,10 +14,13 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.db.redis import Cache, Rates, turn_places_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.identity import Charge
+from segue.domain.ids import Clock, new_id
 from segue.domain.plan import BUTTON_MESSAGES, Button, Plan, end
-from segue.domain.session import EPOCHS, TurnKey, TurnStatus
+from segue.domain.session import TurnKey, TurnStatus, turn_key
 from segue.domain.tool import Tool, ToolFailed
 from segue.memory.session_store import lock_session
 from segue.plans import approvals
@@ -26,18 +31,145 @@ from segue.tools.input_schema import faults_of
 from segue.tools.user_requests import faults_of_answer
 from segue.turns.branches import leave_history, note_of_calls, opening_of
 from segue.turns.claims import Claim, Claimer
-from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_of_key
+from segue.turns.queries import find_turn, first_open_turn, last_in_history, statuses_of, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_claimed, begin_turn
 from segue.turns.terminations import run_again
+from segue.users.account import Books
+from segue.users.user_limits import Limits
 
+ASK_AGAIN_S = 2  # when a turn will end is not known
+ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take
+KEPT_S = 86_400
+ATTEMPTS = 3
+
+# KEYS: the user's places. ARGV: turn, now, how many there are, TTL in seconds, then turns that have ended.
+# Returns nothing if the place was taken, else all holders and since when they hold.
+_TAKE: Final = """
+for index = 5, #ARGV do redis.call('ZREM', KEYS[1], ARGV[index]) end
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') end
+redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+return {}
+"""
+_RELEASE: Final = "return redis.call('ZREM', KEYS[1], ARGV[1])"
+
+Holders = dict[str, float]
 MAX_QUEUED = 10  # beside the one that runs
-
 _ROOM: Final[dict[OnBusy, int]] = {
     "enqueue": MAX_QUEUED + 1,
     "steer": MAX_QUEUED + 1,
     "reject": 1,
     "interrupt": 2**31 - 1,
 }
+
+
+class Limiter:
+    """`limits_of` returns what a user may use, `first_call` what the first call of the model for a message takes
+    at most.
+    """
+
+    def __init__(
+        self,
+        limits_of: Callable[[str], Limits],
+        rates: Rates,
+        cache: Cache,
+        *,
+        books: Books,
+        first_call: Callable[[str], Charge],
+    ) -> None:
+        self._limits_of = limits_of
+        self._rates = rates
+        self._books = books
+        self._first_call = first_call
+        self._concurrency = ConcurrencyLimit(cache, books.database, books.clock)
+
+    async def request(self, user: str) -> None:
+        """Raises AppError `rate_limited`."""
+        if at_most := self._limits_of(user).requests_per_minute:
+            wait_s = await self._rates.count("requests", user, at_most)
+            if wait_s is not None:
+                raise turn_errors.rate_limited("requests_per_minute", at_most, wait_s)
+
+    @asynccontextmanager
+    async def starting(self, user: str, message: str, *, again: str | None = None) -> AsyncIterator[str]:
+        """Yields the id of a turn that may be accepted within the block, of `again` if that is to run again. Raises
+        AppError `rate_limited`.
+        """
+        limits, turn_id = self._limits_of(user), again or new_id("turn", self._books.clock())
+        if limits.turns_per_minute:
+            wait_s = await self._rates.count("turns", user, limits.turns_per_minute)
+            if wait_s is not None:
+                raise turn_errors.rate_limited("turns_per_minute", limits.turns_per_minute, wait_s)
+        at_once = limits.concurrent_turns
+        if at_once and not await self._concurrency.take(user, turn_id, at_most=at_once):
+            raise turn_errors.rate_limited("concurrent_turns", at_once, ASK_AGAIN_S)
+        try:
+            await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
+            yield turn_id
+        except AppError:  # nothing was accepted
+            await self.release(user, turn_id)
+            raise
+
+    async def release(self, user: str, turn_id: str) -> None:
+        """Frees the place of a turn that was not accepted, and what it had reserved."""
+        if self._limits_of(user).concurrent_turns:
+            await self._concurrency.release(user, turn_id)
+        await self._books.release(user, turn_id)
+
+
+class ConcurrencyLimit:
+    """Redis holds which turns took a place. Only if none is free are the rows asked which of those turns have ended, so
+    a place costs one round trip, ends with its turn although no process gives it back, and survives a crash.
+    """
+
+    def __init__(self, cache: Cache, database: Database, clock: Clock) -> None:
+        self._cache = cache
+        self._database = database
+        self._clock = clock
+        self._local: dict[str, Holders] = {}
+
+    async def take(self, user: str, turn_id: str, *, at_most: int) -> bool:
+        ended: Collection[str] = ()
+        for _ in range(ATTEMPTS):
+            holders = await self._try(user, turn_id, ended, at_most)
+            if not holders:
+                return True
+            ended = await self._ended(holders)
+            if not ended:
+                return False
+        return False
+
+    async def release(self, user: str, turn_id: str) -> None:
+        self._local.get(user, {}).pop(turn_id, None)
+        await self._cache.evaluate(_RELEASE, (turn_places_key(user),), turn_id)
+
+    async def _try(self, user: str, turn_id: str, ended: Collection[str], at_most: int) -> Holders:
+        """Takes a place. Returns the holders of all places if none was free."""
+        now = self._clock().timestamp()
+        answer = await self._cache.evaluate(_TAKE, (turn_places_key(user),), turn_id, now, at_most, KEPT_S, *ended)
+        if answer is None:
+            return self._try_locally(user, turn_id, ended, now, at_most)
+        return {holder.decode(): float(since) for holder, since in zip(answer[::2], answer[1::2], strict=True)}
+
+    def _try_locally(self, user: str, turn_id: str, ended: Collection[str], now: float, at_most: int) -> Holders:
+        holders = self._local.setdefault(user, {})
+        for turn in ended:
+            holders.pop(turn, None)
+        if len(holders) >= at_most:
+            return dict(holders)
+        holders[turn_id] = now
+        return {}
+
+    async def _ended(self, holders: Holders) -> list[str]:
+        """Returns the holders that have no open turn, except those that may be about to get their row."""
+        async with self._database.read_only() as connection:
+            stored = await statuses_of(connection, holders)
+        accepting_since = self._clock().timestamp() - ACCEPTING_S
+        return [
+            turn
+            for turn, since in holders.items()
+            if (stored[turn] not in ("queued", "running") if turn in stored else since < accepting_since)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,38 +202,30 @@ async def admit(
     Raises NotFound, AppError `turn_in_progress`, `too_many_queued`, `idempotency_key_reused`, and for a request
     `instead_of` a message `not_the_users`, `cannot_edit_steer`, `not_in_history`.
     """
-    if request.instead_of is not None:
-        read_only = [name for name, tool in tools().items() if tool.spec.effect == "read_only"]
-        async with database.transaction() as connection:
-            await lock_session(connection, owner, session_id)
-            if await accepted_before(connection, owner, session_id, request.once) is None:
-                request = await _cleared(connection, session_id, request, request.instead_of, read_only, now=now)
-            return await _admit_locked(connection, owner, session_id, request, now=now)
-    if request.abandons is not None:
-        async with database.transaction() as connection:
-            await lock_session(connection, owner, session_id)
-            if await accepted_before(connection, owner, session_id, request.once) is None:
-                await plans.abandon(connection, session_id, *request.abandons)
-            return await _admit_locked(connection, owner, session_id, request, now=now)
-    if request.on_busy == "steer" and not request.attachments:  # files are read where a turn begins
-        async with database.transaction() as connection:
-            await lock_session(connection, owner, session_id)
-            request = replace(request, steers=await first_open_turn(connection, session_id))
-            return await _admit_locked(connection, owner, session_id, request, now=now)
-    room = _ROOM[request.on_busy]
-    try:
-        async with database.autocommit() as connection:
-            if claimer is not None:
-                claim = await begin_claimed(connection, owner, session_id, request, now=now, claimer=claimer)
-                if claim is not None:
-                    return Admitted(claim.key, "running", claim=claim)
-            turn = await begin_turn(connection, owner, session_id, request, now=now, room=room)
-    except KeyTaken:
-        turn = None
-    if turn is not None:
-        return Admitted(turn)
+    prepares = request.instead_of is not None or request.abandons is not None
+    steers = request.on_busy == "steer" and not request.attachments  # files are read where a turn begins
+    if not (prepares or steers):
+        try:
+            async with database.autocommit() as connection:
+                if claimer is not None:
+                    claim = await begin_claimed(connection, owner, session_id, request, now=now, claimer=claimer)
+                    if claim is not None:
+                        return Admitted(claim.key, "running", claim=claim)
+                room = _ROOM[request.on_busy]
+                turn = await begin_turn(connection, owner, session_id, request, now=now, room=room)
+        except KeyTaken:
+            turn = None
+        if turn is not None:
+            return Admitted(turn)
     async with database.transaction() as connection:
         await lock_session(connection, owner, session_id)
+        if prepares and await accepted_before(connection, owner, session_id, request.once) is None:
+            if request.instead_of is not None:
+                request = await _cleared(connection, session_id, request, request.instead_of, tools(), now=now)
+            elif request.abandons is not None:
+                await plans.abandon(connection, session_id, *request.abandons)
+        elif steers and not prepares:
+            request = replace(request, steers=await first_open_turn(connection, session_id))
         return await _admit_locked(connection, owner, session_id, request, now=now)
 
 
@@ -110,7 +234,7 @@ async def _cleared(
     session_id: str,
     request: ChatRequest,
     message_id: str,
-    read_only: Collection[str],
+    tools: Mapping[str, Tool],
     *,
     now: datetime,
 ) -> ChatRequest:
@@ -125,6 +249,7 @@ async def _cleared(
     if request.message and opening.steered:
         raise turn_errors.cannot_edit_steer()
     await leave_history(connection, session_id, from_seq=opening.seq, now=now)
+    read_only = [name for name, tool in tools.items() if tool.spec.effect == "read_only"]
     return replace(
         request,
         message=request.message or opening.content,
@@ -300,7 +425,7 @@ async def accepted_before(
     if stored.body_hash != once.body_hash:
         raise turn_errors.key_reused()
     for_now = stored.status == "failed" and bool(stored.error["retryable"]) and stored.branch is None
-    turn = TurnKey(session_id, stored.id, stored.seq, stored.epoch // EPOCHS)
+    turn = turn_key(session_id, stored)
     return Admitted(turn, stored.status, fresh=False, failed_for_now=for_now)
 
 

@@ -1,9 +1,8 @@
-"""The start of tool calls: the message that makes them and a row for each, in one statement under the turn's fence.
+"""What a running turn writes before it goes on: calls that it makes, and messages that it reads while it runs.
 
-Messages that are to be read by the turn that runs: queued turns until it reads them, then a part of it.
-
-A turn that ends before it reads them leaves them as they are: they run next. The process that has
-claimed the turn reads its rows, so a message counts for one turn only, in any process.
+The message that makes calls and a row for each are one statement under the turn's fence. A message that is to be read
+by a turn is a queued turn until then: only the process that has claimed the reader reads its row. If the reader ends
+before that, it runs next.
 """
 
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ from segue.agent.context import WriteWithStart
 from segue.db.engine import Database, outlast
 from segue.db.models import QUEUED, messages, sessions, tool_calls, turns
 from segue.domain.events import SteerRead
-from segue.domain.session import EPOCHS, TurnKey
+from segue.domain.session import TurnKey, turn_key
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values, move_message
 from segue.tools.results import PlanStep
 from segue.turns.claims import IS_HELD, Claim, held
@@ -139,6 +138,6 @@ async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRe
         if row.facts_due_at is not None:
             due = func.coalesce(turns.c.facts_due_at, row.facts_due_at)
             await connection.execute(update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
-        was = TurnKey(reader.session_id, row.id, row.seq, row.epoch // EPOCHS)
+        was = turn_key(reader.session_id, row)
         read.append(SteerRead(await move_message(connection, row.id, reader), was))
     return read

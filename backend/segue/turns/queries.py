@@ -19,8 +19,7 @@ from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.plan import decision_of
 from segue.domain.session import (
-    EPOCHS,
-    ChatAnswer,
+    SHOWN_OF_REPORT,
     Message,
     MessageOfTurn,
     Turn,
@@ -32,6 +31,8 @@ from segue.domain.session import (
     TurnSummary,
     UnreadableMessage,
     answer_metadata,
+    chat_answer,
+    turn_key,
 )
 from segue.domain.telemetry import Backlog
 from segue.domain.tool import ToolCall, UnreadableCall
@@ -45,7 +46,6 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
-_TOLD = ("model", "agent", "agent_gone", "asked_again")  # by the message of an answer, of its turn's report
 _read_report, _read_error = reader(TurnReport), reader(TurnError)
 _UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in TurnError.__slots__})
 
@@ -77,14 +77,6 @@ class OpenTurn:
     cancel_requested_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class LastTurn:
-    turn_id: str
-    status: TurnStatus
-    finished_at: datetime | None
-    error: TurnError | None
-
-
 async def get_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> Turn:
     """Raises NotFound for a missing turn and for another owner's. A turn whose message another one has read is that
     one: it never ran.
@@ -99,10 +91,26 @@ async def get_turn(connection: AsyncConnection, owner: str, session_id: str, tur
 
 
 async def list_turns(
-    connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
+    connection: AsyncConnection,
+    owner: str,
+    session_id: str,
+    *,
+    before: str | None = None,
+    limit: int,
+    failed: bool = False,
 ) -> list[Turn]:
-    """Newest first by arrival; not by id, which is made before that and by several clocks."""
-    statement = _owned(owner, session_id).where(RUNS_ITSELF).order_by(turns.c.seq.desc()).limit(limit)
+    """Newest first by arrival; not by id, which is made before that and by several clocks. `failed` leaves out those
+    that ended without an error.
+    """
+    statement = (
+        select(*turns.c)
+        .join(sessions, sessions.c.id == turns.c.session_id)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, RUNS_ITSELF)
+        .order_by(turns.c.seq.desc())
+        .limit(limit)
+    )
+    if failed:
+        statement = statement.where(turns.c.error.is_not(None))
     if before is not None:
         statement = statement.where(turns.c.seq < select(_OTHER.c.seq).where(_OTHER.c.id == before).scalar_subquery())
     return await _turns(connection, (await connection.execute(statement)).all())
@@ -121,24 +129,24 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
         raise NotFound("session")
     if row.session_id != session_id:  # not in the statement, as above
         raise NotFound("turn")
-    return TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS)
+    return turn_key(session_id, row)
 
 
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
     """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
     them, what the user thinks of them, the grant that a call ran under.
     """
-    told = (turns.c.report[name].as_string().label(name) for name in _TOLD)
-    statement = select(turns.c.id, turns.c.request, *told).where(turns.c.id.in_({each.turn_id for each in listed}))
+    of_report = (turns.c.report[name].as_string().label(name) for name in SHOWN_OF_REPORT)
+    statement = select(turns.c.id, turns.c.request, *of_report).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     granted = await granted_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
 
-    def told_of(each: Message) -> dict[str, Any]:
+    def metadata_of(each: Message) -> dict[str, Any]:
         grant = {"grant": "session"} if each.tool_call_id in granted else {}
         return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {}) | grant
 
-    return [replace(each, metadata=told_of(each)) for each in listed]
+    return [replace(each, metadata=metadata_of(each)) for each in listed]
 
 
 async def with_turns(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
@@ -184,7 +192,7 @@ def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> Tur
 def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
-            return answer_metadata(**{name: getattr(turn, name) for name in _TOLD})
+            return answer_metadata(turn)
         case "user" if (
             turn is not None and STEERED not in message.metadata and (request := request_of(turn.request, turn.id))
         ):
@@ -287,35 +295,17 @@ async def _keys(connection: AsyncConnection, ids: Collection[str]) -> dict[str, 
         return {}
     statement = select(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch).where(turns.c.id.in_(ids))
     rows = await connection.execute(statement)
-    return {row.id: TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS) for row in rows}
-
-
-def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:
-    return ChatAnswer(
-        session_id=turn.session_id,
-        turn_id=turn.turn_id,
-        status="completed",
-        message=replace(message, metadata=answer_metadata(**{name: getattr(report, name) for name in _TOLD})),
-        tool_calls=calls,
-        **{name: getattr(report, name) for name in TurnReport.__slots__ if name in ChatAnswer.__slots__},
-    )
+    return {row.id: turn_key(row.session_id, row) for row in rows}
 
 
 async def overview(connection: AsyncConnection) -> TurnsOverview:
     row = (await connection.execute(_OPEN_TURNS_COUNTED)).one()
-    return TurnsOverview(
-        queued=row.queued,
-        running=row.running,
-        running_on=row.running_on,
-        leases_passed=row.lapsed,
-        oldest_queued_s=row.oldest_queued_s,
-        longest_running_s=row.longest_running_s,
-    )
+    return TurnsOverview(**{each.name: getattr(row, each.name) for each in fields(TurnsOverview)})
 
 
 async def read_backlog(connection: AsyncConnection) -> Backlog:
     row = (await connection.execute(_OPEN_TURNS_COUNTED)).one()
-    return Backlog(queued=row.queued, running=row.running, lapsed=row.lapsed, oldest_s=row.oldest_ready_s)
+    return Backlog(row.queued, row.running, lapsed=row.leases_passed, oldest_s=row.oldest_ready_s)
 
 
 async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[OpenTurn]:
@@ -336,18 +326,6 @@ async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[Op
         .order_by(turns.c.seq)
     )
     return [OpenTurn(**row) for row in (await connection.execute(statement)).mappings()]
-
-
-async def last_turn_of(connection: AsyncConnection, session_id: str, *, failed: bool = False) -> LastTurn | None:
-    """Returns the newest turn, or the newest that ended with an error; None if there is none."""
-    statement = select(turns.c.id, turns.c.status, turns.c.finished_at, turns.c.error, turns.c.error_extra)
-    statement = statement.where(turns.c.session_id == session_id, RUNS_ITSELF).order_by(turns.c.seq.desc()).limit(1)
-    if failed:
-        statement = statement.where(turns.c.error.is_not(None))
-    row = (await connection.execute(statement)).one_or_none()
-    if row is None:
-        return None
-    return LastTurn(row.id, row.status, row.finished_at, _error(row) if row.status in ("failed", "cancelled") else None)
 
 
 def lease_left() -> ColumnElement[float]:
@@ -410,14 +388,6 @@ def _reader_of(turn_id: str) -> ColumnElement[str]:
     return func.coalesce(read, turn_id)
 
 
-def _owned(owner: str, session_id: str) -> Select[Any]:
-    return (
-        select(*turns.c)
-        .join(sessions, sessions.c.id == turns.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
-    )
-
-
 def _count_open_turns() -> Select[*tuple[Any, ...]]:
     """Over the index of open turns. The oldest ready turn is the one that waits for a process longest."""
     queued, running = turns.c.status == QUEUED, turns.c.status == RUNNING
@@ -426,7 +396,7 @@ def _count_open_turns() -> Select[*tuple[Any, ...]]:
         func.count().filter(queued).label("queued"),
         func.count().filter(running).label("running"),
         func.count(distinct(turns.c.worker)).filter(running).label("running_on"),
-        func.count().filter(running, turns.c.lease_until < func.now()).label("lapsed"),
+        func.count().filter(running, turns.c.lease_until < func.now()).label("leases_passed"),
         func.max(_age(turns.c.queued_at)).filter(queued).label("oldest_queued_s"),
         func.max(_age(turns.c.started_at)).filter(running).label("longest_running_s"),
         func.coalesce(func.extract("epoch", oldest_ready).cast(Float), 0.0).label("oldest_ready_s"),

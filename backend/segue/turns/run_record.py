@@ -1,19 +1,19 @@
-"""What `turns.run` holds: what the last run of a turn did, and what its last request to the model was made of.
+"""What a run of a turn did and took: counted from its events, then logged, observed and stored.
 
-Every turn has one and few are read, so it is an array of arrays, without what has its default at the end of each.
-
-What the turns of a process are doing: their node, and the call of a model that they wait for.
-
-Only the process itself knows. It says so in Redis, twice a second and for all its turns at once, once they have run for
-LONG_S: a plain turn costs nothing. People read it, nothing is decided by it.
+TurnMetrics counts, so that a turn that fails has numbers too. `turns.run` holds a run as arrays without the defaults at
+their ends, since every turn has one and few are read. While a turn runs that is older than LONG_S, its process says in
+Redis what it does: people read that, nothing is decided by it, and a plain turn pays nothing for it.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
+import structlog
 from pydantic import AwareDatetime
 from sqlalchemy import ColumnElement, Row, func, literal, literal_column, null, select, update
 from sqlalchemy.dialects.postgresql import JSONB
@@ -22,14 +22,203 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import turns
 from segue.db.redis import DETAILS_DROPPED_KEY, Cache, activity_key
 from segue.db.rows import cached, readable, reader, without_defaults
+from segue.domain import turn_errors
 from segue.domain.doc import doc
+from segue.domain.errors import AppError
+from segue.domain.events import (
+    AcknowledgementDetected,
+    Event,
+    PlanChanged,
+    SearchDecided,
+    StepFinished,
+    StepStarted,
+    ToolRan,
+    ToolStateChanged,
+)
 from segue.domain.ids import first_id
-from segue.domain.session import PromptPart, PromptReport, TurnReport
-from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
+from segue.domain.plan import Plan
+from segue.domain.session import (
+    MemoryReport,
+    PromptPart,
+    PromptReport,
+    TurnKey,
+    TurnReport,
+    Usage,
+    Verdict,
+    WebSearchReport,
+)
+from segue.domain.telemetry import (
+    ModelRun,
+    NodeRun,
+    Observe,
+    PlanEnded,
+    RunTimeline,
+    SessionToolStateChanged,
+    ToolCalled,
+    TurnEnded,
+    TurnOutcome,
+)
+from segue.turns.claims import Claim
+
+if TYPE_CHECKING:  # the doctor reads what runs did, and needs no library of a model's
+    from segue.agent.state import TurnInput
+    from segue.models.metered_model import MeteredModel
 
 KEPT_ATTEMPTS: Final = 20
 DETAILS_BATCH: Final = 1000
 DETAILS_DROPPED_TTL_S: Final = 604_800
+LONG_S: Final = 1.0
+KEPT_S: Final = 600  # a report of a process
+
+log = structlog.get_logger()
+
+
+class TurnMetrics:
+    """Counts one run of a turn. `tools` returns the fields that say how the session's tools stand."""
+
+    def __init__(
+        self, claim: Claim, model: "MeteredModel", observe: Observe, *, tools: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._claim = claim
+        self._model = model
+        self._observe = observe
+        self._tools = tools
+        self._started = model.began
+        self._seconds: float | None = None
+        self._calls: Counter[str] = Counter()
+        self._tools_ms = 0
+        self._nodes: list[NodeRun] = []
+        self._plan: Plan | None = None
+        self._verdict: Verdict | None = None
+        self._web_search: WebSearchReport | None = None
+        self._memory: MemoryReport | None = None
+
+    def start_from(self, start: "TurnInput") -> None:
+        self._plan = start["open_plan"].plan if start["open_plan"] else None
+        self._memory = memory_report(start)
+
+    def stop(self) -> Usage:
+        """Ends the measured time, before the outcome is stored. Returns what the run used."""
+        self._seconds = time.monotonic() - self._started
+        return self._usage()
+
+    def _usage(self) -> Usage:
+        spent = self._model.account.total
+        return Usage(
+            llm_calls=spent.calls,
+            input_tokens=spent.input_tokens,
+            cached_tokens=spent.cached_tokens,
+            output_tokens=spent.output_tokens,
+            reasoning_tokens=spent.reasoning_tokens,
+            estimated=spent.estimated,
+            cost=None if spent.cost is None else float(spent.cost),
+            duration_ms=round((self._seconds or 0) * 1000),
+        )
+
+    @property
+    def node(self) -> str | None:
+        """The node that runs, or ran last."""
+        return self._nodes[-1].node if self._nodes else None
+
+    def timeline(self, usage: Usage | None = None) -> RunTimeline:
+        calls = tuple(self._model.calls)
+        return RunTimeline(tuple(self._nodes), calls, max(self._model.llm_calls - len(calls), 0), usage)
+
+    def record_end(self, error: AppError | None = None) -> None:
+        claim, model, plan = self._claim, self._model, self._plan
+        used = asdict(self._usage()) | {"llm_calls": model.llm_calls}  # calls that failed too, which take no tokens
+        ended = TurnEnded(
+            outcome_of(error),
+            error.code if error else None,
+            self._seconds,
+            claim.queued_s,
+            self._verdict,
+            self._web_search,
+        )
+        record_end(
+            self._observe,
+            claim.key,
+            ended,
+            request_id=claim.origin.request_id,
+            attempt=claim.attempt,
+            epoch=claim.epoch,
+            queued_ms=round(claim.queued_s * 1000),
+            model=model.name,
+            model_ms=round(model.seconds * 1000),
+            tools_ms=self._tools_ms,
+            llm_retries=model.retried,
+            tool_calls=self._calls.total(),
+            tool_outcomes=dict(self._calls),
+            plan_id=plan and plan.id,
+            plan_status=plan and plan.status,
+            verdict=self._verdict,
+            web_search=self._web_search and self._web_search.reason,
+            memory=self._memory and asdict(self._memory),
+            **used,
+            **self._tools(),
+        )
+
+    def count(self, event: Event) -> None:
+        match event:
+            case StepStarted(node):
+                self._nodes.append(NodeRun(node, self._since_start_ms()))
+            case StepFinished() if self._nodes:
+                begun = self._nodes[-1]
+                self._nodes[-1] = begun._replace(duration_ms=self._since_start_ms() - begun.at_ms)
+            case ToolRan(tool, outcome, duration_ms):
+                self._calls[outcome] += 1
+                self._tools_ms += duration_ms
+                self._observe(ToolCalled(tool, outcome, duration_ms / 1000))
+            case ToolStateChanged(tool, state):
+                self._observe(SessionToolStateChanged(tool, state.status))
+            case PlanChanged(plan):
+                self._plan_changed(plan)
+            case AcknowledgementDetected(report):
+                self._verdict = report.verdict
+            case SearchDecided(report):
+                self._web_search = report
+            case _:
+                pass
+
+    def _since_start_ms(self) -> int:
+        return round((time.monotonic() - self._started) * 1000)
+
+    def _plan_changed(self, plan: Plan) -> None:
+        before, self._plan = self._plan, plan
+        same = before is not None and before.id == plan.id
+        if before is not None and before.is_open and not same:
+            self._observe(PlanEnded("superseded"))
+        if not plan.is_open and not (same and before is not None and not before.is_open):
+            self._observe(PlanEnded(plan.status))
+
+
+def outcome_of(error: AppError | None) -> TurnOutcome:
+    if error is None:
+        return "completed"
+    return "cancelled" if error.code == turn_errors.CANCELLED else "failed"
+
+
+def record_end(observe: Observe, turn: TurnKey, ended: TurnEnded, **fields: object) -> None:
+    """Logs the one line that every turn ends with, and observes its numbers."""
+    write = log.warning if ended.outcome == "failed" else log.info
+    write(
+        "turn_finished",
+        session_id=turn.session_id,
+        turn_id=turn.turn_id,
+        outcome=ended.outcome,
+        code=ended.code,
+        **fields,
+    )
+    observe(ended)
+
+
+def memory_report(start: "TurnInput") -> MemoryReport:
+    return MemoryReport(
+        short_term=start["memory"] is not None,
+        long_term=len(start["facts"]),
+        history_messages=len(start["prompt"]) - 2,  # beside the system message and the running one
+        tool_results=len(start["earlier_results"]),
+    )
 
 
 class StoredNode(NamedTuple):
@@ -155,10 +344,6 @@ async def drop_old_details(connection: AsyncConnection, cache: Cache, *, before:
     return count
 
 
-LONG_S: Final = 1.0
-KEPT_S: Final = 600
-
-
 @dataclass(frozen=True, slots=True)
 class ModelWait:
     """A call of a model that has not answered."""
@@ -169,7 +354,7 @@ class ModelWait:
 
 @dataclass(frozen=True, slots=True)
 class TurnActivity:
-    """`epoch` is the turn's: what a process says that has lost the turn counts for nothing."""
+    """`epoch` is the turn's: the report of a process that has lost the turn counts for nothing."""
 
     epoch: int
     node: str | None
@@ -179,23 +364,22 @@ class TurnActivity:
 
 @dataclass(frozen=True, slots=True)
 class ActivityReport:
-    """What a process said last, and when."""
+    """What a process has reported last, and when."""
 
     at: AwareDatetime
     turns: dict[str, TurnActivity]
 
 
-_read_said = reader(ActivityReport)
+_read_report = reader(ActivityReport)
 
 
-async def say(cache: Cache, worker: str, turns: Mapping[str, TurnActivity], *, now: datetime) -> None:
+async def report_activity(cache: Cache, worker: str, turns: Mapping[str, TurnActivity], *, now: datetime) -> None:
     await cache.set_json(activity_key(worker), ActivityReport(now, dict(turns)), ttl_s=KEPT_S)
 
 
-async def heard(cache: Cache, workers: Iterable[str]) -> dict[str, ActivityReport]:
-    """Returns what these processes said last, of those that have said something within KEPT_S."""
+async def read_activity(cache: Cache, workers: Iterable[str]) -> dict[str, ActivityReport]:
+    """Returns the last report of each process that has made one within KEPT_S."""
     names = sorted(set(workers))
     values = await asyncio.gather(*(cache.get_json(activity_key(name)) for name in names))
-    found = zip(names, values, strict=True)
-    read = {name: cached(_read_said, value) for name, value in found if value is not None}
-    return {name: said for name, said in read.items() if said is not None}
+    read = {name: cached(_read_report, value) for name, value in zip(names, values, strict=True) if value is not None}
+    return {name: report for name, report in read.items() if report is not None}

@@ -6,7 +6,7 @@ run and when one stops; readers follow a turn through its event log.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,7 +26,7 @@ from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, SteerRead, TextEnded
-from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
+from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport, chat_answer
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
@@ -38,12 +38,10 @@ from segue.tools.normalize import clean
 from segue.turns import call_starts, store, terminations
 from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
-from segue.turns.queries import chat_answer
-from segue.turns.run_record import LONG_S, ModelWait, TurnActivity
-from segue.turns.snapshot import load_context, who_answers
+from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
+from segue.turns.snapshot import Speaker, load_context, who_answers
 from segue.turns.store import StaleTurn
 from segue.turns.turn_deps import TurnDeps
-from segue.turns.turn_metrics import TurnMetrics, memory_report
 from segue.users.account import Account
 
 Stop = Literal["cancelled", "handed_back", "lost"]
@@ -110,6 +108,23 @@ class UnstoredEnds:
                 deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, error))
 
 
+def tools_of_turn(
+    deps: TurnDeps, claim: Claim, speaker: Speaker, *, save: Callable[[ToolChoice], Awaitable[None]]
+) -> tuple[ToolGuard, ToolChooser]:
+    """Returns the tools of a claimed turn, and who chooses among them if there are too many for a request."""
+    guard = ToolGuard(
+        deps.tools,
+        claim.key,
+        claim.tool_states,
+        holds=claim.tool_holds,
+        agent=speaker.agent,
+        agent_id=speaker.id,
+        owner=claim.owner,
+    )
+    stored, seq = claim.tool_choice, claim.key.turn_seq
+    return guard, ToolChooser(deps.tool_search, guard, deps.limits.choice, stored=stored, seq=seq, save=save)
+
+
 class TurnRun:
     """One run of a claimed turn. `stopped` is why it was stopped, None if it was not. `stored_messages` are those that
     its calls have stored, once it is finished.
@@ -132,23 +147,9 @@ class TurnRun:
             deps.books, claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
         )
         self._model = MeteredModel(self._speaker.models, self._speaker.limits.model, self._account)
-        self._guard = ToolGuard(
-            deps.tools,
-            claim.key,
-            claim.tool_states,
-            holds=claim.tool_holds,
-            agent=self._speaker.agent,
-            agent_id=self._speaker.id,
-            owner=claim.owner,
-        )
-        self._chooser = ToolChooser(
-            deps.tool_search,
-            self._guard,
-            deps.limits.choice,
-            stored=claim.tool_choice,
-            seq=claim.key.turn_seq,
-            save=partial(_save_choice, deps, claim),  # with a method of its own the run would not be freed by itself
-        )
+        # With a method of its own to save, the run would not be freed by itself.
+        save = partial(store.store_tool_choice, deps.database, claim)
+        self._guard, self._chooser = tools_of_turn(deps, claim, self._speaker, save=save)
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
     def activity(self) -> TurnActivity | None:
@@ -305,7 +306,8 @@ class TurnRun:
         self.stored_messages = state["message_count"] - claim.message_count
         message = await outlast(lambda: self._store_answer(state, report))
         self._account.booked()
-        self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
+        if state["facts"]:
+            self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if state["cut_off"] is not None:
             self._deps.summaries.wake()
         if self._deps.titles is not None and claim.answered_turn_id is None:
@@ -370,8 +372,3 @@ class TurnRun:
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
         said = self._said if self.stopped == "cancelled" else None
         await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account, timeline, said))
-
-
-async def _save_choice(deps: TurnDeps, claim: Claim, choice: ToolChoice) -> None:
-    async with store.fenced_transaction(deps.database, claim) as connection:
-        await store.store_tool_choice(connection, claim.key.session_id, choice)

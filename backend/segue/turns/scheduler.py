@@ -16,7 +16,7 @@ from segue.domain.errors import AppError
 from segue.turns import claims
 from segue.turns.claims import Claim, Claimer
 from segue.turns.presence import Presence
-from segue.turns.run_record import say
+from segue.turns.run_record import report_activity
 from segue.turns.runner import Stop, TurnRun, UnstoredEnds
 from segue.turns.turn_deps import TurnDeps
 
@@ -128,14 +128,10 @@ class TurnWorker:
             await asyncio.sleep(min(CHECK_S, self._deps.limits.lease_s / 4))
             worker = self._presence.worker
             due = time.monotonic() - renewed >= self._deps.limits.lease_s / 4 or worker != renewed_as
-            try:
+            with outage.logged():
                 await self._unstored.store()
                 await self._check_claims(worker, renew=due)
                 await self._end_leases_unheard()
-            except AppError as error:
-                outage.fails(code=error.code)
-            else:
-                outage.works()
                 renewed, renewed_as = (time.monotonic() if due else renewed), worker
             await self._say_activity()
 
@@ -150,7 +146,7 @@ class TurnWorker:
     async def _say_activity(self) -> None:
         running = {turn_id: run.activity() for turn_id, run in self._running.items()}
         if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:
-            await say(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
+            await report_activity(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
 
     async def _drain(self, session_id: str, expected: asyncio.Future[Claim | None] | None = None) -> None:
         """A line. One that begins with an `expected` claim has its place already."""

@@ -2,8 +2,6 @@
 
 The request that brought a message only watches its turn: the process that claims the turn runs it, and its row has the
 answer. A client that leaves stops nothing.
-
-What the next message of a session will ask of the model, made by the code that a turn asks with. Only reads.
 """
 
 import asyncio
@@ -16,7 +14,6 @@ from typing import Self
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.render_messages import request_parts
-from segue.agent.tool_choice import ToolChooser
 from segue.agent.tool_loop import plain_request
 from segue.db.causes import StorageUnavailable
 from segue.db.redis import plans_of_owner_key
@@ -33,60 +30,19 @@ from segue.memory.session_store import check_session
 from segue.plans.approvals import list_approvals
 from segue.plans.store import StalePlan, expired
 from segue.tools.attachment_store import attached
-from segue.tools.availability import ToolGuard
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
 from segue.turns.claims import Claim, Origin, claim_of_next
+from segue.turns.maintenance import recover_forever
 from segue.turns.presence import Presence
 from segue.turns.queue import TurnQueue
-from segue.turns.recovery import recover_forever
+from segue.turns.run_record import record_end
+from segue.turns.runner import tools_of_turn
 from segue.turns.scheduler import TurnWorker
 from segue.turns.snapshot import Speaker, load_context, who_answers
 from segue.turns.store import NO_ORIGIN, ChatRequest, Once
 from segue.turns.terminations import NeglectedTurn
 from segue.turns.turn_deps import TurnDeps
-from segue.turns.turn_metrics import record_end
-
-
-async def next_request(deps: TurnDeps, owner: str, session_id: str, groups: Collection[str]) -> PromptReport:
-    """Returns the parts of the request as far as they are known before the message: without it, the facts that it will
-    call up, and what a plan that waits adds to its notes. The owner is in `groups`. Raises NotFound.
-    """
-    async with deps.database.read_only() as connection:
-        claim = await claim_of_next(connection, owner, session_id)
-    speaker = deps.agents.speaker(claim.agent, owner, groups)
-    guard = ToolGuard(
-        deps.tools,
-        claim.key,
-        claim.tool_states,
-        holds=claim.tool_holds,
-        agent=speaker.agent,
-        agent_id=speaker.id,
-        owner=owner,
-    )
-    chooser = ToolChooser(
-        deps.tool_search, guard, deps.limits.choice, stored=claim.tool_choice, seq=claim.key.turn_seq, save=_forget
-    )
-    await guard.load_global_state()
-    now = deps.clock()
-    start = await load_context(
-        deps.database,
-        deps.cache,
-        deps.long_term,
-        claim,
-        limits=deps.limits.context,
-        answering=who_answers(speaker, guard, chooser, claim),
-        now=now,
-        coming=Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now),
-    )
-    messages, offered = plain_request(guard, guard.tools(), start["prompt"])
-    limits = deps.limits
-    return request_parts(start["prompt_parts"], messages, limits.choice.size(offered), limits.context.count)
-
-
-async def _forget(_: ToolChoice) -> None:
-    """Stores nothing: the turn chooses itself."""
-
 
 CANCEL_ANSWER_S = 4.5
 MOST_WAITING = 200  # questions of one user, in all sessions
@@ -199,8 +155,30 @@ class TurnService:
         return reply, account.total
 
     async def next_request(self, owner: str, session_id: str, groups: Collection[str]) -> PromptReport:
-        """Raises NotFound."""
-        return await next_request(self._deps, owner, session_id, groups)
+        """Returns the parts of the session's next request as far as they are known before the message: without it, the
+        facts that it will call up, and what a plan that waits adds to its notes. The owner is in `groups`. Raises
+        NotFound.
+        """
+        deps, now = self._deps, self._deps.clock()
+        async with deps.database.read_only() as connection:
+            claim = await claim_of_next(connection, owner, session_id)
+        speaker = deps.agents.speaker(claim.agent, owner, groups)
+        guard, chooser = tools_of_turn(deps, claim, speaker, save=_forget)
+        await guard.load_global_state()
+        coming = Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now)
+        start = await load_context(
+            deps.database,
+            deps.cache,
+            deps.long_term,
+            claim,
+            limits=deps.limits.context,
+            answering=who_answers(speaker, guard, chooser, claim),
+            now=now,
+            coming=coming,
+        )
+        messages, offered = plain_request(guard, guard.tools(), start["prompt"])
+        limits = deps.limits
+        return request_parts(start["prompt_parts"], messages, limits.choice.size(offered), limits.context.count)
 
     async def decide(
         self,
@@ -373,3 +351,7 @@ class TurnService:
         for task in others:
             task.cancel()
         await asyncio.gather(present, *others, return_exceptions=True)
+
+
+async def _forget(_: ToolChoice) -> None:
+    """Stores nothing: the turn chooses itself."""

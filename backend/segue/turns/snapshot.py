@@ -1,9 +1,7 @@
-"""The context a turn starts from: the history that fits the budget, the results in view, facts, plans, and the
-short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
+"""The context a turn starts from, and the agents of this process that it may start with. Only reads.
 
-The agents of this process as turns use them: with their models and limits. All are replaced together, or none.
-
-A turn takes its agent when it starts and keeps it. Knows no file: `load` does.
+The context is the history that fits the budget, the results in view, facts, plans, and the short-term memory, which is
+rebuilt from Postgres if Redis has lost it. Agents are replaced together, or none; a turn keeps the one it began with.
 """
 
 import asyncio
@@ -43,6 +41,7 @@ from segue.turns.claims import Claim
 from segue.turns.store import EndedTurn, last_ended
 
 log = structlog.get_logger()
+TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +96,6 @@ class Agents:
         return found
 
 
-TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
-
-
 @dataclass(frozen=True, slots=True)
 class ContextLimits:
     """A result of at most `inline_bytes` is shown whole as long as its turn is in the window, those of one turn up to
@@ -151,7 +147,9 @@ async def load_context(
     Raises Unreadable if the turn's own message or plan cannot be read.
     """
     session_id, recall = claim.key.session_id, limits.recall
-    memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
+    memory = None
+    if claim.last_turn_id is not None:
+        memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.read_only() as connection:
         stored_window = await load_window(
             connection,
@@ -168,18 +166,24 @@ async def load_context(
         if claim.has_plan_in_question and not decided:
             pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
         known = memory.tool_results if memory else ()
-        if memory is None and (last := await last_ended(connection, session_id)):
+        if memory is None and claim.last_turn_id and (last := await last_ended(connection, session_id)):
             known = await _known_results(connection, session_id)
             before, ttl_s = claim.message_count - 1, limits.memory_ttl_s
             memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
         earlier_results = _beyond_summary(stored_window, known)
         in_view = dict(_in_view(window, earlier_results))
-        kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
+        kept: Mapping[str, StoredResult] = {}
+        if in_view:
+            kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
     asked = (message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
     if (opening := next(asked, None)) is None:
         raise Unreadable("message")
     message = str(opening.content)
     files = [Attached(**each) for each in opening.metadata.get("attachments", ())]
+    attachments: Mapping[str, CallOutcome] = {}
+    if files:
+        async with database.read_only() as connection:
+            attachments = await read_attached(connection, session_id, files)
     facts = await long_term.recall(claim.owner, message, now=now) if message and claim.knows_facts else []
     inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.turn_inline_bytes)
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
@@ -204,7 +208,7 @@ async def load_context(
     prompt = build_prompt(content, recall, limits.count)
     return TurnInput(
         message=message,
-        attachments=await _read_files(database, session_id, files) if files else {},
+        attachments=attachments,
         message_id=opening.id,
         force_web_search=claim.force_web_search,
         message_count=claim.message_count,
@@ -225,11 +229,6 @@ async def load_context(
         said=_said(window),
         earlier=earlier,
     )
-
-
-async def _read_files(database: Database, session_id: str, files: Sequence[Attached]) -> Mapping[str, CallOutcome]:
-    async with database.read_only() as connection:
-        return await read_attached(connection, session_id, files)
 
 
 def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> ToolNeeds:

@@ -308,8 +308,10 @@ async def _fenced(database: Database, claim: Claim) -> AsyncIterator[AsyncConnec
         yield connection
 
 
-async def store_tool_choice(connection: AsyncConnection, session_id: str, choice: ToolChoice) -> None:
-    await connection.execute(update(sessions).where(sessions.c.id == session_id).values(tool_choice=asdict(choice)))
+async def store_tool_choice(database: Database, claim: Claim, choice: ToolChoice) -> None:
+    async with fenced_transaction(database, claim) as connection:
+        chosen = update(sessions).where(sessions.c.id == claim.key.session_id).values(tool_choice=asdict(choice))
+        await connection.execute(chosen)
 
 
 def _finish(told: Outbox | None = None) -> ReturningInsert[int]:

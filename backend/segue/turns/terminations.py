@@ -36,7 +36,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
 from segue.domain.ids import new_id
-from segue.domain.session import EPOCHS, TurnKey
+from segue.domain.session import EPOCHS, TurnKey, turn_key
 from segue.domain.telemetry import RunTimeline
 from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
 from segue.memory.history import IN_HISTORY, INTERRUPTED, NewMessage, append_message
@@ -215,7 +215,7 @@ async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> l
     }
     return [
         NeglectedTurn(
-            key=TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS),
+            key=turn_key(row.session_id, row),
             owner=row.owner,
             epoch=row.epoch,
             running=row.status == "running",
@@ -318,7 +318,7 @@ async def run_again(
         "left_to": new_id("br", now),
     }
     row = (await connection.execute(_RUN_AGAIN, values)).one_or_none()
-    return TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS) if row else None
+    return turn_key(row.session_id, row) if row else None
 
 
 async def cancel_turn(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:
@@ -363,7 +363,7 @@ async def _cancel(
     if outbox_of(connection) is not None:
         statement = statement.add_cte(turns_ended(cancelled).cte("told"))
     rows = await connection.execute(statement)
-    return {TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS): row.status == "cancelled" for row in rows}
+    return {turn_key(session_id, row): row.status == "cancelled" for row in rows}
 
 
 def _ending(

@@ -12,12 +12,24 @@ from segue.events.event_log import EventLog
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary, DueTitle
 from segue.tools.availability import ToolAvailability
+from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import DueExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
-from segue.turns.limits import Limiter
-from segue.turns.maintenance import KeepLimits
 from segue.turns.snapshot import Agents, ContextLimits
 from segue.users.account import Books
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLimits:
+    """After how many days idle sessions, changes of tool states, what operators did, usage, and what turns did when are
+    deleted. None and 0 keep for ever.
+    """
+
+    session_days: int | None
+    change_days: int
+    audit_days: int
+    usage_days: int
+    turn_detail_days: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from segue.db.server import Share, StoreClock, share_of_session
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import Clock
 from segue.domain.plan import UnreadablePlan
-from segue.domain.session import Session, UnreadableSession
+from segue.domain.session import Session, Turn, UnreadableSession
 from segue.domain.telemetry import unobserved
 from segue.domain.tool import ToolState
 from segue.mcp.mcp_servers import McpServers
@@ -28,7 +28,7 @@ from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools.tool_health import is_blocked
 from segue.tools_from_settings import builtin_tools, tool_availability
-from segue.turns.queries import LastTurn, OpenTurn, last_turn_of, open_turns_of
+from segue.turns.queries import OpenTurn, list_turns, open_turns_of
 from segue.turns.store import last_ended
 
 LATE_S = 5.0  # a turn that no process has claimed
@@ -41,8 +41,8 @@ class _Rows:
     owner: str
     session: Session
     open_turns: list[OpenTurn]
-    last: LastTurn | None
-    last_failed: LastTurn | None
+    last: Turn | None
+    last_failed: Turn | None
     plan: StoredPlan | None
     summary: summary.SummaryState
     stored: dict[str, Share]
@@ -113,7 +113,7 @@ async def _open_tools(
 ) -> tuple[ToolAvailability, Clock]:
     builtin = await builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
     clock = await stack.enter_async_context(StoreClock(stores.database))
-    catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp.tools if mcp else tuple)
+    catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp)
     tools = tool_availability(settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved)
     return tools, clock
 
@@ -126,8 +126,8 @@ async def _read(stores: OpenStores, session_id: str) -> _Rows:
             owner=owner,
             session=await get_session(connection, owner, session_id),
             open_turns=await open_turns_of(connection, session_id),
-            last=await last_turn_of(connection, session_id),
-            last_failed=await last_turn_of(connection, session_id, failed=True),
+            last=next(iter(await list_turns(connection, owner, session_id, limit=1)), None),
+            last_failed=next(iter(await list_turns(connection, owner, session_id, limit=1, failed=True)), None),
             plan=await open_plan(connection, session_id),
             summary=await summary.summary_state(connection, session_id),
             stored=await share_of_session(connection, session_id),

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx2
 import structlog
 
-from segue.models.amendments import Learned, RequestBody
+from segue.models.amendments import NOTHING_LEARNED, RequestBody
 from segue.models.providers.adapted import ProviderOptions
 from segue.models.providers.event_stream import BROKEN, BodyTooLong, bounded, events, read_json, write_json
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, RefusalReader, too_long
@@ -140,7 +140,7 @@ class Endpoint:
         self._client = client
         self._refusals = refusals
         self._max_answer_bytes = max_answer_bytes
-        self._learned = Learned()
+        self._learned = NOTHING_LEARNED
 
     async def ask(self, body: RequestBody) -> dict[str, Any]:
         """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
@@ -160,13 +160,14 @@ class Endpoint:
         """Yields an answer, asked for again without what the endpoint refuses, or with what it misses."""
         learned, has_begun = self._learned, False
         while True:
-            sent = learned.applied_to(body)
+            sent = body if learned is NOTHING_LEARNED else learned.applied_to(body)
             try:
                 async with aclosing(self._received(sent)) as received:
                     async for event in received:
                         if event and not has_begun:
                             has_begun = True
-                            self._learned |= learned  # kept only once it has helped
+                            if learned is not self._learned:
+                                self._learned |= learned  # kept only once it has helped
                         yield event
             except ProviderRefusal as refusal:
                 more = None if has_begun else learned.after(refusal, sent)

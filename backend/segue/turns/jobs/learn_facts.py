@@ -2,20 +2,14 @@
 
 Owns `turns.facts_due_at`: set when a message with a cue is accepted, cleared in the transaction that stores its facts,
 so a fact survives the loss of Redis and of the process. The model only proposes; only what the user said is stored.
-
-Marks facts as used and embeds facts that have no embedding, at every interval: off the way of every message.
-
-Asks the model what a message tells about the user. The model only proposes: the caller keeps what the user said.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import partial
 from itertools import repeat
-from typing import Self
 
 import structlog
 from pydantic import BaseModel, Field, ValidationError
@@ -37,34 +31,33 @@ from segue.models.model import ChatModel
 from segue.models.untrusted import neutralised
 from segue.plans.plan_parser import first_object
 from segue.tools.normalize import clean
-from segue.turns.jobs.leased_loop import work_repeatedly
 from segue.users.account import Account, Books
+from segue.watch import Watch
+
+MAX_FACTS = 10
+MAX_CONTEXT_CHARS = 1000
+DEFAULT_IMPORTANCE = 3
+GIVE_UP = timedelta(days=1)
+MAX_KNOWN_SHOWN = 10
+
+log = structlog.get_logger()
 
 
-class FactUpkeep:
-    """Works while it is entered. Marks that were not written when the process stops are lost: they only rank."""
+class FactUpkeep(Watch):
+    """Marks facts as used and embeds those that have no embedding, off the way of every message. Marks that were not
+    written when the process stops are lost: they only rank.
+    """
 
     def __init__(self, database: Database, long_term: LongTermMemory, clock: Clock, *, interval_s: float) -> None:
+        super().__init__("upkeep of facts", self._work, every_s=interval_s, log_failed="afterwards_failed")
+        self.wake()
         self._database = database
         self._long_term = long_term
         self._clock = clock
-        self._interval_s = interval_s
         self._used: dict[str, set[str]] = defaultdict(set)
 
-    async def __aenter__(self) -> Self:
-        working = work_repeatedly(
-            self._work, every_s=self._interval_s, woken=asyncio.Event(), log_failed="afterwards_failed"
-        )
-        self._task = asyncio.create_task(working, name="upkeep of facts")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
     def mark_used(self, owner: str, memories: Iterable[Memory]) -> None:
-        if ids := {memory.id for memory in memories}:
-            self._used[owner] |= ids
+        self._used[owner] |= {memory.id for memory in memories}
 
     async def _work(self) -> None:
         used, self._used = self._used, defaultdict(set)
@@ -72,11 +65,6 @@ class FactUpkeep:
             async with self._database.autocommit() as connection:
                 await facts.mark_used(connection, owner, sorted(memory_ids), now=self._clock())
         await self._long_term.embed_missing()
-
-
-MAX_FACTS = 10
-MAX_CONTEXT_CHARS = 1000
-DEFAULT_IMPORTANCE = 3
 
 
 class _Fact(BaseModel):
@@ -131,11 +119,7 @@ def _read_fact(value: object, known_ids: set[str]) -> NewFact | None:
     )
 
 
-GIVE_UP = timedelta(days=1)
-MAX_KNOWN_SHOWN = 10
 _TIME_ZONE = func.coalesce(turns.c.request["time_zone"].as_string(), sessions.c.time_zone).label("time_zone")
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ after the lease.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
 from segue.domain.errors import AppError
 from segue.domain.turn_errors import NO_ROOM
+from segue.watch import Watch
 
 GIVE_BACK_TIMEOUT_S = 1.0
 
@@ -47,31 +47,22 @@ class JobKind(Protocol[Job]):
         """The fields that identify the job in log lines."""
 
 
-class JobLoop(Generic[Job]):
-    """Runs the jobs of one kind while it is entered."""
+class JobLoop(Watch, Generic[Job]):
+    """Runs the jobs of one kind while it is entered. `wake` says that a job may have fallen due."""
 
     def __init__(self, kind: JobKind[Job], *, interval_s: float) -> None:
+        super().__init__(kind.name, self._start_all_due, every_s=interval_s, log_failed=kind.log_not_claimed)
+        self.wake()
         self._kind = kind
-        self._interval_s = interval_s
-        self._woken = asyncio.Event()
         self._slots = asyncio.Semaphore(kind.slots)
         self._jobs: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Self:
-        failed = self._kind.log_not_claimed
-        looking = work_repeatedly(self._start_all_due, every_s=self._interval_s, woken=self._woken, log_failed=failed)
-        self._looking = asyncio.create_task(looking, name=self._kind.name)
-        return self
-
     async def __aexit__(self, *_: object) -> None:
-        tasks = (self._looking, *self._jobs)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def wake(self) -> None:
-        """A job may have fallen due: looks now, not at the next interval."""
-        self._woken.set()
+        await super().__aexit__()
+        jobs = list(self._jobs)
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
 
     async def _start_all_due(self) -> None:
         while (job := await self._claim()) is not None:
@@ -94,7 +85,7 @@ class JobLoop(Generic[Job]):
         kind = self._kind
         try:
             if await kind.run(job):
-                self._woken.set()
+                self.wake()
         except AppError as error:
             log.warning(kind.log_failed, code=error.code, **kind.ids(job))
             if error.code in NO_ROOM:
@@ -111,17 +102,3 @@ class JobLoop(Generic[Job]):
         self._slots.release()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error(self._kind.log_raised, error=type(error).__name__, exc_info=error)
-
-
-async def work_repeatedly(
-    work: Callable[[], Awaitable[None]], *, every_s: float, woken: asyncio.Event, log_failed: str
-) -> None:
-    """Calls `work` now, whenever `woken` is set, and every `every_s` seconds. Logs what it raises and goes on."""
-    while True:
-        woken.clear()
-        [error] = await asyncio.gather(work(), return_exceptions=True)
-        if error is not None:
-            log.warning(log_failed, error=str(error), exc_info=None if isinstance(error, AppError) else error)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(every_s):
-                await woken.wait()

@@ -1,14 +1,8 @@
-"""Continues the rolling summaries of sessions whose windows are about to be full, after a turn has been answered.
+"""Summaries of sessions whose windows are about to be full, and titles after their first answers: two kinds of jobs.
 
-A summary that fails costs nothing but itself: the window is trimmed, the stored history stays whole.
-
-Gives a session a title of the model's in the place of the first words, after its first answer.
-
-One call, tried once more only if the process dies: a title that fails stays the first words.
-
-Asks the model for the title of a conversation. What was said in it is data.
-
-Asks the model to carry a conversation's summary on. A summary is data to all its readers, never an order.
+A summary that fails costs nothing but itself: the window is trimmed, the stored history stays whole. A title is asked
+for once, and once more only if the process dies: else it stays the first words. What was said, and a summary of it, is
+data to all its readers, never an order.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,6 +44,12 @@ from segue.users.account import Account, Books
 
 MAX_TEXT_CHARS = 2000
 _AROUND = " \"'“”„«»「」*#`."
+MAX_TITLED_MESSAGES = 50  # of the first turn, and of what came since
+MAX_ARGS_CHARS = 300
+KEPT_OF_A_RESULT = ("tool_call_id", "tool_name", "status", "summary", "identifiers")
+MAX_MESSAGES = 200
+
+log = structlog.get_logger()
 
 
 async def propose_title(
@@ -60,11 +60,6 @@ async def propose_title(
     given = as_json(told | ({"language": language} if language else {}))
     text: str = clean(await model.complete(TITLER, neutralised(given), account=account))
     return first_words(text.strip().partition("\n")[0].strip(_AROUND)) or None
-
-
-MAX_TITLED_MESSAGES = 50  # of the first turn, and of what came since
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +117,6 @@ class Titles:
             return await propose_title(self.model, said, answer, language=job.language, account=account)
 
 
-MAX_ARGS_CHARS = 300
-KEPT_OF_A_RESULT = ("tool_call_id", "tool_name", "status", "summary", "identifiers")
-
-
 async def summarise(model: ChatModel, summary: str | None, messages: Sequence[Message], *, account: Account) -> str:
     """Returns a new summary of the old one and these messages. Raises AppError if the model cannot be asked."""
     given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
@@ -154,9 +145,6 @@ def _without_middle(text: str, max_chars: int) -> str:
         return text
     part = max_chars // 2
     return f"{text[:part]} […] {text[-part:]}"
-
-
-MAX_MESSAGES = 200
 
 
 @dataclass(frozen=True, slots=True)
