@@ -24,6 +24,7 @@ from tests.support.commands import forks
 from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import KeptDatabase, named, new_database, notify_changes, plain
 
 TEMPLATE = "segue_template"
@@ -191,4 +192,10 @@ def settings(
 @pytest.fixture
 async def client(settings: Settings) -> AsyncIterator[Client]:
     async with running(settings) as served:
+        yield served
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
         yield served

@@ -15,10 +15,12 @@ import pytest
 
 from segue.api.pages import FOLDER
 from segue.around.embedded.service_process import ServerUrls
-from tests.api.test_ops import guarded, service, shelf  # noqa: F401 (fixtures of test_operations.py)
-from tests.console.browsing import ASK, Browsing, Window
+from segue.config import Settings
+from tests.support.browsing import ASK, Browsing, Window
+from tests.support.health import connect
 from tests.support.mailbox import write_mailbox_config
-from tests.support.service import Process
+from tests.support.service import Client, Process, running
+from tests.support.shelf import Shelf
 from tests.support.stores import new_database
 
 if TYPE_CHECKING:
@@ -108,3 +110,15 @@ async def addresses(page: Window) -> list[str]:
         inside = await page.links("#main a")
         found.update({inside[-1]: "of a list"} if inside else {})
     return list(found)
+
+
+@pytest.fixture
+async def guarded(settings: Settings, shelf: Shelf) -> Settings:
+    connect(settings, shelf)
+    return settings.model_copy(update={"auth": "api_key"})
+
+
+@pytest.fixture
+async def service(guarded: Settings) -> AsyncIterator[Client]:
+    async with running(guarded) as served:
+        yield served

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.console.browsing import PHONE, Browsing
+from tests.support.browsing import PHONE, Browsing
 
 LANGUAGES = ("en", "it", "zh", "ar")
 

@@ -6,11 +6,11 @@ import pytest
 
 from segue.config import Settings
 from segue.tools.native import tool
-from tests.api.test_ops import hanging, told
-from tests.console.browsing import DESK, PHONE, Browsing, Window
+from tests.support.browsing import DESK, PHONE, Browsing, Window
 from tests.support.commands import ROOT
 from tests.support.health import MOODY, QUESTION
 from tests.support.identity import new_key, speaking
+from tests.support.operators import hanging_turn, seen_running
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
@@ -68,8 +68,8 @@ async def test_a_turn_that_hangs_is_found_and_cancelled_with_the_keyboard(
         speaking(service, await new_key(guarded, "ada")) as ada,
         speaking(service, key := await new_key(guarded, "root", ["ops"])) as ops,
     ):
-        _, turn = await hanging(ada, provider, shelf)
-        await told(ops, turn, "tool")
+        _, turn = await hanging_turn(ada, provider, shelf)
+        await seen_running(ops, turn, "tool")
         window = await signed_in(browsing, service, key, "#/ops/turns?owner=ada")
         await window.sees(MOODY)
         await window.button("Cancel the turn").focus()

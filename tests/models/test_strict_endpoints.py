@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,10 +14,9 @@ from segue.agent.render_messages import assistant_message
 from segue.config import Settings
 from segue.domain.session import RequestedCall
 from segue.models.reply import OPAQUE
-from tests.models.conftest import OpenModel
-from tests.support.provider import Provider, completion, fails, says
+from tests.support.provider import OpenModel, Provider, completion, fails, says
 from tests.support.service import running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 
 Rule = Callable[[dict[str, Any]], str | None]
 
@@ -74,12 +73,6 @@ RULES = {
     "Gemini's signatures": wants_signatures,
     "alternation": wants_alternation,
 }
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 @pytest.fixture

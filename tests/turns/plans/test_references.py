@@ -9,16 +9,15 @@ import pytest
 from segue.config import Settings
 from tests.support.plans import ASK, Frozen, planned
 from tests.support.provider import Provider, calls, says
-from tests.support.results import use_toolbox
+from tests.support.results import TOOLBOX, use_toolbox
 from tests.support.service import running
-from tests.turns.test_survival import TOOLBOX
 
 
 @pytest.mark.parametrize("folder", [{"$from": 1, "path": "none"}, [{"$from": 1, "path": "none"}]])
 async def test_an_argument_that_came_to_nothing_is_not_left_out(
     settings: Settings, provider: Provider, folder: Any
 ) -> None:
-    settings.mcp_config.write_text(json.dumps({"mcpServers": {"t": {"command": "python", "args": [str(TOOLBOX)]}}}))
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"t": {"command": "python", "args": [TOOLBOX]}}}))
     steps = [
         {"id": 1, "description": "Count", "tool": "mcp_count", "args": {"of": "x"}},
         {"id": 2, "description": "Echo", "tool": "mcp_echo", "args": {"all": True, "only_in": folder}},

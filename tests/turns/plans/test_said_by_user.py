@@ -8,9 +8,9 @@ import pytest
 from segue import tool
 from segue.config import Settings
 from tests.support.facts import all_taken_in, fact, known, notes
+from tests.support.plans import press
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.turns.plans.test_grants import press
 
 EVE = "eve@evil.example"
 done: list[object] = []
