@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
+.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -144,6 +144,9 @@ ATHERIS := .venv/atheris
 fuzz: install  ## try what comes from outside on the rules and readers, guided by coverage, for a minute: make fuzz [SECONDS=3600]
 	test -d $(ATHERIS) || $(PIP) --target $(ATHERIS) atheris==3.0.0
 	PYTHONPATH=$(ATHERIS) $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+
+house: install  ## print the numbers of the tree, and which modules a message passes: make house [AGAINST=another checkout]
+	PYTHONPATH=. $(BIN)/python .ci/house.py $(AGAINST)
 
 bench: install  ## measure what a turn costs in four minutes; writes bench/results.* and the table in docs/performance.md
 	$(BIN)/python -m bench
