@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("sweep") and not os.environ.get("SWEEP"):
-            item.add_marker(pytest.mark.skip(reason="a sweep: make console"))
-
-
 @pytest.fixture(scope="session")
 async def browser() -> "AsyncIterator[Browser]":
     playwright = pytest.importorskip("playwright.async_api", reason="there is no Playwright: make install")
