@@ -471,6 +471,7 @@ async def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "node_modules" / ".bin" / "mcp-server-everything")
 
 
+@pytest.mark.sweep  # `make mcp-servers` calls every tool of the official ones
 async def test_the_official_server_everything_works(everything: str, configure: Configure) -> None:
     async with McpServers(configure(all={"command": everything, "args": ["stdio"]}), start_timeout_s=15) as servers:
         assert servers.states() == {"all": "ready"}
