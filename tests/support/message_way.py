@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import segue
 
 PACKAGE = Path(segue.__file__).parent
 TIMES = 4  # of the same message: what a loop in the background does meanwhile is not in each of them
+
+NOT_OF_SERVICE = "around"  # the scripted provider uses it
 
 Way = frozenset[tuple[str, str]]  # a module, as its path in the package, and a function of it
 
@@ -20,7 +22,7 @@ async def way_of(send: Callable[[], Awaitable[object]]) -> Way:
 
 
 async def _passed(send: Callable[[], Awaitable[object]]) -> Way:
-    codes = set()
+    codes: set[CodeType] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
