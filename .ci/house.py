@@ -94,7 +94,7 @@ def _import_lines(module: ast.Module) -> int:
 def _passed() -> dict[str, str]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with tempfile.TemporaryDirectory() as folder, embedded_servers(Path(folder) / "servers", fast=True) as urls:
-        ways = asyncio.run(ways_of_messages(urls, Path(folder)))
+        ways = asyncio.run(ways_of_messages(urls.database_url, urls.redis_url, Path(folder)))
     return {f"passed by {what}": f"{len(modules(way))} modules, {len(way)} functions" for what, way in ways.items()}
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from segue.around.embedded.service_process import ServerUrls
 from segue.config import Settings
 from tests.support.branches import burn
 from tests.support.message_way import TIMES, Way, way_of
@@ -12,14 +11,14 @@ from tests.support.provider import calls, says, scripted_provider
 from tests.support.service import running
 
 
-async def ways_of_messages(urls: ServerUrls, folder: Path) -> dict[str, Way]:
-    """What a plain message, a tool call and a spoken yes pass, each the same in every repetition."""
+async def ways_of_messages(database_url: str, redis_url: str, folder: Path) -> dict[str, Way]:
+    """What a plain message, a tool call and a spoken yes pass. `folder` gets a file of the MCP servers, with none."""
     (folder / "mcp.json").write_text('{"mcpServers": {}}')
     async with scripted_provider() as provider:
         settings = Settings(
             _env_file=None,
-            database_url=SecretStr(urls.database_url),
-            redis_url=SecretStr(urls.redis_url),
+            database_url=SecretStr(database_url),
+            redis_url=SecretStr(redis_url),
             openai_base_url=provider.base_url,
             llm_model="scripted",
             web_search_provider="none",
