@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
+.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -46,6 +46,9 @@ check: install  ## run all other checks of CI: format, lint, types, imports, con
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check.py
 	$(BIN)/python .ci/audit.py
+
+sweep: install  ## run the whole test suite with all members of its families, of which CI runs a few
+	SWEEP=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
 sweep-rows: install  ## spoil every column of JSON in every way, a session each, and see the others unharmed
 	SWEEP=1 $(BIN)/python -m pytest tests/api/test_unreadable_rows.py
@@ -144,6 +147,9 @@ ATHERIS := .venv/atheris
 fuzz: install  ## try what comes from outside on the rules and readers, guided by coverage, for a minute: make fuzz [SECONDS=3600]
 	test -d $(ATHERIS) || $(PIP) --target $(ATHERIS) atheris==3.0.0
 	PYTHONPATH=$(ATHERIS) $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+
+house: install  ## print the numbers of the tree, and which modules a message passes: make house [AGAINST=another checkout]
+	PYTHONPATH=. $(BIN)/python .ci/house.py $(AGAINST)
 
 bench: install  ## measure what a turn costs in four minutes; writes bench/results.* and the table in docs/performance.md
 	$(BIN)/python -m bench

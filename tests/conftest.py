@@ -24,30 +24,45 @@ from tests.support.commands import forks
 from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import KeptDatabase, named, new_database, notify_changes, plain
 
 TEMPLATE = "segue_template"
 LONGEST = (
+    "tests/turns/plans/test_one_yes.py",
     "tests/examples/test_recording.py",
-    "tests/api/test_schemathesis.py",
-    "tests/turns/test_survival.py",
+    "tests/faults/test_takeover.py",
     "tests/examples/test_readme.py",
+    "tests/turns/test_survival.py",
+    "tests/mcp/test_servers.py",
+    "tests/around/replay/test_replay.py",
     "tests/faults/test_outages.py",
-    "tests/test_canaries.py",
-    "tests/faults/test_crash_unheard.py",
     "tests/faults/test_instances.py",
     "tests/faults/test_crash.py",
-    "tests/test_main.py",
-    "tests/around/test_doctor.py",
-    "tests/turns/test_fair_scheduling.py",
-    "tests/mcp/test_servers.py",
-    "tests/test_deployment.py",
-    "tests/around/test_cli.py",
-    "tests/around/replay/test_replay.py",
-    "tests/api/test_streams.py",
+    "tests/faults/test_crash_anew.py",
+    "tests/faults/test_crash_unheard.py",
     "tests/turns/jobs/test_fact_extraction.py",
-    "tests/around/test_chat.py",
-    "tests/examples/test_mailbox.py",
+    "tests/api/test_schemathesis.py",
+    "tests/api/test_turns.py",
+    "tests/turns/test_presence.py",
+    "tests/turns/test_maintenance.py",
+    "tests/around/embedded/test_servers.py",
+    "tests/tools/test_results_api.py",
+    "tests/turns/plans/test_buttons.py",
+    "tests/turns/plans/test_strength.py",
+    "tests/turns/jobs/test_summaries.py",
+    "tests/api/test_ownership.py",
+    "tests/test_main.py",
+    "tests/db/test_migrations.py",
+    "tests/turns/plans/test_said_by_user.py",
+    "tests/api/test_streams.py",
+    "tests/turns/plans/test_plans.py",
+    "tests/usage/test_caps.py",
+    "tests/around/test_cli.py",
+    "tests/test_deployment.py",
+    "tests/tools/tool_health/test_fleet.py",
+    "tests/turns/test_outage.py",
+    "tests/turns/test_context.py",
 )
 
 
@@ -79,11 +94,17 @@ def pytest_runtest_setup() -> None:
 
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: a test often waits for what another process does."""
-    return (os.cpu_count() or 1) + 1
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or (os.cpu_count() or 1) + 1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest modules begin first, so that no worker is left alone with one at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest modules begin first, so that no worker is left alone with one at the end. Sweeps run with SWEEP=1,
+    and if a test is named on the command line, as `make mutants` does.
+    """
+    if not os.environ.get("SWEEP") and not any("::" in argument for argument in config.args):
+        for item in items:
+            if item.get_closest_marker("sweep"):
+                item.add_marker(pytest.mark.skip(reason="a sweep: make sweep"))
 
     def rank(item: pytest.Item) -> int:
         module = item.nodeid.partition("::")[0]
@@ -191,4 +212,10 @@ def settings(
 @pytest.fixture
 async def client(settings: Settings) -> AsyncIterator[Client]:
     async with running(settings) as served:
+        yield served
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
         yield served

@@ -19,9 +19,7 @@ from segue.api.prometheus import shared_metrics
 from segue.config import Settings
 from segue.domain.telemetry import Backlog
 from tests.support.commands import ROOT
-from tests.test_deployment import dockerfile, image_environment, parses
-
-__all__ = ["dockerfile"]  # a fixture
+from tests.support.images import image_environment, instructions, parses
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 KUSTOMIZED = (FOLDER, FOLDER / "migrate")
@@ -29,6 +27,11 @@ VALIDATE = ROOT / ".venv" / "kubernetes" / "bin" / "kubernetes-validate"
 OLDEST = "1.28"
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl")
 needs_schemas = pytest.mark.skipif(not VALIDATE.exists(), reason="make kubernetes installs kubernetes-validate")
+
+
+@pytest.fixture
+def dockerfile() -> list[tuple[str, str]]:
+    return instructions()
 
 
 def kustomization(folder: Path) -> Any:

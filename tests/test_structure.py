@@ -8,11 +8,20 @@ import asyncio
 import importlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "backend" / "segue"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "backend" / "segue"
+ROOMS = 16  # at the top level, at most
+STEMS = {
+    "__init__": "a room",
+    "store": "the rows of its room",
+    "service": "what its room does for the ones above",
+    "schemas": "what its room says over HTTP",
+}  # and a resource of `api` may be called as the file of a room that does it
+PROGRAMS = ("chaos", "fuzz", "mutants")  # with parts of their own; their tests run them for a moment
 
 STATEMENTS = {"select", "insert", "update", "delete", "text", "union_all"}
 OWNERS_OF_TABLES = {
@@ -198,6 +207,44 @@ def test_no_two_types_have_one_name() -> None:
     assert [name for name, times in names.items() if times > 1] == []
 
 
+def shared_stems(names: Iterable[str]) -> dict[str, list[str]]:
+    """The files with one stem, by stem, but for the patterns of `STEMS` and a resource beside a file of a room."""
+    files: dict[str, list[str]] = {}
+    for name in names:
+        files.setdefault(Path(name).stem, []).append(name)
+    beside = {stem: [name for name in found if Path(name).parts[0] != "api"] for stem, found in files.items()}
+    return {
+        stem: found
+        for stem, found in files.items()
+        if stem not in STEMS and (len(beside[stem]) > 1 or len(found) - len(beside[stem]) > 1)
+    }
+
+
+def helpers_elsewhere(name: str, text: str) -> list[str]:
+    """The modules of `tests` that a test, by its path there, imports from outside `support`."""
+    folder = Path(name).parts[0]
+    rooms = "support|" + folder if folder in PROGRAMS else "support"
+    imported = re.findall(r"^ *(?:from|import) (tests\.[\w.]+)", text, re.MULTILINE)
+    return [each for each in imported if not re.match(rf"tests\.({rooms})(?!.*\.test_)\b", each)]
+
+
+def test_no_two_files_share_a_stem_but_those_that_mean_the_same_in_each_room() -> None:
+    assert shared_stems(name for name, _ in sources()) == {}
+
+
+def test_the_house_has_sixteen_rooms_at_most() -> None:
+    assert len(list(PACKAGE.glob("*/__init__.py"))) <= ROOMS
+
+
+def test_helpers_are_imported_from_support_only() -> None:
+    found = {
+        path: elsewhere
+        for path in TESTS.rglob("*.py")
+        if (elsewhere := helpers_elsewhere(path.relative_to(TESTS).as_posix(), path.read_text("utf-8")))
+    }
+    assert found == {}
+
+
 def test_each_of_these_can_fail() -> None:
     def written(text: str) -> ast.Module:
         return ast.parse(text)
@@ -217,3 +264,19 @@ def test_each_of_these_can_fail() -> None:
     assert not uses_something_inherited(mine, {"Theirs": theirs})
 
     assert overrides(type("Deaf", (asyncio.Queue,), {}), {"_get", "_listen"}) == {"_get"}
+
+    assert shared_stems(["plans/store.py", "turns/store.py", "api/plans.py", "agent/plans.py"]) == {}
+    assert shared_stems(["agent/plans.py", "turns/plans.py"]) == {"plans": ["agent/plans.py", "turns/plans.py"]}
+    assert shared_stems(["api/plans.py", "api/doors/plans.py"]).keys() == {"plans"}
+    for line in (
+        "from tests.db.test_rows import rows",
+        "import tests.db.conftest",
+        "from tests.chaos.site import Site",
+    ):
+        assert helpers_elsewhere("db/test_rows.py", line)
+    for line in (
+        "from tests.support.site import Site",
+        "from tests.chaos.site import Site",
+        "from tests import support",
+    ):
+        assert not helpers_elsewhere("chaos/test_chaos.py", line)

@@ -15,8 +15,8 @@ from segue.config import Settings
 from segue.domain.tool import ToolSpec
 from segue.memory.history_window import estimate
 from segue.memory.long_term import Embeddings
-from tests.mcp.test_connection import Peer, listening, said
 from tests.support.logs import until
+from tests.support.mcp_peer import Peer, listening, said
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.results import last_result

@@ -15,19 +15,10 @@ from tests.support.files import PNG, pdf
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
+from tests.support.uploads import upload, uploaded
 
 CSV = b"name,address\nRossi,rossi@x.example\nBianchi,bianchi@x.example\n"
 LONG = "".join(f"line {number}\n" for number in range(2000)).encode()
-
-
-async def upload(client: Client, session: str, content: bytes, name: str = "file.bin", **parts: Any) -> httpx2.Response:
-    return await client.http.post(f"/sessions/{session}/attachments", files={"file": (name, content), **parts})
-
-
-async def uploaded(client: Client, session: str, content: bytes, name: str = "file.bin") -> str:
-    response = await upload(client, session, content, name)
-    assert response.status_code == 201, response.text
-    return str(response.json()["id"])
 
 
 def code(response: httpx2.Response) -> tuple[int, str]:

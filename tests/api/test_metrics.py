@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import socket
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from tests.support.provider import Provider, calls, fails, raw, says, streams
 from tests.support.proxy import proxied
 from tests.support.results import use_toolbox
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
 from tests.support.streams import chatting
 
@@ -39,12 +38,6 @@ def two_steps(number: int) -> list[dict[str, Any]]:
 def ask(number: int) -> str:
     """No two alike, since plans are cached by the request; too long for an answer to a question."""
     return f"Cerca le cose di Rossi, poi leggi la prima e infine cancella la numero {number}, per favore"
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 async def test_a_conversation_shows_in_the_metrics(client: Client, provider: Provider) -> None:

@@ -10,18 +10,11 @@ from segue.config import Settings
 from tests.support.health import MOODY, QUESTION, connect
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
+from tests.support.operators import CANARY, hanging_turn, seen_running
 from tests.support.plans import ASK, THREE_STEPS, planned
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, says
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
-
-CANARY = "zitronenfalter"
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
+from tests.support.shelf import Shelf
 
 
 @pytest.fixture
@@ -52,33 +45,12 @@ def problem(response: httpx2.Response) -> tuple[int, str]:
     return response.status_code, response.json()["code"]
 
 
-async def hanging(ada: Client, provider: Provider, shelf: Shelf) -> tuple[str, str]:
-    """A session and its turn, in which a tool does not answer."""
-    shelf.open.clear()
-    provider.will(calls((MOODY, {"word": CANARY})))
-    session = await ada.new_session(title=CANARY)
-    turn = (await ada.send(session, f"{QUESTION} {CANARY}", background=True)).json()["turn_id"]
-    await shelf.wait_for_effects(1)
-    return session, turn
-
-
-async def told(ops: Client, turn: str, kind: str) -> dict[str, Any]:
-    """The turn, once its process has said what it does."""
-
-    async def found() -> dict[str, Any]:
-        turns = (await ops.get("/ops/turns"))["items"]
-        kinds = {each["turn_id"]: {one["kind"] for one in each["running"]} for each in turns if each["node"]}
-        return next((each for each in turns if each["turn_id"] == turn and kind in kinds.get(turn, ())), {})
-
-    return await until(found)
-
-
 async def test_a_turn_that_hangs_in_a_tool_is_found_by_the_tool_and_ended_by_an_operator(
     ada: Client, ops: Client, provider: Provider, shelf: Shelf
 ) -> None:
-    session, turn = await hanging(ada, provider, shelf)
+    session, turn = await hanging_turn(ada, provider, shelf)
     waiting = (await ada.send(session, CANARY, background=True)).json()["turn_id"]
-    seen = await told(ops, turn, "tool")
+    seen = await seen_running(ops, turn, "tool")
     [call] = seen["running"]
     assert (call["kind"], call["name"], seen["node"]) == ("tool", MOODY, "tool_loop")
     assert (seen["session_id"], seen["owner"], seen["status"], seen["attempt"]) == (session, "ada", "running", 1)
@@ -117,7 +89,7 @@ async def test_a_turn_that_waits_for_the_model_says_for_which_and_since_when(
     provider.will(silent)
     session = await ada.new_session()
     sent = (await ada.send(session, QUESTION, background=True)).json()
-    seen = await told(ops, sent["turn_id"], "model")
+    seen = await seen_running(ops, sent["turn_id"], "model")
     [call] = seen["running"]
     assert call["since"] <= seen["heard_at"]
     assert (call["name"], seen["node"]) == (provider.requests[0]["model"], "tool_loop")

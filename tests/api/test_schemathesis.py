@@ -33,7 +33,7 @@ from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2"))  # of each operation, as many again of what its description forbids
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2" if "SWEEP" in os.environ else "1"))  # of each operation and mode
 WAIT_S = 20
 PLAN = "Cerca le mail di Rossi, poi leggi la più recente e infine scrivi una risposta"
 OF_NO_ROUTE = {"not_found", "method_not_allowed"}

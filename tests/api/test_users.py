@@ -13,10 +13,10 @@ from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.plans import Frozen
+from tests.support.prices import PRICES
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
-from tests.usage.conftest import PRICES
 
 LIMITS = ("requests_per_minute", "turns_per_minute", "concurrent_turns", "tokens_per_day", "cost_per_day")
 

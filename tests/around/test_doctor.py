@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, fails, raw, says
 from tests.support.service import running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
 
 CANARY = "sk-zitronenfalter0123456789"
@@ -57,12 +56,6 @@ SESSION = {
     "event_log",
 }
 COMMON = {"at", "healthy", "problems", "notes"}
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 def beside(settings: Settings, **changes: Any) -> Settings:

@@ -15,22 +15,18 @@ import pytest
 
 from segue.api.pages import FOLDER
 from segue.around.embedded.server_urls import ServerUrls
-from tests.api.test_ops import guarded, service, shelf  # noqa: F401 (fixtures of test_operations.py)
-from tests.console.browsing import ASK, Browsing, Window
+from segue.config import Settings
+from tests.support.browsing import ASK, Browsing, Window
+from tests.support.health import connect
 from tests.support.mailbox import write_mailbox_config
-from tests.support.service import Process
+from tests.support.service import Client, Process, running
+from tests.support.shelf import Shelf
 from tests.support.stores import new_database
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("sweep") and not os.environ.get("SWEEP"):
-            item.add_marker(pytest.mark.skip(reason="a sweep: make console"))
 
 
 @pytest.fixture(scope="session")
@@ -108,3 +104,15 @@ async def addresses(page: Window) -> list[str]:
         inside = await page.links("#main a")
         found.update({inside[-1]: "of a list"} if inside else {})
     return list(found)
+
+
+@pytest.fixture
+async def guarded(settings: Settings, shelf: Shelf) -> Settings:
+    connect(settings, shelf)
+    return settings.model_copy(update={"auth": "api_key"})
+
+
+@pytest.fixture
+async def service(guarded: Settings) -> AsyncIterator[Client]:
+    async with running(guarded) as served:
+        yield served

@@ -5,14 +5,13 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from segue.config import Settings
-from tests.console.browsing import PHONE, Browsing, Window
+from tests.support.browsing import PHONE, Browsing, Window, console
 from tests.support.identity import new_key
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says, streams
@@ -27,17 +26,6 @@ pytestmark = pytest.mark.sweep
 
 PROTOCOL_SERVER = Path(__file__).parents[1] / "mcp" / "mcp_protocol_server.py"
 DELETE = calls(("mcp_delete_item", {"item_id": "itm-1"}))
-
-
-@asynccontextmanager
-async def console(browsing: Browsing, settings: Settings, path: str = "", **options: Any) -> AsyncIterator[Window]:
-    """The console of a service in this process."""
-    async with running(settings) as client:
-        window = await browsing.open(str(client.http.base_url).rstrip("/"), path, **options)
-        try:
-            yield window
-        finally:
-            await browsing.close()
 
 
 @pytest.fixture

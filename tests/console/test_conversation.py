@@ -2,7 +2,7 @@
 
 import re
 
-from tests.console.browsing import ASK, Window
+from tests.support.browsing import ASK, Window
 
 
 async def test_mails_are_found_and_one_is_sent_once_its_text_was_approved(page: Window) -> None:

@@ -1,7 +1,7 @@
 """What models, tools and people write cannot act in the console, and CI looks."""
 
 from segue.config import Settings
-from tests.console.browsing import Browsing, Window
+from tests.support.browsing import Browsing, Window
 from tests.support.conversations import shelf_service
 from tests.support.provider import Provider, calls, says
 

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from segue.config import Settings
-from tests.console.browsing import Browsing, Window
+from tests.support.browsing import Browsing, Window
 from tests.support.login_server import LoginServer, serving_logins
 from tests.support.provider import Provider, calls, says
 from tests.support.server import serving

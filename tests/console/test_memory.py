@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from segue.config import Settings
-from tests.console.browsing import Browsing, Window
+from tests.support.browsing import Browsing, Window
 from tests.support.identity import new_key
 from tests.support.service import running
 

@@ -6,33 +6,17 @@ import pytest
 
 from segue.config import Settings
 from segue.tools.native import tool
-from tests.api.test_ops import hanging, told
-from tests.console.browsing import DESK, PHONE, Browsing, Window
+from tests.support.browsing import Browsing, Window
 from tests.support.commands import ROOT
 from tests.support.health import MOODY, QUESTION
 from tests.support.identity import new_key, speaking
+from tests.support.operators import hanging_turn, seen_running
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 
 HOSTILE = '<img src=x onerror="document.title=1"> \u202eimport \u001b[31mred'
 HARMLESS = '<img src=x onerror="document.title=1"> ‹U+202E›import red'
-# By how many pixels something is wider than the window.
-TOO_WIDE = """() => Math.max(...[...document.querySelectorAll('.page, html')]
-    .map(each => each.scrollWidth - each.clientWidth))"""
-PLACES = (
-    *("#/ops", "#/ops/turns", "#/ops/turns?status=completed", "#/tools", "#/tools/mcp_get_email", "#/ops/doctor"),
-    *(
-        "#/ops/approvals",
-        "#/ops/mcp",
-        "#/ops/webhooks",
-        "#/ops/users",
-        "#/ops/keys",
-        "#/ops/usage",
-        "#/ops/feedback",
-        "#/ops/audit",
-    ),
-)
 
 
 async def signed_in(browsing: Browsing, service: Client, key: str, path: str) -> Window:
@@ -68,8 +52,8 @@ async def test_a_turn_that_hangs_is_found_and_cancelled_with_the_keyboard(
         speaking(service, await new_key(guarded, "ada")) as ada,
         speaking(service, key := await new_key(guarded, "root", ["ops"])) as ops,
     ):
-        _, turn = await hanging(ada, provider, shelf)
-        await told(ops, turn, "tool")
+        _, turn = await hanging_turn(ada, provider, shelf)
+        await seen_running(ops, turn, "tool")
         window = await signed_in(browsing, service, key, "#/ops/turns?owner=ada")
         await window.sees(MOODY)
         await window.button("Cancel the turn").focus()
@@ -210,18 +194,3 @@ async def test_who_is_no_operator_is_told_so(browsing: Browsing, service: Client
     window = await signed_in(browsing, service, await new_key(guarded, "ada"), "#/ops")
     await window.sees("These pages are for operators")
     assert await window.page.get_by_role("link", name="Ops", exact=True).count() == 0
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("language", ["en", "it", "zh", "ar"])
-@pytest.mark.parametrize("colours", ["light", "dark"])
-async def test_every_page_fits_a_desk_and_a_phone_in_every_language(
-    browsing: Browsing, mailbox_service: str, language: str, colours: str
-) -> None:
-    for viewport in (DESK, PHONE):
-        window = await browsing.open(mailbox_service, "#/ops", locale=language, color_scheme=colours, viewport=viewport)
-        for place in PLACES:
-            await window.go(place)
-            await window.page.locator(".ops .rows, .ops .table, .ops .empty, .ops .card, .ops .tile").first.wait_for()
-            assert not await window.axe(), place
-            assert await window.page.evaluate(TOO_WIDE) <= 0, place

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.console.browsing import ASK, DESK, PHONE, Browsing, Window
+from tests.support.browsing import ASK, DESK, PHONE, Browsing, Window
 from tests.support.commands import ROOT
 
 FOLDER = ROOT / "docs" / "pictures"

@@ -8,8 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from segue.config import Settings
-from tests.console.browsing import Browsing, Window
-from tests.console.test_chat import console
+from tests.support.browsing import Browsing, Window, console
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.proxy import Proxy, proxied
 from tests.support.results import use_toolbox

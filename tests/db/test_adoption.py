@@ -11,7 +11,6 @@ from starlette.responses import Response
 from segue.config import Settings
 from segue.db.models import metadata
 from segue.db.owners import OF_USERS
-from tests.api.test_attachments import uploaded
 from tests.support.commands import ROOT, forked, segue, surroundings
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
@@ -19,6 +18,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into
+from tests.support.uploads import uploaded
 
 LOCALS_ROWS = (  # of the tables that a conversation leaves empty
     "INSERT INTO reservations VALUES ('job', 1, 'local', current_date, 1, 1, now() + interval '1 hour')",

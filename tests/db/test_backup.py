@@ -19,11 +19,11 @@ from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.migrations import MIGRATION_LOCK
-from tests.db.test_migrations import schema
 from tests.support.commands import ROOT, forked, segue, surroundings
 from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, says
+from tests.support.schemas import schema
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import Stores, looking_into, new_database

@@ -11,24 +11,18 @@ import pytest
 from segue.config import Settings
 from segue.db.models import metadata
 from segue.db.owners import belongs_to_sessions
-from tests.api.test_attachments import uploaded
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.stores import Stores, looking_into
+from tests.support.uploads import uploaded
 
 CANARY = "zitronenfalter"
 # Of tools, operators and authorization servers: docs/data-protection.md.
 OF_THE_SERVICE = {"tool_definitions", "tool_holds", "audit", "mcp_clients", "mcp_tool_lists"}
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ and the code does not mind what a later one adds.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
@@ -22,26 +21,10 @@ from segue.domain.errors import AppError
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says
 from tests.support.proxy import Proxy, proxied
+from tests.support.schemas import Schema, schema
 from tests.support.service import running
 from tests.support.stores import looking_into, new_database, plain
 
-COLUMNS = """
-SELECT table_name || '.' || column_name AS name, udt_name || coalesce(character_maximum_length::text, '') AS type,
-       is_nullable = 'NO' AS needed, column_default IS NOT NULL OR is_identity = 'YES' AS filled
-FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
-"""
-RULES = """
-WITH rules (name, at, keys) AS (
-    SELECT pg_get_indexdef(i.indexrelid), i.indrelid, i.indkey::int2[]
-    FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
-    WHERE i.indisunique AND c.relnamespace = 'public'::regnamespace
-    UNION ALL
-    SELECT conname || ' ' || pg_get_constraintdef(oid), conrelid, conkey
-    FROM pg_constraint WHERE contype IN ('c', 'f', 'x') AND connamespace = 'public'::regnamespace
-)
-SELECT name, array_agg(at::regclass::text || '.' || attname) AS columns
-FROM rules JOIN pg_attribute ON attrelid = at AND attnum = ANY(keys) GROUP BY name
-"""
 # An index that is built concurrently waits as long as another connection has an older snapshot.
 NO_WAITING = """
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lock_timeout = ''20s''', current_database()); END $$
@@ -59,35 +42,6 @@ BREAKING = {
     "CREATE UNIQUE INDEX one_title ON sessions (owner, title)": "one_title",
     "ALTER TABLE sessions ADD CONSTRAINT short CHECK (length(title) < 9)": "short CHECK",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """`needed` takes no null, `filled` has a default."""
-
-    type: str
-    needed: bool
-    filled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """Columns by `table.column`, and what rows have to keep to (unique, check, foreign key) with its columns."""
-
-    columns: dict[str, Column]
-    rules: dict[str, frozenset[str]]
-
-    @property
-    def tables(self) -> set[str]:
-        return {name.partition(".")[0] for name in self.columns}
-
-
-async def schema(connection: asyncpg.Connection) -> Schema:
-    columns = {
-        row["name"]: Column(row["type"], row["needed"], row["filled"]) for row in await connection.fetch(COLUMNS)
-    }
-    rules = {row["name"]: frozenset(row["columns"]) for row in await connection.fetch(RULES)}
-    return Schema(columns, rules)
 
 
 def breaks(before: Schema, after: Schema) -> list[str]:

@@ -278,6 +278,7 @@ async def test_a_model_that_is_slow_is_seen_and_given_time(site: Site) -> None:
         assert (await waiting)["message"]["content"] == "Well."
 
 
+@LONG
 async def test_webhooks_that_are_late_are_seen_and_sent(site: Site, client: Client, receiver: Receiver) -> None:
     title = "Webhooks are late"
     async with site.stores() as stores:

@@ -10,11 +10,9 @@ import pytest
 from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
 from segue.db.migrations import upgrade
-from tests.support.service import Client, Process
-from tests.support.site import Site, site_on
+from tests.support.service import Client
+from tests.support.site import Pair, Site, site_on
 from tests.support.stores import notify_changes
-
-Pair = list[tuple[Process, Client]]
 
 
 @pytest.fixture(scope="package")

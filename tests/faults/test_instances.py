@@ -11,11 +11,10 @@ import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import in_own_words
-from tests.faults.conftest import Pair
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Reply, calls, says, streams
 from tests.support.service import Client, Process
-from tests.support.site import Site
+from tests.support.site import Pair, Site
 from tests.support.streams import chatting, check, listening, replayed, texts
 
 

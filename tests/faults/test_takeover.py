@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from tests.faults.conftest import Pair
 from tests.support.left_turns import left_running
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import says
 from tests.support.service import Client, Process
-from tests.support.site import Site
+from tests.support.site import Pair, Site
 from tests.support.stores import Stores
 
 UNLOCKED = """SELECT count(*) FROM turns WHERE status = 'running' AND NOT EXISTS (

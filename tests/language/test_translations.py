@@ -3,7 +3,7 @@ import pytest
 from segue.language.shown_call import TRANSLATIONS, check_translations, translate
 
 LANGUAGES = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "zh", "ja", "ko", "hi")
-FIELDS = {
+FIELDS: dict[str, dict[str, object]] = {
     "ask_step": {"description": "Write a reply"},
     "ask": {},
     "ask_again_plainly": {},
@@ -45,12 +45,11 @@ def test_every_language_says_every_sentence() -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize(("key", "values"), FIELDS.items())
-def test_a_sentence_shows_each_of_its_values_and_no_braces(language: str, key: str, values: dict[str, object]) -> None:
-    sentence = translate(key, language, **values)
-
-    assert all(str(value) in sentence for value in values.values())
-    assert not {"{", "}"} & set(sentence)
+def test_a_sentence_shows_each_of_its_values_and_no_braces(language: str) -> None:
+    for key, values in FIELDS.items():
+        sentence = translate(key, language, **values)
+        assert all(str(value) in sentence for value in values.values()), key
+        assert not {"{", "}"} & set(sentence), key
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

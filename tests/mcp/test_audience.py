@@ -1,7 +1,6 @@
 """A server for some agents and users: for all others its tools do not exist, whatever was planned before."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,15 +12,9 @@ from tests.support.logs import until
 from tests.support.plans import deletion, offered
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 
 TOOL = "mcp_delete_item"
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 def limit(settings: Settings, shelf: Shelf, **to: list[str]) -> None:

@@ -20,11 +20,9 @@ from segue.mcp import server_connection, supervisor
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import McpServers
 from segue.tools.run import RunLimits, run_tool
-from tests.mcp.test_connection import TOOL, Peer, connected, listening, said
-from tests.mcp.test_live_config import SMALL
-from tests.mcp.test_servers import WHO, call, tool, until
 from tests.support import logs
 from tests.support.health import state, states
+from tests.support.mcp_peer import SMALL, TOOL, WHO, Peer, call, connected, listening, said, tool, until
 from tests.support.patience import PATIENCE_S
 from tests.support.service import Client, process, running
 

@@ -3,9 +3,8 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,78 +14,20 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from segue.domain.tool import ToolContext, ToolFailed
+from segue.domain.tool import ToolFailed
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES
-from segue.mcp.mcp_config import McpConfig, read_mcp_config
 from segue.mcp.mcp_servers import McpServers
 from segue.tools.normalize import Unread
+from tests.support.mcp_peer import WHO, Peer, configured, connected, listening, said
 from tests.support.server import serving
 
-WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)
 PRIVATE = 'failed: its host is a private address; if that is meant, set "allow_private": true for it in mcp.json'
-INITIALIZED = {
-    "protocolVersion": "2025-06-18",
-    "serverInfo": {"name": "x", "version": "1"},
-    "capabilities": {"tools": {}},
-}
-TOOL = {"name": "look", "inputSchema": {"type": "object"}}
-
-
-class Peer:
-    """An MCP server by hand: what it was sent, and an answer of the test's own to a `tools/call`."""
-
-    def __init__(
-        self, answer: Callable[[Any], Response] | None = None, tools: Sequence[Mapping[str, Any]] = (TOOL,)
-    ) -> None:
-        self.headers: list[dict[str, str]] = []
-        self.answer = answer
-        self.tools = tools
-
-    async def serve(self, request: Request) -> Response:
-        self.headers.append(dict(request.headers))
-        body = json.loads(await request.body() or b"{}")
-        match body.get("method"):
-            case "initialize":
-                return said(body, INITIALIZED)
-            case "tools/list":
-                return said(body, {"tools": self.tools})
-            case "tools/call" if self.answer:
-                return self.answer(body)
-            case _ if "id" in body:
-                return Response(
-                    json.dumps({"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "no"}})
-                )
-            case _:
-                return Response(status_code=202 if body else 405)
-
-
-def said(body: Any, result: Any) -> Response:
-    answer = {"jsonrpc": "2.0", "id": body["id"], "result": result}
-    return Response(json.dumps(answer), media_type="application/json")
-
-
-@asynccontextmanager
-async def listening(peer: Peer, *more: Route) -> AsyncIterator[int]:
-    async with serving(Starlette(routes=[Route("/mcp", peer.serve, methods=["GET", "POST", "DELETE"]), *more])) as url:
-        yield int(url.rpartition(":")[2])
 
 
 async def state_of(folder: Path, server: dict[str, Any]) -> str:
     async with connected(folder, server) as servers:
         return servers.states()["peer"]
-
-
-@asynccontextmanager
-async def connected(folder: Path, server: dict[str, Any]) -> AsyncIterator[McpServers]:
-    async with McpServers(configured(folder, server), timeout_s=10) as servers:
-        yield servers
-
-
-def configured(folder: Path, server: dict[str, Any]) -> McpConfig:
-    file = folder / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": {"peer": server}}))
-    return read_mcp_config(file)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import McpServers
-from tests.mcp.test_connection import WHO, Peer, connected, listening
 from tests.support.logs import until
+from tests.support.mcp_peer import WHO, Peer, connected, listening
 from tests.support.patience import PATIENCE_S
 
 HERE = Path(__file__).parent

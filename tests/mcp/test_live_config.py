@@ -14,10 +14,8 @@ from structlog.testing import capture_logs
 from segue.domain.tool import Tool, ToolRetry
 from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import RESTLESS, McpFile
-from tests.mcp.test_servers import WHO, until
+from tests.support.mcp_peer import SMALL, WHO, until
 from tests.support.patience import PATIENCE_S
-
-SMALL = {"command": "python", "args": ["-I", "-S", str(Path(__file__).with_name("mcp_small_server.py"))]}
 
 
 class Live:

@@ -13,7 +13,7 @@ from segue.domain.errors import AppError
 from segue.domain.tool import ToolRetry
 from segue.mcp.mcp_servers import McpServers
 from segue.tools.normalize import Unread
-from tests.mcp.test_progress import SERVER, WHO, connected, tool
+from tests.support.mcp_peer import PROTOCOL, WHO, speaking_protocol, tool
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 
@@ -22,7 +22,7 @@ SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)
 
 @pytest.fixture(scope="module")
 async def ours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpServers]:
-    async with connected(tmp_path_factory.mktemp("offers")) as servers:
+    async with speaking_protocol(tmp_path_factory.mktemp("offers")) as servers:
         yield servers
 
 
@@ -36,7 +36,7 @@ async def read(servers: McpServers, uri: str) -> Any:
 
 
 async def test_resources_of_all_pages_and_templates_are_listed_and_anew_after_a_change(tmp_path: Path) -> None:
-    async with connected(tmp_path) as servers:
+    async with speaking_protocol(tmp_path) as servers:
         found = await listed(servers)
         one = {"server": "ours", "uri": "note://1", "title": "one", "mime_type": "text/plain", "size_bytes": 11}
         assert (found[0], len(found)) == (one, 5)
@@ -68,7 +68,7 @@ async def test_a_large_resource_is_read_apart_and_a_binary_one_is_kept_whole(our
 
 
 async def test_a_server_that_fails_takes_no_resources_of_others_away(settings: Settings, provider: Provider) -> None:
-    settings.mcp_config.write_text(json.dumps({"mcpServers": {"ours": SERVER}}))
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"ours": PROTOCOL}}))
     wanted = [("mcp_read_resource", {"server": name, "uri": "note://locked"}) for name in ("ours", "theirs", "ours")]
     async with running(settings) as client:
         session = await client.new_session()
@@ -87,13 +87,13 @@ async def test_what_a_server_asks_of_us_is_refused_and_its_tool_is_not_to_blame(
     said: Any = await tool(ours, "ask_back").run({}, WHO)
     assert (said["sample"], said["roots"]) == ("Sampling not supported", "List roots not supported")
     assert said["can"].keys() == {"elicitation"}
-    async with connected(tmp_path, args=[*SERVER["args"], "2026"]) as servers:
+    async with speaking_protocol(tmp_path, args=[*PROTOCOL["args"], "2026"]) as servers:
         with pytest.raises(ToolRetry, match="does not get: Sampling not supported"):
             await tool(servers, "count_up").run({}, WHO)
 
 
 async def test_a_limited_server_offers_nothing_to_others(tmp_path: Path) -> None:
-    async with connected(tmp_path, users=["ada"], agents=["notes"]) as servers:
+    async with speaking_protocol(tmp_path, users=["ada"], agents=["notes"]) as servers:
         assert await listed(servers) == []
         with pytest.raises(ToolRetry, match="There is no server 'ours'"):
             await read(servers, "note://1")
@@ -110,7 +110,7 @@ async def test_a_tool_that_runs_as_a_task_only_is_left_out_and_said_so(ours: Mcp
 
 
 async def test_a_user_lists_prompts_and_has_one_filled(settings: Settings) -> None:
-    ours = {**SERVER, "headers": {}, "env": {"NOTES_API_KEY": SECRET}}
+    ours = {**PROTOCOL, "headers": {}, "env": {"NOTES_API_KEY": SECRET}}
     settings.mcp_config.write_text(json.dumps({"mcpServers": {"ours": ours, "gone": {"command": "no-such-program"}}}))
     async with running(settings) as client:
         found = await client.get("/mcp/prompts")

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from segue.config import Settings
-from tests.mcp.test_servers import STDIO
 from tests.support.logs import until
+from tests.support.mcp_peer import STDIO
 from tests.support.service import running
 
 OLD, NEW = "token-old-0123456789", "token-new-0123456789"

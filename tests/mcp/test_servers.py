@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,24 @@ from mcp_types import Tool as McpTool
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
-from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
+from segue.domain.tool import DependencyGroup, ToolFailed, ToolRetry
 from segue.mcp.mcp_config import McpConfig, McpServerConfig, read_mcp_config
 from segue.mcp.mcp_servers import McpServers
 from segue.mcp.status import LeftOut
 from segue.mcp.stdio import Stderr
 from segue.mcp.tool_mapping import tools_of
-from segue.tools.normalize import Unread
 from segue.tools.run import RunLimits, run_tool
 from tests.support import logs
 from tests.support.commands import python
 from tests.support.loop_lag import loop_kept_free
+from tests.support.mcp_peer import SERVER, STDIO, WHO, call, tool, until
 from tests.support.patience import PATIENCE_S
 
-SERVER = str(Path(__file__).with_name("mcp_server.py"))
-STDIO = {"command": python()[0], "args": [*python()[1:], SERVER, "stdio"]}
 ODD = {"command": "python", "args": [str(Path(__file__).with_name("mcp_odd_server.py"))]}
 MUTE = {"command": "python", "args": ["-c", "import sys; sys.stdin.read()"]}
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
 ENDED = "the process ended with exit code 3; its last lines on stderr say why"
 KILLED = "the process was ended by SIGKILL; if no person did that, memory may have run out"
-WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 
 Configure = Callable[..., McpConfig]
 
@@ -58,22 +54,6 @@ async def ours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpSer
     path.write_text(json.dumps({"mcpServers": {"ours": {**STDIO, "confirm": ["find"], "disabled": ["secret"]}}}))
     async with McpServers(read_mcp_config(path), timeout_s=5, start_timeout_s=PATIENCE_S) as servers:
         yield servers
-
-
-def tool(servers: McpServers, name: str) -> Tool:
-    return next(tool for tool in servers.tools() if tool.spec.name == f"mcp_{name}")
-
-
-async def call(servers: McpServers, name: str, **arguments: object) -> object:
-    answer = await tool(servers, name).run(arguments, WHO)
-    return answer.read(answer.text) if isinstance(answer, Unread) else answer
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async def holds() -> bool:
-        return condition()
-
-    await logs.until(holds)
 
 
 async def until_answered(servers: McpServers, name: str, **arguments: object) -> object:
@@ -491,6 +471,7 @@ async def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "node_modules" / ".bin" / "mcp-server-everything")
 
 
+@pytest.mark.sweep  # `make mcp-servers` calls every tool of the official ones
 async def test_the_official_server_everything_works(everything: str, configure: Configure) -> None:
     async with McpServers(configure(all={"command": everything, "args": ["stdio"]}), start_timeout_s=15) as servers:
         assert servers.states() == {"all": "ready"}

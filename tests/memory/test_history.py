@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -21,10 +20,10 @@ from segue.domain.session import Message, RequestedCall
 from segue.memory.history import INTERRUPTED, provider_valid
 from segue.models.normal_form import normal_form, short_id
 from tests.support.provider import Provider, calls, says
+from tests.support.results import TOOLBOX
 from tests.support.service import Client, running
 from tests.support.stores import arrived, looking_into
 
-TOOLBOX = Path(__file__).parents[1] / "support" / "toolbox.py"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ZONES = ("Europe/Rome", "Asia/Tokyo", "Asia/Kolkata", "Africa/Lagos", "America/Lima", "Pacific/Fiji")
 
@@ -130,7 +129,7 @@ def test_any_slice_of_any_conversation_is_one_a_strict_provider_accepts(stored: 
 @pytest.fixture
 async def with_tools(settings: Settings) -> AsyncIterator[Client]:
     """A service with the toolbox, whose turns may take two seconds."""
-    servers = {"toolbox": {"command": "python", "args": [str(TOOLBOX)]}}
+    servers = {"toolbox": {"command": "python", "args": [TOOLBOX]}}
     settings.mcp_config.write_text(json.dumps({"mcpServers": servers}))
     async with running(settings.model_copy(update={"turn_timeout_s": 2})) as served:
         await served.connected("toolbox")

@@ -23,6 +23,7 @@ from tests.support.plans import Frozen
 from tests.support.provider import GZIP, Provider, fails, fence_after, packed, raw, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into, named, plain
+from tests.support.sweeps import first
 
 ABOUT = {"sea": ("sea", "sail", "boat"), "food": ("food", "eat", "peanut", "dinner"), "work": ("work", "job", "office")}
 NOISE = [f"Fact number {number} about nothing in particular" for number in range(20)]
@@ -54,18 +55,21 @@ async def recalled(client: Client, provider: Provider, message: str) -> list[str
 
 @pytest.mark.parametrize(
     ("content", "question"),
-    [
-        ("Preferisco le riunioni di martedì", "In che giorno fissiamo una riunione?"),
-        ("我最喜欢喝绿茶", "给我推荐一种绿茶"),
-        ("我的猫叫小白", "猫？"),
-        ("الاجتماع مع السيد روسي يوم الثلاثاء", "متى اجتماع روسي؟"),
-        ("My flights always go through Zurich", "Book me a flight"),
-        ("Mes réunions sont toujours le mardi", "Quand est ma réunion ?"),
-        ("Мой кот боится пылесоса", "Что делать с котом?"),
-        ("会議は火曜日です", "会議はいつですか"),
-        ("내 회의는 화요일입니다", "회의가 언제예요?"),
-        ("मेरी बैठक मंगलवार को है", "बैठक कब है?"),
-    ],
+    first(
+        3,
+        [
+            ("Preferisco le riunioni di martedì", "In che giorno fissiamo una riunione?"),
+            ("我最喜欢喝绿茶", "给我推荐一种绿茶"),
+            ("我的猫叫小白", "猫？"),
+            ("الاجتماع مع السيد روسي يوم الثلاثاء", "متى اجتماع روسي؟"),
+            ("My flights always go through Zurich", "Book me a flight"),
+            ("Mes réunions sont toujours le mardi", "Quand est ma réunion ?"),
+            ("Мой кот боится пылесоса", "Что делать с котом?"),
+            ("会議は火曜日です", "会議はいつですか"),
+            ("내 회의는 화요일입니다", "회의가 언제예요?"),
+            ("मेरी बैठक मंगलवार को है", "बैठक कब है?"),
+        ],
+    ),
 )
 async def test_a_question_finds_the_fact_in_its_language(
     client: Client, provider: Provider, content: str, question: str
@@ -184,7 +188,7 @@ OUTAGES: dict[str, Response | list[float]] = {
 }
 
 
-@pytest.mark.parametrize(("outage", "given"), OUTAGES.items(), ids=list(OUTAGES))
+@pytest.mark.parametrize(("outage", "given"), first(2, OUTAGES.items()), ids=list(OUTAGES))
 async def test_where_embedding_fails_facts_are_found_by_their_words(
     settings: Settings, provider: Provider, outage: str, given: Response | list[float]
 ) -> None:

@@ -1,7 +1,7 @@
 """A chat model that asks the scripted provider, with nothing around it."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -14,9 +14,7 @@ from segue.models.metered_model import ModelWithFallback
 from segue.models.model import ChatModel, ModelLimits
 from segue.models.providers.adapted import ProviderOptions
 from segue.models.providers.openai import chat_completions
-from tests.support.provider import Provider
-
-OpenModel = Callable[..., Awaitable[ChatModel]]
+from tests.support.provider import OpenModel, Provider
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from starlette.responses import Response
 from segue.config import Settings
 from segue.models.answer_schemas import FACTS, PLAN, READING, AnswerSchema
 from segue.plans.plan_parser import parse_plan
-from tests.models.conftest import OpenModel
 from tests.support.facts import all_taken_in, fact, known, notes
 from tests.support.plans import planned
-from tests.support.provider import GZIP, Provider, fails, packed, raw, says
+from tests.support.provider import GZIP, OpenModel, Provider, fails, packed, raw, says
 from tests.support.service import running
 
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]

@@ -14,8 +14,7 @@ from segue.domain.tool import ToolSpec
 from segue.models.model import ChatModel
 from segue.models.reply import Reply
 from segue.models.streamed_answer import Listener
-from tests.models.conftest import OpenModel
-from tests.support.provider import Provider, completion, delta, raw, says, sse, streams
+from tests.support.provider import OpenModel, Provider, completion, delta, raw, says, sse, streams
 
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
 USED = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}

@@ -21,8 +21,7 @@ from segue.domain.tool import ToolSpec
 from segue.models.model import ChatModel, ModelLimits
 from segue.models.refusals import retry_after_s
 from segue.models.streamed_answer import Listener
-from tests.models.conftest import OpenModel
-from tests.support.provider import GZIP, Provider, Reply, delta, fails, packed, raw, says, sse
+from tests.support.provider import GZIP, OpenModel, Provider, Reply, delta, fails, packed, raw, says, sse
 
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
 SILENT = Listener(lambda _: None, lambda: None)

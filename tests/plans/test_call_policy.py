@@ -11,10 +11,10 @@ from segue.domain.ids import new_id, utc_now
 from segue.domain.session import RequestedCall
 from segue.memory.history import NewMessage
 from segue.turns.call_starts import start_calls
+from tests.support.left_turns import abandoned
 from tests.support.plans import planned, reads
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.turns.test_recovery import abandoned
 
 PAID: list[tuple[str, int]] = []
 

@@ -18,10 +18,10 @@ from redis.asyncio import Redis
 from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
 from segue.db.migrations import upgrade
-from tests.releases.keys import read_key
 from tests.support.health import MOODY, put, uses
 from tests.support.plans import THREE_STEPS, offered
 from tests.support.provider import Provider, calls, says, scripted_provider, streams
+from tests.support.redis_keys import read_key
 from tests.support.service import Client, Process
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import plain

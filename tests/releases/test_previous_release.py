@@ -20,13 +20,13 @@ from segue.db.migrations import config, upgrade
 from segue.db.models import metadata
 from segue.domain.ids import utc_now
 from segue.models.normal_form import short_id
-from tests.releases.keys import write_key
 from tests.support.commands import segue
 from tests.support.health import MOODY, states
 from tests.support.pasted import pasted
 from tests.support.provider import Provider, says
+from tests.support.redis_keys import write_key
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.stores import looking_into, new_database, notify_changes
 from tests.support.streams import check, kinds, listening, replayed, texts
 
@@ -65,12 +65,6 @@ async def left(as_left: Settings, database_url: str) -> Settings:
     await asyncio.to_thread(upgrade, database_url)
     await notify_changes(database_url)
     return as_left
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 @pytest.fixture

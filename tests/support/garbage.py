@@ -10,6 +10,7 @@ gc.disable()
 def collect_again() -> None:
     """Starts it again, for what is made from now on."""
     gc.freeze()
+    gc.set_threshold(5_000, 10, 10)  # about as a service does: a look costs what it costs however little was made
     gc.enable()
 
 

@@ -4,6 +4,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
+
 from tests.support.provider import Provider, says
 from tests.support.service import Client
 
@@ -57,3 +59,9 @@ async def offered(
     answer = await client.chat(session, message)
     assert answer["plan"]["status"] == "waiting"
     return session, answer
+
+
+async def press(client: Client, session: str, asked: dict[str, Any], **more: Any) -> httpx2.Response:
+    """The answer to the button that approves what was asked, and remembers it for the session."""
+    body = {"decision": "confirm", "version": asked["plan"]["version"], "remember": "session", **more}
+    return await client.http.post(f"/sessions/{session}/plan/decision", json=body)

@@ -26,6 +26,8 @@ from tests.support.service import Client, Process
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import Stores, looking_into
 
+Pair = list[tuple[Process, Client]]  # two instances
+
 POOL = 11  # connections to Postgres that a process has at most
 LEASE_S = 4  # a busy machine may keep a process from renewing for two
 ACCEPTS = ("serve", "--port", "0", "--no-worker")

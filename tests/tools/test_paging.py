@@ -34,9 +34,9 @@ async def children() -> list[psutil.Process]:
     [
         pytest.param(NUMBERS, "|".join(["[*]"] * 240), id="projections"),
         pytest.param(NUMBERS, "|".join(["sort(@)"] * 140), id="sorting"),
-        pytest.param(WORDS, "join(to_string(@), [*].text)", id="text"),
+        pytest.param(WORDS, "join(to_string(@), [*].text)", id="text", marks=pytest.mark.sweep),
         pytest.param(ROWS, "|".join(["[@,@][]"] * 60), id="doubling"),
-        pytest.param(ROWS, "|".join(["[@,@]"] * 90), id="sharing"),
+        pytest.param(ROWS, "|".join(["[@,@]"] * 90), id="sharing", marks=pytest.mark.sweep),
     ],
 )
 async def test_a_path_that_takes_too_much_is_refused_at_its_deadline(content: str, path: str) -> None:

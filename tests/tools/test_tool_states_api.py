@@ -15,7 +15,7 @@ from tests.support.health import MOODY, connect, fails_out, history, put, reset,
 from tests.support.plans import Frozen
 from tests.support.provider import Provider
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
 
 MISSING = "ses_" + "0" * 26
@@ -23,12 +23,6 @@ FIELDS = {
     *("status", "available", "reason", "reason_code", "consecutive_failures", "execution_count", "last_updated"),
     *("last_success_time", "last_failure_time", "retry_at", "missing_dependencies", "suggested_actions"),
 }
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 @pytest.fixture

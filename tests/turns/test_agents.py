@@ -17,7 +17,7 @@ from tests.support.identity import new_key, speaking
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 
 DECLARED = """
 [agents.travel]
@@ -38,12 +38,6 @@ examples = ["To Trieste"]
 not_tools = ["mcp_*"]
 web_search = false
 """
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support.identity import new_key, speaking
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 
 DECLARED = """
 [agents.librarian]
@@ -22,12 +22,6 @@ groups = ["staff"]
 [agents.all]
 """
 OPEN, CLOSED = ["segue", "all"], ["segue", "librarian", "all"]
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from segue.config import Settings
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, raw, says
 from tests.support.service import Client, running
+from tests.support.sweeps import first
 
 
 class Meter:
@@ -94,7 +95,7 @@ async def test_rounds_are_bounded_and_then_the_turn_has_last_words(
     [({"max_tool_calls": 3}, Agent()), ({"max_tool_calls": 2}, Agent(max_tool_calls=3))],
     ids=["the service's", "an agent's"],
 )
-@pytest.mark.parametrize("replies", [[(0, 1, 2, 3, 4)], [(0,), (1,), (2,)], [(0, 1), (2, 3)]], ids=str)
+@pytest.mark.parametrize("replies", first(2, [[(0, 1, 2, 3, 4)], [(0,), (1,), (2,)], [(0, 1), (2, 3)]]), ids=str)
 async def test_so_many_calls_run_in_a_turn_and_no_more_though_a_reply_has_more(
     replies: list[tuple[int, ...]], service: dict[str, int], agent: Agent, settings: Settings, provider: Provider
 ) -> None:

@@ -12,6 +12,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.ids import new_id, utc_now
 from segue.memory.summary import DueSummary, store_summary
+from tests.support.branches import branches, burn, code, retry, talk, texts
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
@@ -24,12 +25,6 @@ async def order(item: str) -> str:
     return f"ordered {item}"
 
 
-@tool(effect="destructive")
-async def burn(item: str) -> str:
-    """Burns an item."""
-    return f"burnt {item}"
-
-
 async def edit(client: Client, session: str, message: str, text: str, **options: Any) -> httpx2.Response:
     path = f"/sessions/{session}/messages/{message}/edit"
     headers = {"Idempotency-Key": key} if (key := options.pop("key", None)) else {}
@@ -38,32 +33,6 @@ async def edit(client: Client, session: str, message: str, text: str, **options:
 
 async def regenerate(client: Client, session: str, message: str) -> httpx2.Response:
     return await client.http.post(f"/sessions/{session}/messages/{message}/regenerate")
-
-
-async def retry(client: Client, session: str, turn: str, **headers: str) -> httpx2.Response:
-    return await client.http.post(f"/sessions/{session}/turns/{turn}/retry", headers=headers)
-
-
-async def branches(client: Client, session: str, **params: Any) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = (await client.get(f"/sessions/{session}/branches", **params))["items"]
-    return items
-
-
-def code(response: httpx2.Response) -> tuple[int, str]:
-    return response.status_code, response.json()["code"]
-
-
-def texts(messages: list[dict[str, Any]]) -> list[str]:
-    return [each["content"] for each in messages]
-
-
-async def talk(client: Client, provider: Provider, *said: str) -> tuple[str, list[dict[str, Any]]]:
-    """A session in which each of these got itself, in capitals, for an answer; and its messages."""
-    session = await client.new_session()
-    for each in said:
-        provider.will(says(each.upper()))
-        await client.chat(session, each)
-    return session, await client.messages(session)
 
 
 async def test_an_edited_message_takes_the_place_of_all_that_came_after_which_stays_readable(

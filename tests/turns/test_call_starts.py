@@ -13,8 +13,8 @@ from segue.tools.results import calls_of_turns
 from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
 from segue.turns.store import StaleTurn
+from tests.support.left_turns import abandoned
 from tests.support.service import running
-from tests.turns.test_recovery import abandoned
 
 
 def two_calls() -> NewMessage:

@@ -10,14 +10,14 @@ from starlette.responses import Response
 from segue import tool
 from segue.config import Settings
 from segue.domain.ids import new_id, utc_now
-from tests.api.test_attachments import uploaded
+from tests.support.branches import branches, burn, code, retry, talk, texts
 from tests.support.provider import Provider, calls, says
 from tests.support.results import listed, loaded
 from tests.support.service import Client, running
+from tests.support.steering import TIME, after, told
 from tests.support.stores import looking_into
 from tests.support.streams import listening
-from tests.turns.test_branches import branches, burn, code, retry, talk, texts
-from tests.turns.test_steering import TIME, after, told
+from tests.support.uploads import uploaded
 
 LETTERS = [f"letter-{number}" for number in range(400)]
 

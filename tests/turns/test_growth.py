@@ -23,6 +23,7 @@ async def client(settings: Settings) -> AsyncIterator[Client]:
         yield served
 
 
+@pytest.mark.sweep  # test_context.py holds it of a shorter session
 async def test_a_request_of_turn_forty_is_as_large_as_one_of_turn_twenty_and_history_is_whole(
     client: Client, provider: Provider
 ) -> None:

@@ -17,6 +17,7 @@ from tests.support.service import running
 from tests.support.stores import Stores, looking_into
 
 DAYS = 30
+QUICK = {"turn_lease_s": 1}  # upkeep comes by four times a second
 MORE = """
 INSERT INTO audit (at, actor, action, details) SELECT at, actor, action, details FROM audit, generate_series(1, 600);
 INSERT INTO usage (owner, day, model, calls, input_tokens, cached_tokens, output_tokens, reasoning_tokens, estimated)
@@ -116,7 +117,7 @@ async def test_sessions_are_kept_for_ever_unless_a_time_is_set(
 async def test_old_notes_on_a_tools_state_go_batch_after_batch(
     settings: Settings, clock: Frozen, stores: Stores
 ) -> None:
-    async with running(settings.model_copy(update={"session_ttl_days": None}), clock=clock) as client:
+    async with running(settings.model_copy(update={**QUICK, "session_ttl_days": None}), clock=clock) as client:
         session = await client.new_session()
         path = f"/sessions/{session}/tool-states"
         for number, status in enumerate(("maintenance", "available")):
@@ -136,7 +137,7 @@ async def test_old_notes_on_a_tools_state_go_batch_after_batch(
 async def test_audit_usage_and_details_of_turns_go_after_their_days_batch_after_batch_and_nothing_else_does(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:
-    days = {"session_ttl_days": 0, "audit_ttl_days": 400, "usage_ttl_days": 90, "turn_details_ttl_days": 30}
+    days = {**QUICK, "session_ttl_days": 0, "audit_ttl_days": 400, "usage_ttl_days": 90, "turn_details_ttl_days": 30}
 
     async def left() -> list[int]:
         counts = (
@@ -172,7 +173,7 @@ async def test_audit_usage_and_details_of_turns_go_after_their_days_batch_after_
 async def test_what_grows_is_kept_for_ever_but_the_audit_unless_a_time_is_set(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:
-    kept = settings.model_copy(update={"session_ttl_days": 0})
+    kept = settings.model_copy(update={**QUICK, "session_ttl_days": 0})
     for audit_days, left in ((400, 0), (0, 1)):
         async with running(kept.model_copy(update={"audit_ttl_days": audit_days}), clock=clock) as client:
             provider.will(says("one"))

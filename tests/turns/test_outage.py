@@ -20,7 +20,7 @@ from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.stores import plain
 
 LEASE_S = 4
@@ -35,12 +35,6 @@ async def postgres(database_url: str) -> AsyncIterator[Proxy]:
     query = make_url(database_url).query
     async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as proxy:
         yield proxy
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
 
 
 @pytest.fixture

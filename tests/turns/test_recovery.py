@@ -1,8 +1,6 @@
 """A turn whose process is killed goes on in another one: from what is stored, without doing anything twice."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,25 +20,13 @@ from segue.domain.telemetry import RunTimeline
 from segue.memory.history import NewMessage, append_message
 from segue.turns import claims, store, terminations
 from segue.turns.claims import Claim
-from segue.turns.store import ChatRequest, StaleTurn
+from segue.turns.store import StaleTurn
+from tests.support.left_turns import abandoned
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
 NOTHING = TurnReport(AcknowledgementReport(), None, WebSearchReport(), MemoryReport(), Usage(), "nobody")
-
-
-@asynccontextmanager
-async def abandoned(settings: Settings, session: str, *, lease_s: float = 0.0) -> AsyncIterator[tuple[Database, Claim]]:
-    """A turn that a worker has claimed that is not there any more."""
-    assert settings.database_url is not None
-    database = Database(settings.database_url.get_secret_value())
-    async with database.autocommit() as connection:
-        await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
-        claim = await claims.claim_next(connection, session, worker="gone", lease_s=lease_s)
-    assert claim is not None
-    yield database, claim
-    await database.close()
 
 
 async def test_a_worker_that_wakes_up_while_its_turn_runs_elsewhere_writes_nothing(

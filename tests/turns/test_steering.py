@@ -10,12 +10,12 @@ from segue import tool
 from segue.agent.prompts import STOPPED
 from segue.config import Settings
 from tests.support.plans import planned
-from tests.support.provider import Provider, Reply, calls, fails, says
+from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
+from tests.support.steering import TIME, after, steer, told
 from tests.support.streams import check, listening, replayed
 
 BESIDE = "by the way, while we are at it, and before we go on with what you have just asked me about"
-TIME: tuple[str, dict[str, Any]] = ("current_time", {})
 
 
 @tool(effect="destructive")
@@ -30,31 +30,8 @@ async def delete_mail(mail_id: str) -> str:
     return f"deleted {mail_id}"
 
 
-async def steer(client: Client, session: str, text: str, *, key: str | None = None, **options: Any) -> httpx2.Response:
-    headers = {"Idempotency-Key": key} if key is not None else {}
-    body = {"message": text, "on_busy": "steer", **options}
-    return await client.http.post(f"/sessions/{session}/chat", json=body, headers=headers)
-
-
-def after(client: Client, session: str, reply: Reply, *texts: str) -> Any:
-    """A model whose user sends these to the turn before it answers."""
-
-    async def answer(_: dict[str, Any]) -> Response:
-        for text in texts:
-            response = await steer(client, session, text, background=True)
-            assert (response.status_code, response.json()["status"]) == (202, "queued"), response.text
-        assert isinstance(reply, Response)
-        return reply
-
-    return answer
-
-
 def said(provider: Provider, request: int = -1) -> list[str]:
     return [str(each["content"]) for each in provider.messages(request, role="user")]
-
-
-def told(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(each["role"], "" if each["role"] == "tool" else each["content"]) for each in messages]
 
 
 async def test_a_turn_reads_what_comes_while_it_runs_once_and_in_order_at_its_next_boundary(

@@ -20,16 +20,16 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns
 from segue.models.normal_form import short_id
-from tests.api.test_attachments import uploaded
 from tests.support.commands import ROOT, python
 from tests.support.files import PNG
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says, streams
+from tests.support.results import TOOLBOX
 from tests.support.service import Client, Process
 from tests.support.stores import looking_into
 from tests.support.streams import chatting, kinds, listening
+from tests.support.uploads import uploaded
 
-TOOLBOX = ROOT / "tests" / "support" / "toolbox.py"
 MAILBOX = ROOT / "examples" / "mailbox" / "server.py"
 EMAIL_ID = re.compile(r"eml-[0-9a-f]{6}")
 
@@ -41,7 +41,7 @@ def environment(servers: ServerUrls, database_url: str, tmp_path: Path) -> dict[
     outbox = {"MAILBOX_OUTBOX": str(tmp_path / "outbox.mbox")}
     configured = {
         "mailbox": {"command": program, "args": [*options, str(MAILBOX)], "env": outbox},
-        "toolbox": {"command": "python", "args": [str(TOOLBOX)]},
+        "toolbox": {"command": "python", "args": [TOOLBOX]},
     }
     mcp_config = tmp_path / "servers.json"  # `settings` writes an empty mcp.json here
     mcp_config.write_text(json.dumps({"mcpServers": configured}))

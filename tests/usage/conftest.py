@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from segue.config import Settings
-
-PRICES = '[scripted]\ninput = 0.25\ncached_input = 0.025\noutput = 2\n["dear-*"]\ninput = 1000\noutput = 1000\n'
+from tests.support.prices import PRICES
 
 
 @pytest.fixture

@@ -14,13 +14,7 @@ from tests.support.openai_client import openai_client
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
+from tests.support.shelf import Shelf
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from segue.config import Settings
 from tests.support.commands import ROOT
 from tests.support.service import Client, running
 from tests.support.stores import new_database
+from tests.support.sweeps import first
 
 OFFLINE = {
     "en": "(Offline model: no language model is configured, so I only pick tools by their words.)",
@@ -164,7 +165,7 @@ CONVERSATIONS = {
 }
 
 
-@pytest.mark.parametrize("language", CONVERSATIONS)
+@pytest.mark.parametrize("language", first(2, CONVERSATIONS))
 async def test_a_conversation_reads_naturally_and_does_what_was_asked(client: Client, language: str) -> None:
     session = await client.new_session()
     for message, called, reads in CONVERSATIONS[language]:

@@ -27,8 +27,8 @@ from segue.domain.telemetry import current_traceparent, untraced
 from segue.main import run_worker
 from segue.models import traced_call
 from segue.version import VERSION
-from tests.mcp.test_connection import TOOL, Peer, listening, said
 from tests.support.loop_lag import loop_kept_free
+from tests.support.mcp_peer import TOOL, Peer, listening, said
 from tests.support.provider import Provider, calls, completion, fails, raw, says
 from tests.support.semantic_conventions import INSTRUCTIONS, KINDS, MESSAGES, TOLD, faults
 from tests.support.server import serving

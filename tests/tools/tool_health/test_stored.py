@@ -18,6 +18,7 @@ from tests.support.provider import Provider, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
+from tests.support.sweeps import first
 
 BROKEN = ["null", "[]", '"failed"', '{"x": 1}', '{"status": "asleep"}', '{"marks": 7}', '{"failed_at": "yesterday"}']
 
@@ -33,7 +34,7 @@ async def store(settings: Settings, session: str, tool: str, health: str) -> Non
         )
 
 
-@pytest.mark.parametrize("health", BROKEN)
+@pytest.mark.parametrize("health", first(2, BROKEN))
 async def test_a_state_that_cannot_be_read_starts_anew_and_leaves_the_others_alone(
     health: str, client: Client, provider: Provider, shelf: Shelf, settings: Settings
 ) -> None:

@@ -17,6 +17,7 @@ from tests.support.provider import Provider, calls, delta, fails, fence_after, s
 from tests.support.service import Client, Process, running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
+from tests.support.sweeps import first
 
 ALLERGY = "L'utente è allergico alle noci"
 
@@ -105,13 +106,16 @@ async def test_a_message_that_tells_nothing_of_the_user_costs_no_call(
 
 @pytest.mark.parametrize(
     "written",
-    [
-        says("I found nothing worth keeping, sorry."),
-        says('{"facts": "none"}'),
-        notes(fact("I have a cat", "confession"), fact("I have a cat " + "x" * 10_000), {"content": 7}, {}),
-        says("[" * 5000),
-        says(r'{"facts": [{"content": "I have a cat \ud800", "kind": "fact"}]}'),
-    ],
+    first(
+        2,
+        [
+            says("I found nothing worth keeping, sorry."),
+            says('{"facts": "none"}'),
+            notes(fact("I have a cat", "confession"), fact("I have a cat " + "x" * 10_000), {"content": 7}, {}),
+            says("[" * 5000),
+            says(r'{"facts": [{"content": "I have a cat \ud800", "kind": "fact"}]}'),
+        ],
+    ),
 )
 async def test_what_the_model_writes_instead_of_facts_is_nothing(
     client: Client, provider: Provider, settings: Settings, written: Response

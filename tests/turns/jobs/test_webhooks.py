@@ -29,7 +29,7 @@ from tests.support.plans import ASK, deletion, planned
 from tests.support.provider import Provider, fails, says
 from tests.support.receiver import SECRET, Post, Receiver, is_signed, receiving
 from tests.support.service import Client, process, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.stores import Stores, looking_into
 
 NEW_SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
@@ -39,12 +39,6 @@ KILLS = 20 if "SWEEP" in os.environ else 1
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
     async with receiving() as served:
-        yield served
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
         yield served
 
 

@@ -8,13 +8,7 @@ import pytest
 from segue.config import Settings
 from tests.support.plans import Frozen
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
+from tests.support.shelf import Shelf
 
 
 @pytest.fixture

@@ -3,23 +3,16 @@
 import json
 from typing import Any
 
-import httpx2
-
 from segue import Deny, ProposedCall, ToolContext, tool
 from segue.config import Settings
 from tests.support.logs import awaiting, until
-from tests.support.plans import Frozen, deletion, offered
+from tests.support.plans import Frozen, deletion, offered, press
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 from tests.support.streams import replayed
 
 DELETE = "mcp_delete_item"
-
-
-async def press(client: Client, session: str, asked: dict[str, Any], **more: Any) -> httpx2.Response:
-    body = {"decision": "confirm", "version": asked["plan"]["version"], "remember": "session", **more}
-    return await client.http.post(f"/sessions/{session}/plan/decision", json=body)
 
 
 async def asks(client: Client, provider: Provider, session: str, item: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """The question says which values of the call are not the user's, whatever the model says of them."""
 
-from tests.api.test_attachments import uploaded
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
 from tests.support.shelf import Shelf
+from tests.support.uploads import uploaded
 
 EVE = "eve@evil.example"
 

@@ -9,6 +9,7 @@ from tests.support.plans import ASK, THREE_STEPS, deletion, offered, planned, re
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
+from tests.support.sweeps import first
 
 SEVERAL = {
     "it": ("Cerca le cose di Rossi, poi leggi la prima e infine cancellala", "perfetto", "sì, cancellala",
@@ -20,7 +21,7 @@ SEVERAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("language", SEVERAL)
+@pytest.mark.parametrize("language", first(2, SEVERAL))
 async def test_praise_is_asked_about_in_one_line_and_a_yes_that_repeats_the_step_does_it(
     language: str, settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

@@ -1,12 +1,16 @@
 """Windows of a browser on the console, by what a user sees: names of buttons, words on the page."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from segue.config import Settings
 from tests.support.commands import ROOT
 from tests.support.patience import PATIENCE_S
+from tests.support.service import running
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request
@@ -112,3 +116,14 @@ class Window:
 
     async def picture(self, file: Path) -> None:
         await self.page.screenshot(path=file)
+
+
+@asynccontextmanager
+async def console(browsing: Browsing, settings: Settings, path: str = "", **options: Any) -> AsyncIterator[Window]:
+    """The console of a service in this process."""
+    async with running(settings) as client:
+        window = await browsing.open(str(client.http.base_url).rstrip("/"), path, **options)
+        try:
+            yield window
+        finally:
+            await browsing.close()
