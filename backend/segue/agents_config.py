@@ -1,12 +1,10 @@
-"""The agents that AGENTS_CONFIG declares, checked against the models and tools that there are. Makes none of them.
-
-Reads `agents.toml`: who may answer in a session. What is wrong with it is told with the line it stands in.
-
-Knows the file alone: whether its models and tools exist is asked by `agents_from_settings.py`.
+"""Reads the agents that AGENTS_CONFIG declares, and checks them against the models and tools that there are. Each fault
+is reported with its line. `factories.py` makes what turns run with.
 """
 
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -26,9 +24,11 @@ from segue.tools.native import native_tools
 from segue.users.prices import read_prices
 
 Place = tuple[str, ...]  # of a key: its tables' names and its own
+MayExist = Callable[[str], bool]
 
 FILE_KEY: Final = "instructions_file"
 KEYS: Final = (*(each.name for each in fields(Agent)), FILE_KEY)
+WILDCARDS: Final = frozenset("*?[")
 
 _ID: Final = TypeAdapter(Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")])
 _AGENT: Final = TypeAdapter(Agent)
@@ -39,14 +39,14 @@ class AgentsFile:
     """The agents a file declares, by id, as far as they can be read, and a sentence for each thing that is wrong."""
 
     path: Path
-    lines: dict[Place, int] = field(default_factory=dict)
+    text: str = ""
     agents: dict[str, Agent] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def refuse(self, place: Place, what: str) -> None:
-        at = next((place[:end] for end in range(len(place), 0, -1) if place[:end] in self.lines), None)
-        line = f", line {self.lines[at]}" if at else ""
-        self.faults.append(f"{self.path}{line}: {'.'.join(place)} {what.rstrip('.')}.")
+        line = _line_of(place, self.text)
+        at = f"{self.path}, line {line}" if line else str(self.path)
+        self.faults.append(f"{at}: {'.'.join(place)} {what.rstrip('.')}.")
 
 
 def agents_invalid(faults: list[str]) -> AppError:
@@ -66,7 +66,7 @@ def read_agents_file(path: Path) -> AgentsFile:
         raise agents_invalid([f"{path} is not UTF-8 text: save it as UTF-8."]) from None
     except tomllib.TOMLDecodeError as error:
         raise agents_invalid([f"{path} is not TOML: {error}."]) from None
-    file = AgentsFile(path, _lines(text))
+    file = AgentsFile(path, text)
     for name in raw.keys() - {"agents"}:
         file.refuse((name,), "is not known here: an agent is a table [agents.<id>]")
     declared = raw.get("agents", {})
@@ -128,43 +128,14 @@ def _what(fault: Any) -> str:
     return str(fault["msg"]).replace("Input should", "should")
 
 
-def _lines(text: str) -> dict[Place, int]:
-    """Returns the line in which each table and key begins."""
-    lines: dict[Place, int] = {}
-    for place, line in _places(text):
-        for end in range(1, len(place) + 1):
-            lines.setdefault(place[:end], line)
-    return lines
-
-
-def _places(text: str) -> Iterator[tuple[Place, int]]:
-    """Reads a TOML text statement by statement: one is the lines up to the first that are TOML by themselves."""
-    table: Place = ()
-    lines, begun = text.split("\n"), 0
-    for end in range(1, len(lines) + 1):
-        try:
-            found = tomllib.loads("\n".join(lines[begun:end]))
-        except tomllib.TOMLDecodeError:
-            continue
-        path = _only_path(found)
-        if lines[begun].lstrip().startswith("["):
-            table, path = path, ()
-        if found:
-            yield (*table, *path), begun + 1
-        begun = end
-
-
-def _only_path(value: Any) -> Place:
-    """The names that lead into a value through tables that have one name each."""
-    if not isinstance(value, dict) or len(value) != 1:
-        return ()
-    [(name, inner)] = value.items()
-    return (name, *_only_path(inner))
-
-
-MayExist = Callable[[str], bool]
-
-WILDCARDS: Final = frozenset("*?[")
+def _line_of(place: Place, text: str) -> int | None:
+    """Returns the line of a key, or else of its table; None if the table is not written as `[agents.<id>]`."""
+    path = r"\.\s*".join(rf"""["']?{re.escape(name)}["']?\s*""" for name in place[:2])
+    if (table := re.search(rf"^\s*\[?\s*{path}[].=]", text, re.MULTILINE)) is None:
+        return None
+    rest = re.split(r"^\s*\[", text[table.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+    key = re.search(rf"^\s*{re.escape(place[2])}\s*=", rest, re.MULTILINE) if place[2:] else None
+    return text.count("\n", 0, table.end() + (key.end() if key else 0)) + 1
 
 
 def declared_agents(

@@ -66,8 +66,8 @@ def _not_one_file() -> AppError:
 
 async def _stored(services: Services, caller: str, session_id: str, file: UploadFile) -> Attachment:
     attachments = services.attachments
-    if (file.size or 0) > attachments.limits.max_bytes:
-        raise HTTPException(413, f"The file is larger than {attachments.limits.max_bytes} bytes.")
+    if (file.size or 0) > services.settings.attachment_max_bytes:
+        raise HTTPException(413, f"The file is larger than {services.settings.attachment_max_bytes} bytes.")
     async with attachments.places:
         return await attachments.add(caller, session_id, file.filename or "", await file.read())
 

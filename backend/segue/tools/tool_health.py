@@ -19,6 +19,7 @@ from pydantic import AwareDatetime
 
 from segue.domain.tool import DependencyGroup, ManualStatus, ReasonCode, ToolSpec, ToolState, ToolStatus
 from segue.tools.run import CallOutcome
+from segue.tools.tool_settings import ToolSettings
 
 Successes = Mapping[str, Collection[str]]  # the tools that have succeeded, each with its marks
 Groups = Sequence[DependencyGroup]
@@ -118,18 +119,6 @@ SUCCEEDED: Final = "Its last call succeeded."
 
 
 @dataclass(frozen=True, slots=True)
-class HealthRules:
-    """After `threshold` failures in a row a tool has failed; `failure_s` after the last of them it may be tried once.
-
-    A tool that has failed in `fleet_threshold` sessions within `failure_s` has failed for all.
-    """
-
-    threshold: int
-    failure_s: float
-    fleet_threshold: int
-
-
-@dataclass(frozen=True, slots=True)
 class ToolHealth:
     """What is kept of a tool, in a session or for all. `failed_at` is when it became failed, or its last probe failed.
 
@@ -194,14 +183,14 @@ def counts(outcome: CallOutcome) -> bool:
 
 
 def after_call(
-    health: ToolHealth, outcome: CallOutcome, now: datetime, *, rules: HealthRules, marks: tuple[str, ...] = ()
+    health: ToolHealth, outcome: CallOutcome, now: datetime, *, settings: ToolSettings, marks: tuple[str, ...] = ()
 ) -> ToolHealth:
     """Returns the health after a call; `marks` are the sequences in which a success would stand at its place."""
     if not counts(outcome):
         return health
     if outcome.status == "succeeded":
         return _after_success(health, now, marks)
-    return _after_failure(health, now, outcome.error or "", rules, unauthorized=outcome.fault == "unauthorized")
+    return _after_failure(health, now, outcome.error or "", settings, unauthorized=outcome.fault == "unauthorized")
 
 
 def set_by_person(health: ToolHealth, now: datetime, status: ManualStatus, reason: str | None) -> ToolHealth:
@@ -230,7 +219,7 @@ def tool_state(
     fleet: Healths,
     *,
     now: datetime,
-    rules: HealthRules,
+    settings: ToolSettings,
     hold: ToolHold | None = None,
     away: str | None = None,
 ) -> ToolState:
@@ -247,8 +236,8 @@ def tool_state(
         _held_for_all(hold)
         or _held_by_a_person(own)
         or _away(away)
-        or _failed(own, fleet.get(spec.name, NEVER_RAN), now, rules)
-        or _Verdict(available=True, reason=_standing(own, rules), code=own.reason_code)
+        or _failed(own, fleet.get(spec.name, NEVER_RAN), now, settings)
+        or _Verdict(available=True, reason=_standing(own, settings), code=own.reason_code)
     )
     missing: tuple[str, ...] = ()
     if spec.depends_on:
@@ -308,7 +297,7 @@ def _after_success(health: ToolHealth, now: datetime, marks: tuple[str, ...]) ->
 
 
 def _after_failure(
-    health: ToolHealth, now: datetime, reason: str, rules: HealthRules, *, unauthorized: bool
+    health: ToolHealth, now: datetime, reason: str, settings: ToolSettings, *, unauthorized: bool
 ) -> ToolHealth:
     """One more failure in a row. A refused credential fails the tool at once, a failed probe fails it again."""
     counted = replace(
@@ -319,7 +308,7 @@ def _after_failure(
         last_failure_time=now,
         reason=health.reason if health.status in BY_HAND else reason[:MAX_REASON_CHARS],
     )
-    fails = unauthorized or counted.consecutive_failures >= rules.threshold or health.status == "failed"
+    fails = unauthorized or counted.consecutive_failures >= settings.tool_failure_threshold or health.status == "failed"
     if health.status in BY_HAND or not fails:
         return counted
     return replace(
@@ -360,7 +349,7 @@ def _away(why: str | None) -> _Verdict | None:
     return _Verdict(False, reason, "server_away", ("wait: its server is tried again by itself",))
 
 
-def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRules) -> _Verdict | None:
+def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, settings: ToolSettings) -> _Verdict | None:
     """Failed in the session or for all: closed until it may be tried, then half open for one probe."""
     failed_at = [
         health.failed_at for health in (own, for_all) if health.status == "failed" and health.failed_at is not None
@@ -368,20 +357,20 @@ def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRu
     if not failed_at:
         return None
     shown = own if own.status == "failed" else for_all  # the session's own reason says more
-    retry_at = max(failed_at) + timedelta(seconds=rules.failure_s)
+    retry_at = max(failed_at) + timedelta(seconds=settings.tool_failure_duration_s)
     if now >= retry_at:
         return _Verdict(available=True, reason=f"To be tried once: {shown.reason}", code="half_open", retry_at=retry_at)
     actions = (f"wait until {retry_at:%Y-%m-%dT%H:%M:%SZ}, then it is tried once", "reset it if the cause is mended")
     return _Verdict(available=False, reason=shown.reason, code=shown.reason_code, actions=actions, retry_at=retry_at)
 
 
-def _standing(own: ToolHealth, rules: HealthRules) -> str | None:
+def _standing(own: ToolHealth, settings: ToolSettings) -> str | None:
     """Returns why a tool may run that nothing keeps from it: how its last call ended, or what a person did since.
 
     None if it has not been called since a reset.
     """
     if own.consecutive_failures > 0:
-        counted = f"{own.consecutive_failures} of {rules.threshold} failures in a row that fail it"
+        counted = f"{own.consecutive_failures} of {settings.tool_failure_threshold} failures in a row that fail it"
         return f"{counted}: {own.reason}" if own.reason else f"{counted}."
     was_reset = own.reason_code == "reset"
     return own.reason or (SUCCEEDED if own.last_success_time and not was_reset else None)

@@ -16,7 +16,6 @@ from segue.domain.identity import Charge
 from segue.domain.ids import Clock, new_id
 from segue.turns.queries import statuses_of
 from segue.users.account import Books
-from segue.users.user_limits import Limits
 
 ASK_AGAIN_S = 2  # when a turn will end is not known
 ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take
@@ -38,21 +37,17 @@ Holders = dict[str, float]
 
 
 class Limiter:
-    """`limits_of` returns what a user may use, `first_call` what the first call of the model for a message takes
-    at most.
-    """
+    """`first_call` returns what the first call of the model for a message takes at most."""
 
     def __init__(
         self,
-        limits_of: Callable[[str], Limits],
-        rates: Rates,
+        books: Books,
         cache: Cache,
         *,
-        books: Books,
         first_call: Callable[[str], Charge],
     ) -> None:
-        self._limits_of = limits_of
-        self._rates = rates
+        self._limits_of = books.limits_of
+        self._rates = Rates(cache)
         self._books = books
         self._first_call = first_call
         self._concurrency = ConcurrencyLimit(cache, books.database, books.clock)

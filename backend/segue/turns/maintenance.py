@@ -4,7 +4,6 @@ audit, usage, details of turns, idle sessions.
 Runs in every process; rows are locked with SKIP LOCKED, so that processes do not wait for each other.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
@@ -20,6 +19,7 @@ from segue.tools.retention import drop_expired
 from segue.tools.states import drop_old_changes
 from segue.turns import queries
 from segue.turns.run_record import drop_old_details
+from segue.turns.turn_settings import TurnSettings
 from segue.users.audit import drop_old_acts
 from segue.users.ledger import drop_old_usage
 
@@ -28,21 +28,8 @@ MOST_SESSIONS = 50
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class KeepLimits:
-    """After how many days idle sessions, changes of tool states, what operators did, usage, and what turns did when are
-    deleted. None and 0 keep for ever.
-    """
-
-    session_days: int | None
-    change_days: int
-    audit_days: int
-    usage_days: int
-    turn_detail_days: int
-
-
 async def sweep(
-    database: Database, cache: Cache, events: EventLog, limits: KeepLimits, *, now: datetime, observe: Observe
+    database: Database, cache: Cache, events: EventLog, settings: TurnSettings, *, now: datetime, observe: Observe
 ) -> None:
     """Deletes one batch of each kind; the rest is for the next time."""
     async with database.autocommit() as connection:
@@ -50,19 +37,20 @@ async def sweep(
         gone = {
             "results": len(payloads),
             "plans": await expire_overdue(connection, now=now),
-            "changes": await drop_old_changes(connection, before=now - timedelta(days=limits.change_days)),
+            "changes": await drop_old_changes(connection, before=now - timedelta(days=settings.tool_result_ttl_days)),
             "webhook_events": await drop_excess(connection),
         }
-        if limits.audit_days:
-            gone["audit"] = await drop_old_acts(connection, before=now - timedelta(days=limits.audit_days))
-        if limits.usage_days:
-            gone["usage"] = await drop_old_usage(connection, before=now.date() - timedelta(days=limits.usage_days))
-        if limits.turn_detail_days:
-            since = now - timedelta(days=limits.turn_detail_days)
+        if settings.audit_ttl_days:
+            gone["audit"] = await drop_old_acts(connection, before=now - timedelta(days=settings.audit_ttl_days))
+        if settings.usage_ttl_days:
+            first_day = now.date() - timedelta(days=settings.usage_ttl_days)
+            gone["usage"] = await drop_old_usage(connection, before=first_day)
+        if settings.turn_details_ttl_days:
+            since = now - timedelta(days=settings.turn_details_ttl_days)
             gone["turn_details"] = await drop_old_details(connection, cache, before=since)
-    if limits.session_days:
+    if settings.session_ttl_days:
         gone["sessions"] = 0
-        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, limits.session_days):
+        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, settings.session_ttl_days):
             gone["sessions"] += 1
     sizes = {"results": sum(payloads)}
     for kind, rows in gone.items():

@@ -37,21 +37,21 @@ async def recover_forever(
     while True:
         try:
             await _recover(deps, worker, send, takes_turns=takes_turns())
-            if time.monotonic() - swept >= deps.limits.lease_s:
+            if time.monotonic() - swept >= deps.settings.lease_s:
                 await sweep(
-                    deps.database, deps.cache, deps.events, deps.limits.kept, now=deps.clock(), observe=deps.observe
+                    deps.database, deps.cache, deps.events, deps.settings, now=deps.clock(), observe=deps.observe
                 )
                 swept = time.monotonic()
         except AppError as error:
             outage.fails(code=error.code)
         else:
             outage.works()
-        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.limits.lease_s / 4))
+        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.settings.lease_s / 4))
 
 
 async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendTurn, *, takes_turns: bool) -> None:
     async with deps.database.read_only() as connection:
-        found = await terminations.neglected_turns(connection, timeout_s=deps.limits.timeout_s)
+        found = await terminations.neglected_turns(connection, timeout_s=deps.settings.turn_timeout_s)
     for turn in found:
         queued_again = turn.running and await _end_or_requeue(deps, turn)
         if takes_turns and worker.has_room:
@@ -64,13 +64,13 @@ async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendTurn, *, takes_
 
 async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
     """Queues a running turn again if it has attempts and time left, else ends it. Returns whether it is queued."""
-    error = _reason_to_end(turn, timeout_s=deps.limits.timeout_s)
+    error = _reason_to_end(turn, timeout_s=deps.settings.turn_timeout_s)
     calls: list[CallEnded] | None = []
     async with deps.database.transaction() as connection:
         if error is not None:
             error = await terminations.with_approval(connection, turn.key.turn_id, error)
             calls = await terminations.end_neglected(connection, turn, error, now=deps.clock())
-        elif not await terminations.requeue_lapsed(connection, turn, timeout_s=deps.limits.timeout_s):
+        elif not await terminations.requeue_lapsed(connection, turn, timeout_s=deps.settings.turn_timeout_s):
             calls = None
     if calls is None:
         return False

@@ -41,10 +41,10 @@ from segue.turns.presence import Presence
 from segue.turns.queue import TurnQueue
 from segue.turns.recovery import recover_forever
 from segue.turns.scheduler import TurnWorker
-from segue.turns.snapshot import Speaker, load_context, who_answers
+from segue.turns.snapshot import load_context, who_answers
 from segue.turns.store import NO_ORIGIN, ChatRequest, Once
 from segue.turns.terminations import NeglectedTurn
-from segue.turns.turn_deps import TurnDeps
+from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.turns.turn_metrics import record_end
 
 
@@ -65,23 +65,25 @@ async def next_request(deps: TurnDeps, owner: str, session_id: str, groups: Coll
         owner=owner,
     )
     chooser = ToolChooser(
-        deps.tool_search, guard, deps.limits.choice, stored=claim.tool_choice, seq=claim.key.turn_seq, save=_forget
+        deps.tool_search,
+        guard,
+        deps.settings,
+        deps.tool_tokens,
+        stored=claim.tool_choice,
+        seq=claim.key.turn_seq,
+        save=_forget,
     )
     await guard.load_global_state()
     now = deps.clock()
     start = await load_context(
-        deps.database,
-        deps.cache,
-        deps.long_term,
+        deps,
         claim,
-        limits=deps.limits.context,
         answering=who_answers(speaker, guard, chooser, claim),
         now=now,
         coming=Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now),
     )
     messages, offered = plain_request(guard, guard.tools(), start["prompt"])
-    limits = deps.limits
-    return request_parts(start["prompt_parts"], messages, limits.choice.size(offered), limits.context.count)
+    return request_parts(start["prompt_parts"], messages, deps.tool_tokens(offered), deps.count)
 
 
 async def _forget(_: ToolChoice) -> None:
@@ -102,9 +104,9 @@ class TurnService:
         self._deps = deps
         self._redis = redis
         self._takes_turns = takes_turns
-        self._presence = Presence(deps.database, lease_s=deps.limits.lease_s)
+        self._presence = Presence(deps.database, lease_s=deps.settings.lease_s)
         self._worker = TurnWorker(deps, self._presence)
-        concurrency = deps.limits.concurrency if takes_turns else 0
+        concurrency = deps.settings.worker_concurrency if takes_turns else 0
         self.queue = TurnQueue(redis, self._worker.run_session, concurrency=concurrency)
         self._upkeep: list[asyncio.Task[None]] = []
         self._leaving: asyncio.Task[None] | None = None
@@ -142,7 +144,7 @@ class TurnService:
     @property
     def places(self) -> int:
         """How many may run here: 0 in a process that only accepts turns, though it runs one that it cannot dispatch."""
-        return self._deps.limits.concurrency if self._takes_turns else 0
+        return self._deps.settings.worker_concurrency if self._takes_turns else 0
 
     async def leave(self) -> None:
         """Takes no more turns, gives those that run the grace to end, hands back the rest, and ends all waiting.
@@ -194,7 +196,7 @@ class TurnService:
         Returns the reply and what it took. Raises AppError `model_unavailable`, `model_timeout`, `rate_limited`.
         """
         deps = self._deps
-        async with deps.books.job(owner, session_id, lasts_s=deps.limits.timeout_s) as account:
+        async with deps.books.job(owner, session_id, lasts_s=deps.settings.turn_timeout_s) as account:
             reply = await speaker.models.small.complete(instructions, text, account=account)
         return reply, account.total
 
@@ -365,7 +367,7 @@ class TurnService:
 
     async def _leave(self) -> None:
         await self.queue.stop_taking()
-        for claim in await self._worker.close(grace_s=self._deps.limits.grace_s):
+        for claim in await self._worker.close(grace_s=self._deps.settings.grace_s):
             await self._send(claim)
         self._deps.events.shut_down()
         self._presence.close()

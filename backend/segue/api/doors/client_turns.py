@@ -73,8 +73,8 @@ async def with_files(asking: Asking, session_id: str, request: ChatRequest, file
                 return request
     stored, attachments = [], services.attachments
     for file in files:
-        if len(file.content) > attachments.limits.max_bytes:
-            raise HTTPException(413, f"A file is larger than {attachments.limits.max_bytes} bytes.")
+        if len(file.content) > services.settings.attachment_max_bytes:
+            raise HTTPException(413, f"A file is larger than {services.settings.attachment_max_bytes} bytes.")
         async with attachments.places:
             stored.append(await attachments.add(caller, session_id, file.name, file.content, again=True))
     return replace(request, attachment_ids=tuple(each.id for each in stored))

@@ -6,12 +6,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
-from segue import models_from_settings
 from segue.around.doctor.report import Diagnosis
-from segue.config import MODEL_SETTINGS, Settings
+from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
+from segue.models.chat_models import open_model
 from segue.models.model import ChatModel
+from segue.models.model_settings import MODEL_SETTINGS
 from segue.models.refusals import outcome_of, what_to_mend
 
 MODEL_S = 10.0
@@ -24,7 +25,7 @@ async def look_at_models(settings: Settings, report: Diagnosis) -> dict[str, Any
         asked = settings.model_copy(update=bounded)
         names = [name for name in MODEL_SETTINGS if getattr(settings, name)]
         models = [
-            await models_from_settings.model_set_by(stack, asked, name, observe=unobserved, span=untraced)
+            await open_model(stack, asked, getattr(asked, name), name.upper(), observe=unobserved, span=untraced)
             for name in names
         ]
         main, *_ = await asyncio.gather(*(_probe_model(model, settings, report) for model in models))
