@@ -36,7 +36,7 @@ _AGENT: Final = TypeAdapter(Agent)
 
 @dataclass(slots=True)
 class AgentsFile:
-    """The agents a file declares, by id, as far as they can be read, and a sentence for each thing that is wrong."""
+    """The valid agents of a file by id, and a sentence for each fault in it."""
 
     path: Path
     text: str = ""
@@ -54,7 +54,7 @@ def agents_invalid(faults: list[str]) -> AppError:
 
 
 def read_agents_file(path: Path) -> AgentsFile:
-    """Returns what the file declares: nothing if there is none. Raises AppError `agents_invalid` if it is no TOML."""
+    """Returns what the file declares, nothing if there is none. Raises AppError `agents_invalid` if it is no TOML."""
     try:
         text = path.read_text("utf-8-sig")
         raw = tomllib.loads(text)
@@ -80,7 +80,7 @@ def read_agents_file(path: Path) -> AgentsFile:
 
 
 def add_agents(file: AgentsFile, given: Mapping[str, Agent]) -> None:
-    """Adds agents that a program declares, checked as those of the file."""
+    """Adds the agents that a program gives to create_app, checked like those of the file."""
     for agent_id, agent in given.items():
         if agent_id in file.agents:
             file.refuse(("agents", agent_id), "is given to create_app too: rename one of them")
@@ -101,7 +101,7 @@ def _agent(file: AgentsFile, agent_id: str, table: Any) -> Agent | None:
 
 
 def _with_instructions(file: AgentsFile, place: Place, table: Any) -> dict[str, Any]:
-    """Returns the table with the text of its instructions_file in the place of that."""
+    """Returns the table with the text of its `instructions_file` as `instructions`."""
     if not isinstance(table, dict):
         file.refuse(place, "should be a table")
         return {}
@@ -141,8 +141,8 @@ def _line_of(place: Place, text: str) -> int | None:
 def declared_agents(
     settings: Settings, may_exist: MayExist, given: Mapping[str, Agent] = MappingProxyType({})
 ) -> dict[str, Agent]:
-    """Returns the agents of the file and those `given`, by id, with the one that is always there. `may_exist` says
-    whether there may be such a tool.
+    """Returns the agents of the file and those `given`, by id; the default one is always among them. `may_exist`
+    returns whether there may be a tool of a name.
 
     Raises AppError `agents_invalid`, whose detail has a line for each fault.
     """
@@ -158,10 +158,10 @@ def declared_agents(
     for key in ("users", "groups"):
         if getattr(default, key) is not None:
             file.refuse(("agents", DEFAULT_AGENT, key), "cannot be: it answers in the place of agents that are gone")
-    told = [default.instructions, _added_instructions(settings, file)]
+    instructions = [default.instructions, _added_instructions(settings, file)]
     if file.faults:
         raise agents_invalid(file.faults)
-    default = replace(default, instructions="\n\n".join(filter(None, told)))
+    default = replace(default, instructions="\n\n".join(filter(None, instructions)))
     agents = {DEFAULT_AGENT: default, **file.agents}
     return {agent_id: _without_search(agent) for agent_id, agent in agents.items()}
 
@@ -178,9 +178,9 @@ def _check_models(file: AgentsFile, agent_id: str, agent: Agent, settings: Setti
 
 
 def _check_tools(file: AgentsFile, agent_id: str, agent: Agent, may_exist: MayExist) -> None:
-    """A name with a wildcard may fit nothing yet: a server may connect at any time."""
+    """A name with a wildcard may match nothing yet: a server may connect at any time."""
     for key, names in {"tools": agent.tools or (), "not_tools": agent.not_tools}.items():
-        known = BUILTIN | OF_THE_ENGINE if key == "not_tools" else frozenset()  # also what is not offered now
+        known = BUILTIN | OF_THE_ENGINE if key == "not_tools" else frozenset()  # also tools that are not offered now
         for name in names:
             if WILDCARDS.isdisjoint(name) and name not in known and not may_exist(name):
                 file.refuse(("agents", agent_id, key), f"names {name}, and there is no such tool: see GET /tools")
@@ -202,8 +202,8 @@ def _without_search(agent: Agent) -> Agent:
 
 
 def tools_before_start(settings: Settings) -> MayExist:
-    """Returns what is known of tools before any server has been asked for its own. Raises AppError for mcp.json
-    and for a native tool.
+    """Returns which tools there may be, before any MCP server has listed its own. Raises AppError if mcp.json or a
+    native tool cannot be used.
     """
     servers = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir)).servers.values()
     prefixes = tuple(server.prefix for server in servers if not server.off)

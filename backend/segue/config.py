@@ -75,7 +75,7 @@ class Settings(ApiSettings, ModelSettings, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's, which warns and knows no SECRETS_DIR)
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Files in SECRETS_DIR are asked last."""
+        """A file in SECRETS_DIR counts if neither an argument, the environment nor `.env` has the setting."""
         given = init_settings, env_settings, dotenv_settings
         folder = next((found["secrets_dir"] for source in given if (found := source()).get("secrets_dir")), None)
         secrets = {name.lower(): value for name, value in read_secrets(folder and Path(folder)).items()}
@@ -141,17 +141,17 @@ class Settings(ApiSettings, ModelSettings, BaseSettings):
 
     @property
     def webhook_secrets(self) -> tuple[bytes, ...]:
-        """Returns what signs the events of the webhook; empty bytes for one that is no secret."""
+        """Returns the keys that sign webhook events; empty bytes for a text that is no such secret."""
         return tuple(map(_webhook_secret, _listed(self.webhook_secret)))
 
     @property
     def mcp_token_keys(self) -> list[str]:
-        """Returns the keys that tokens are sealed with, the newest first."""
+        """Returns the keys that encrypt tokens, the newest first."""
         return _listed(self.mcp_token_key)
 
     @property
     def base_url(self) -> str:
-        """Returns where browsers reach the service."""
+        """Returns the URL at which browsers reach the service."""
         if self.public_url is not None:
             return self.public_url.rstrip("/")
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 (what it means to a browser)

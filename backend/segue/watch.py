@@ -1,4 +1,4 @@
-"""Looks again and again whether something has changed. Does not know what."""
+"""Looks every few seconds whether something has changed. Does not know what."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
