@@ -19,18 +19,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.bfcl import Definitions, read_definitions
-from segue.agent.tool_choice import ChoiceLimits, ToolChooser, ToolNeeds, ToolSearch, ToolTokens
+from segue.agent.tool_choice import ToolChooser, ToolNeeds, ToolSearch, ToolTokens
 from segue.config import Settings
 from segue.domain.agent import Agent
 from segue.domain.session import TurnKey
 from segue.domain.tool import Tool, ToolChoice, ToolSpec
-from segue.limits_from_settings import health_rules
 from segue.memory.history_window import estimate
 from segue.memory.long_term import Embeddings, LongTermMemory
 from segue.tools.availability import ToolAvailability, ToolGuard
+from segue.tools.builtin.builtin_tools import builtin_tools
 from segue.tools.catalog import ToolCatalog
 from segue.tools.states import GlobalToolState
-from segue.tools_from_settings import builtin_tools
 
 NO_STORE = cast("Any", None)  # choosing reads and writes none
 
@@ -40,15 +39,13 @@ async def no_embeddings(texts: Sequence[str], *, urgent: bool = False) -> Embedd
 
 
 def availability(builtin: tuple[Tool, ...], offered: Iterable[Tool], settings: Settings) -> ToolAvailability:
-    rules = health_rules(settings)
     return ToolAvailability(
         ToolCatalog((*offered, *builtin)),
         NO_STORE,
-        GlobalToolState(NO_STORE, rules, lambda _: None),
-        rules=rules,
+        GlobalToolState(NO_STORE, settings, lambda _: None),
+        settings,
         clock=lambda: datetime.now(UTC),
         observe=lambda _: None,
-        timeout_s=1,
     )
 
 
@@ -62,7 +59,8 @@ class Measurement:
         self._tools = tools
         self._definitions = definitions
         self._search = ToolSearch(no_embeddings)
-        self._limits = ChoiceLimits(settings.llm_max_tools, settings.context_token_budget, ToolTokens(estimate))
+        self._settings = settings
+        self._tokens = ToolTokens(estimate)
 
     async def play(self, conversation: Mapping[str, Any]) -> None:
         stored: ToolChoice | None = None
@@ -77,7 +75,7 @@ class Measurement:
             guard = ToolGuard(
                 self._tools, TurnKey("ses", f"turn_{seq}", seq), {}, holds={}, agent=Agent(), agent_id="", owner=""
             )
-            chooser = ToolChooser(self._search, guard, self._limits, stored=stored, seq=seq, save=save)
+            chooser = ToolChooser(self._search, guard, self._settings, self._tokens, stored=stored, seq=seq, save=save)
             started = time.perf_counter()
             await chooser.choose(ToolNeeds(turn["user"], tuple(said)))
             self.seconds.append(time.perf_counter() - started)
@@ -120,7 +118,8 @@ class Measurement:
 async def main(definitions: Definitions, conversations: Iterable[Mapping[str, Any]]) -> None:
     settings = Settings(_env_file=None)
     async with AsyncExitStack() as stack:
-        builtin = await builtin_tools(stack, settings, NO_STORE, LongTermMemory(NO_STORE))
+        memory = LongTermMemory(NO_STORE)
+        builtin = await builtin_tools(stack, settings, NO_STORE, remember=memory.remember, search=memory.search)
         offered = (
             Tool(ToolSpec(name, each["description"], each["parameters"], source="mcp:bfcl"), NO_STORE)
             for name, each in definitions.items()

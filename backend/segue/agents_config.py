@@ -1,12 +1,10 @@
-"""The agents that AGENTS_CONFIG declares, checked against the models and tools that there are. Makes none of them.
-
-Reads `agents.toml`: who may answer in a session. What is wrong with it is told with the line it stands in.
-
-Knows the file alone: whether its models and tools exist is asked by `agents_from_settings.py`.
+"""Reads the agents that AGENTS_CONFIG declares, and checks them against the models and tools that there are. Each fault
+is reported with its line. `factories.py` makes what turns run with.
 """
 
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -26,9 +24,11 @@ from segue.tools.native import native_tools
 from segue.users.prices import read_prices
 
 Place = tuple[str, ...]  # of a key: its tables' names and its own
+MayExist = Callable[[str], bool]
 
 FILE_KEY: Final = "instructions_file"
 KEYS: Final = (*(each.name for each in fields(Agent)), FILE_KEY)
+WILDCARDS: Final = frozenset("*?[")
 
 _ID: Final = TypeAdapter(Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")])
 _AGENT: Final = TypeAdapter(Agent)
@@ -36,17 +36,17 @@ _AGENT: Final = TypeAdapter(Agent)
 
 @dataclass(slots=True)
 class AgentsFile:
-    """The agents a file declares, by id, as far as they can be read, and a sentence for each thing that is wrong."""
+    """The valid agents of a file by id, and a sentence for each fault in it."""
 
     path: Path
-    lines: dict[Place, int] = field(default_factory=dict)
+    text: str = ""
     agents: dict[str, Agent] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def refuse(self, place: Place, what: str) -> None:
-        at = next((place[:end] for end in range(len(place), 0, -1) if place[:end] in self.lines), None)
-        line = f", line {self.lines[at]}" if at else ""
-        self.faults.append(f"{self.path}{line}: {'.'.join(place)} {what.rstrip('.')}.")
+        line = _line_of(place, self.text)
+        at = f"{self.path}, line {line}" if line else str(self.path)
+        self.faults.append(f"{at}: {'.'.join(place)} {what.rstrip('.')}.")
 
 
 def agents_invalid(faults: list[str]) -> AppError:
@@ -54,7 +54,7 @@ def agents_invalid(faults: list[str]) -> AppError:
 
 
 def read_agents_file(path: Path) -> AgentsFile:
-    """Returns what the file declares: nothing if there is none. Raises AppError `agents_invalid` if it is no TOML."""
+    """Returns what the file declares, nothing if there is none. Raises AppError `agents_invalid` if it is no TOML."""
     try:
         text = path.read_text("utf-8-sig")
         raw = tomllib.loads(text)
@@ -66,7 +66,7 @@ def read_agents_file(path: Path) -> AgentsFile:
         raise agents_invalid([f"{path} is not UTF-8 text: save it as UTF-8."]) from None
     except tomllib.TOMLDecodeError as error:
         raise agents_invalid([f"{path} is not TOML: {error}."]) from None
-    file = AgentsFile(path, _lines(text))
+    file = AgentsFile(path, text)
     for name in raw.keys() - {"agents"}:
         file.refuse((name,), "is not known here: an agent is a table [agents.<id>]")
     declared = raw.get("agents", {})
@@ -80,7 +80,7 @@ def read_agents_file(path: Path) -> AgentsFile:
 
 
 def add_agents(file: AgentsFile, given: Mapping[str, Agent]) -> None:
-    """Adds agents that a program declares, checked as those of the file."""
+    """Adds the agents that a program gives to create_app, checked like those of the file."""
     for agent_id, agent in given.items():
         if agent_id in file.agents:
             file.refuse(("agents", agent_id), "is given to create_app too: rename one of them")
@@ -101,7 +101,7 @@ def _agent(file: AgentsFile, agent_id: str, table: Any) -> Agent | None:
 
 
 def _with_instructions(file: AgentsFile, place: Place, table: Any) -> dict[str, Any]:
-    """Returns the table with the text of its instructions_file in the place of that."""
+    """Returns the table with the text of its `instructions_file` as `instructions`."""
     if not isinstance(table, dict):
         file.refuse(place, "should be a table")
         return {}
@@ -128,50 +128,21 @@ def _what(fault: Any) -> str:
     return str(fault["msg"]).replace("Input should", "should")
 
 
-def _lines(text: str) -> dict[Place, int]:
-    """Returns the line in which each table and key begins."""
-    lines: dict[Place, int] = {}
-    for place, line in _places(text):
-        for end in range(1, len(place) + 1):
-            lines.setdefault(place[:end], line)
-    return lines
-
-
-def _places(text: str) -> Iterator[tuple[Place, int]]:
-    """Reads a TOML text statement by statement: one is the lines up to the first that are TOML by themselves."""
-    table: Place = ()
-    lines, begun = text.split("\n"), 0
-    for end in range(1, len(lines) + 1):
-        try:
-            found = tomllib.loads("\n".join(lines[begun:end]))
-        except tomllib.TOMLDecodeError:
-            continue
-        path = _only_path(found)
-        if lines[begun].lstrip().startswith("["):
-            table, path = path, ()
-        if found:
-            yield (*table, *path), begun + 1
-        begun = end
-
-
-def _only_path(value: Any) -> Place:
-    """The names that lead into a value through tables that have one name each."""
-    if not isinstance(value, dict) or len(value) != 1:
-        return ()
-    [(name, inner)] = value.items()
-    return (name, *_only_path(inner))
-
-
-MayExist = Callable[[str], bool]
-
-WILDCARDS: Final = frozenset("*?[")
+def _line_of(place: Place, text: str) -> int | None:
+    """Returns the line of a key, or else of its table; None if the table is not written as `[agents.<id>]`."""
+    path = r"\.\s*".join(rf"""["']?{re.escape(name)}["']?\s*""" for name in place[:2])
+    if (table := re.search(rf"^\s*\[?\s*{path}[].=]", text, re.MULTILINE)) is None:
+        return None
+    rest = re.split(r"^\s*\[", text[table.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+    key = re.search(rf"^\s*{re.escape(place[2])}\s*=", rest, re.MULTILINE) if place[2:] else None
+    return text.count("\n", 0, table.end() + (key.end() if key else 0)) + 1
 
 
 def declared_agents(
     settings: Settings, may_exist: MayExist, given: Mapping[str, Agent] = MappingProxyType({})
 ) -> dict[str, Agent]:
-    """Returns the agents of the file and those `given`, by id, with the one that is always there. `may_exist` says
-    whether there may be such a tool.
+    """Returns the agents of the file and those `given`, by id; the default one is always among them. `may_exist`
+    returns whether there may be a tool of a name.
 
     Raises AppError `agents_invalid`, whose detail has a line for each fault.
     """
@@ -187,10 +158,10 @@ def declared_agents(
     for key in ("users", "groups"):
         if getattr(default, key) is not None:
             file.refuse(("agents", DEFAULT_AGENT, key), "cannot be: it answers in the place of agents that are gone")
-    told = [default.instructions, _added_instructions(settings, file)]
+    instructions = [default.instructions, _added_instructions(settings, file)]
     if file.faults:
         raise agents_invalid(file.faults)
-    default = replace(default, instructions="\n\n".join(filter(None, told)))
+    default = replace(default, instructions="\n\n".join(filter(None, instructions)))
     agents = {DEFAULT_AGENT: default, **file.agents}
     return {agent_id: _without_search(agent) for agent_id, agent in agents.items()}
 
@@ -207,9 +178,9 @@ def _check_models(file: AgentsFile, agent_id: str, agent: Agent, settings: Setti
 
 
 def _check_tools(file: AgentsFile, agent_id: str, agent: Agent, may_exist: MayExist) -> None:
-    """A name with a wildcard may fit nothing yet: a server may connect at any time."""
+    """A name with a wildcard may match nothing yet: a server may connect at any time."""
     for key, names in {"tools": agent.tools or (), "not_tools": agent.not_tools}.items():
-        known = BUILTIN | OF_THE_ENGINE if key == "not_tools" else frozenset()  # also what is not offered now
+        known = BUILTIN | OF_THE_ENGINE if key == "not_tools" else frozenset()  # also tools that are not offered now
         for name in names:
             if WILDCARDS.isdisjoint(name) and name not in known and not may_exist(name):
                 file.refuse(("agents", agent_id, key), f"names {name}, and there is no such tool: see GET /tools")
@@ -231,8 +202,8 @@ def _without_search(agent: Agent) -> Agent:
 
 
 def tools_before_start(settings: Settings) -> MayExist:
-    """Returns what is known of tools before any server has been asked for its own. Raises AppError for mcp.json
-    and for a native tool.
+    """Returns which tools there may be, before any MCP server has listed its own. Raises AppError if mcp.json or a
+    native tool cannot be used.
     """
     servers = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir)).servers.values()
     prefixes = tuple(server.prefix for server in servers if not server.off)

@@ -17,7 +17,7 @@ _secrets: set[str] = set()
 
 
 def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> None:
-    """Libraries log warnings at most: below that, they log what they send and receive."""
+    """Of libraries, only warnings and errors are logged: below that, they log what they send and receive."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

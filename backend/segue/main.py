@@ -1,4 +1,4 @@
-"""The composition root: `create_app` and `run_worker` put the parts of `factories` together. Knows everything."""
+"""What is run: `create_app` makes the service, `run_worker` takes turns without HTTP. `factories.py` has the parts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -8,7 +8,6 @@ from fastapi import FastAPI
 from langchain_core.language_models import BaseChatModel
 from starlette.middleware.cors import CORSMiddleware
 
-from segue import factories
 from segue.api import (
     agents,
     attachments,
@@ -26,19 +25,19 @@ from segue.api import (
 )
 from segue.api.access_control import Gate
 from segue.api.attachments import MULTIPART_BYTES
-from segue.api.deps import Services, State
+from segue.api.deps import State
 from segue.api.doors import agui, openai_chat, openai_responses, vercel
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.pages import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, add_problem_handlers
-from segue.api.prometheus import LoopLag, metrics_served, process_metrics
+from segue.api.prometheus import metrics_served
 from segue.config import Settings
 from segue.domain.agent import Agent
 from segue.domain.ids import Clock
+from segue.factories import start
 from segue.language.lexicon import use_folder
 from segue.plans.policy import BeforeCall
-from segue.turns.service import TurnService
-from segue.turns.snapshot import Agents
+from segue.turns.turn_deps import Agents
 from segue.version import VERSION
 
 ROUTERS = (
@@ -94,14 +93,15 @@ def create_app(
     Raises AppError if LANGUAGE_DIR cannot be used.
     """
     use_folder(settings.language_dir)
-    extensions = factories.Extensions(tools, agents or {})
     if before_call is not None:
         settings = settings.model_copy(update={"before_call": before_call})
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[State]:
         async with AsyncExitStack() as stack:
-            services = await _start(stack, settings, extensions, model, clock, takes_turns=takes_turns)
+            services = await start(
+                stack, settings, tools=tools, agents=agents or {}, model=model, clock=clock, takes_turns=takes_turns
+            )
             app.state.services = services
             yield State(services=services)
 
@@ -129,7 +129,7 @@ async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callab
     """Runs turns that other processes accept, until `stopped` is set. Once it does, `started` gets its agents."""
     use_folder(settings.language_dir)
     async with AsyncExitStack() as stack:
-        services = await _start(stack, settings, factories.Extensions(), None, None, takes_turns=True)
+        services = await start(stack, settings)
         if settings.worker_metrics_port is not None:
             served = metrics_served(services.metrics, settings.host, settings.worker_metrics_port)
             await stack.enter_async_context(served)
@@ -158,59 +158,3 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         )
     app.add_middleware(RequestContext)
     app.add_middleware(StartupErrors)
-
-
-async def _start(
-    stack: AsyncExitStack,
-    settings: Settings,
-    extensions: factories.Extensions,
-    model: BaseChatModel | None,
-    clock: Clock | None,
-    *,
-    takes_turns: bool,
-) -> Services:
-    """Starts the parts in order; the stack stops them in reverse order."""
-    base = await factories.foundation(stack, settings, model, clock)
-    stack.enter_context(LoopLag(base.metrics.observe))
-    authenticator = await factories.authenticator(stack, base)
-    in_force = await factories.limits_in_force(stack, base)
-    books = factories.books(base, in_force)
-    limiter = factories.limiter(base, books)
-    long_term = await factories.long_term_memory(stack, base)
-    tooling = await factories.tooling(stack, base, long_term, extensions)
-    speakers = await factories.agents(base, tooling, extensions)
-    jobs = await factories.jobs(stack, base, long_term, books)
-    deps = factories.turn_deps(
-        base, agents=speakers, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter, books=books
-    )
-    service = await stack.enter_async_context(TurnService(deps, base.stores.redis, takes_turns=takes_turns))
-    stores = base.stores
-    base.metrics.add_process_state(
-        lambda: process_metrics(service, stores.events, stores.database, stores.redis, tooling.mcp)
-    )
-    return Services(
-        authenticator=authenticator,
-        forwarded_user=factories.forwarded_user(base),
-        limiter=limiter,
-        limits=in_force,
-        database=base.stores.database,
-        cache=base.stores.cache,
-        events=base.stores.events,
-        feeds=base.stores.feeds,
-        turns=service,
-        agents=speakers,
-        tools=tooling.availability,
-        attachments=factories.attachments(base),
-        planning=settings.planning,
-        confirm=settings.confirm,
-        confirm_words=settings.confirm_words,
-        mcp=tooling.mcp,
-        examine=factories.doctor(base, tooling).examine,
-        clock=base.clock,
-        long_term=long_term,
-        memory_ttl_s=settings.short_term_memory_ttl,
-        time_zone="" if settings.time_zone == "UTC" else settings.time_zone,
-        metrics_public=settings.metrics_public,
-        metrics=base.metrics,
-        span=base.span,
-    )

@@ -1,6 +1,6 @@
-"""Follows mcp.json: what changes in it reaches the servers it concerns, and a file that cannot be used none.
+"""Follows mcp.json: a change reaches the servers it concerns; a file that cannot be used changes nothing.
 
-Below are `mcp/mcp_config.py`, which says what a file means, and `mcp/mcp_servers.py`, which has what runs.
+`mcp/mcp_config.py` says what a file means, `mcp/mcp_servers.py` runs the servers.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from segue.mcp.mcp_config import McpConfig, read_mcp_config
 from segue.mcp.mcp_servers import McpServers
 from segue.watch import Watch
 
-RESTLESS: Final = 5  # looks in a row that find the file changed
+RESTLESS: Final = 5  # looks in a row that find the file changed, before it is refused
 
 _Seen = tuple[object, ...]
 
@@ -24,10 +24,10 @@ log = structlog.get_logger()
 
 
 class McpFile:
-    """The file at `path`. `secrets` returns those that variables may stand for.
+    """The file at `path`; `secrets` returns the values of its variables. Call `read` once, then enter `followed_by`.
 
-    `read` it once, and enter `followed_by`. A change is taken once the file has rested from one look to the next, so
-    that it is never taken half-written. A file that is gone is refused like one that is wrong.
+    A change is applied once two looks in a row find the same file, so that no half-written file is. A file that was
+    deleted is refused like one that is wrong.
     """
 
     def __init__(self, path: Path, secrets: Callable[[], Mapping[str, str]]) -> None:
@@ -96,9 +96,7 @@ def _seen(files: tuple[Path, ...]) -> _Seen:
 
 
 def _state_of(file: Path) -> object:
-    """Returns what is different after a change of a file, of its permissions or of where a link leads; None if there
-    is no file.
-    """
+    """Returns a value that differs once the file, its permissions or the target of a link change; None for no file."""
     try:
         found = file.stat()
     except FileNotFoundError:

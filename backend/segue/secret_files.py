@@ -1,6 +1,6 @@
-"""Secrets in the files of a folder, as orchestrators mount them: read at the start, and anew when they change.
+"""Secrets in the files of a folder, as orchestrators mount them: read at the start, and again when they change.
 
-A file has the name of a setting or of a variable in mcp.json. Knows neither: it is given a folder, and asked for names.
+A file is named after a setting or a variable of mcp.json. Which of them there are is not known here.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 def read_secrets(folder: Path | None) -> dict[str, str]:
-    """Returns the texts of the files by their names in upper case, without what cannot be read or is empty."""
+    """Returns the texts of the files by name in upper case; leaves out those that are empty or cannot be read."""
     found = {}
     with suppress(OSError):
         for path in folder.expanduser().iterdir() if folder else ():
@@ -32,7 +32,7 @@ def read_secrets(folder: Path | None) -> dict[str, str]:
 
 
 class LiveKey:
-    """A key as its file has it now. `seen` are all that it has been; `never_told` may have more than these."""
+    """A key as its file has it now. `seen` holds every value it has had; `never_told` may hold other secrets too."""
 
     def __init__(self, value: str, look: Callable[[], Awaitable[None]]) -> None:
         self.value = value
@@ -46,29 +46,29 @@ class LiveKey:
         self.value = value
 
     async def has_replaced(self, refused: str) -> bool:
-        """Whether there is another one than the one that was refused. Looks into the file at once."""
+        """Reads the file at once. Returns whether it has another key than the one that was refused."""
         await self._look()
         return self.value != refused
 
 
 class SecretFiles:
-    """What the files say. Enter it to look again and again; a file that is gone keeps what it said."""
+    """The secrets in the files. Enter it to keep them current; the secret of a file that is deleted stays."""
 
     def __init__(self, folder: Path | None) -> None:
         self.secrets: Mapping[str, str] = read_secrets(folder)
         self._folder = folder
         self._keys: dict[str, LiveKey] = {}
-        self._tell: list[Callable[[], Awaitable[None]]] = []
+        self._listeners: list[Callable[[], Awaitable[None]]] = []
         self._watch = AsyncExitStack()
 
     def follow(self, name: str, value: str | None) -> LiveKey | None:
-        """Returns the key of this name if that is what a setting has from here; None if it has it from elsewhere."""
+        """Returns the key of this name if the setting has its `value` from a file, and None if from elsewhere."""
         if value is None or self.secrets.get(name) != value:
             return None
         return self._keys.setdefault(name, LiveKey(value, self.look))
 
-    def on_change(self, tell: Callable[[], Awaitable[None]]) -> None:
-        self._tell.append(tell)
+    def on_change(self, listener: Callable[[], Awaitable[None]]) -> None:
+        self._listeners.append(listener)
 
     async def __aenter__(self) -> Self:
         if self._folder is not None:
@@ -89,5 +89,5 @@ class SecretFiles:
             if name in self._keys:
                 self._keys[name].renew(found[name])
         log.info("secrets_read", names=changed)
-        for tell in self._tell:
-            await tell()
+        for listener in self._listeners:
+            await listener()

@@ -19,7 +19,8 @@ from segue.domain.tool import ToolFailed
 from segue.mcp import server_connection, supervisor
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import McpServers
-from segue.tools.run import RunLimits, run_tool
+from segue.tools.run import run_tool
+from segue.tools.tool_settings import ToolSettings
 from tests.support import logs
 from tests.support.health import state, states
 from tests.support.mcp_peer import SMALL, TOOL, WHO, Peer, call, connected, listening, said, tool, until
@@ -28,7 +29,7 @@ from tests.support.service import Client, process, running
 
 WRITES = {"name": "stamp", "inputSchema": {"type": "object"}}
 READS = {**TOOL, "annotations": {"readOnlyHint": True}}
-LIMITS = RunLimits(timeout_s=10, max_result_bytes=1000)
+SETTINGS = ToolSettings(tool_timeout_s=10, tool_result_max_bytes=1000)
 
 
 class Sick(Peer):
@@ -129,7 +130,7 @@ async def test_a_call_that_was_lost_is_made_once_more_if_it_only_reads(broken: R
     peer = sick(first_time(broken))
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
         assert await tool(servers, "look").run({}, WHO) == "seen"
-        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, limits=LIMITS)
+        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, settings=SETTINGS)
     assert (stamped.status, "whether the call took effect is unknown" in str(stamped.error)) == ("unknown", True)
     assert peer.asked == ("look", "look", "stamp")
 
@@ -139,7 +140,7 @@ async def test_a_call_that_was_never_sent_did_not_run(tmp_path: Path) -> None:
         async with listening(sick()) as port:
             config = {"url": f"http://127.0.0.1:{port}/mcp"}
             servers = await stack.enter_async_context(connected(tmp_path, config))
-        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, limits=LIMITS)
+        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, settings=SETTINGS)
         with pytest.raises(ToolFailed, match=r"is not connected \(failed: nothing listens"):
             await tool(servers, "look").run({}, WHO)
     assert stamped.error == "The MCP server peer could not be reached: the call did not run."

@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from structlog.testing import capture_logs
 
-from segue import factories
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.errors import AppError
 from segue.domain.ids import utc_now
+from segue.factories import start
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.mcp.oauth.discovery import OAuthFault
 from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal
@@ -501,10 +501,8 @@ async def test_a_server_with_logins_and_no_key_for_their_tokens_stops_the_start_
 ) -> None:
     unsealed = with_logins.model_copy(update={"mcp_token_key": None})
     async with AsyncExitStack() as stack:
-        base = await factories.foundation(stack, unsealed, None, None)
-        long_term = await factories.long_term_memory(stack, base)
         with pytest.raises(AppError, match="openssl rand -base64 32"):
-            await factories.tooling(stack, base, long_term, factories.Extensions())
+            await start(stack, unsealed)
 
 
 async def test_the_command_prints_a_link_waits_for_the_login_and_ends_it(service: Client, server: LoginServer) -> None:

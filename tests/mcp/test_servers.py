@@ -22,7 +22,8 @@ from segue.mcp.mcp_servers import McpServers
 from segue.mcp.status import LeftOut
 from segue.mcp.stdio import Stderr
 from segue.mcp.tool_mapping import tools_of
-from segue.tools.run import RunLimits, run_tool
+from segue.tools.run import run_tool
+from segue.tools.tool_settings import ToolSettings
 from tests.support import logs
 from tests.support.commands import python
 from tests.support.loop_lag import loop_kept_free
@@ -147,10 +148,10 @@ async def test_a_large_answer_is_read_in_time_that_grows_with_its_size(ours: Mcp
 
 # Three million small objects: to read them where other work goes on held that up for a second and a half.
 async def test_an_answer_of_megabytes_holds_nothing_up(configure: Configure) -> None:
-    limits = RunLimits(timeout_s=PATIENCE_S, max_result_bytes=1_000_000)
+    settings = ToolSettings(tool_timeout_s=PATIENCE_S, tool_result_max_bytes=1_000_000)
     async with McpServers(configure(odd=ODD), timeout_s=PATIENCE_S, start_timeout_s=PATIENCE_S) as servers:
         with loop_kept_free():
-            given = await run_tool(tool(servers, "large"), {"size": 900_000, "piece": "[]"}, WHO, limits=limits)
+            given = await run_tool(tool(servers, "large"), {"size": 900_000, "piece": "[]"}, WHO, settings=settings)
     assert (given.status, given.payload.kind, given.payload.size_bytes) == ("succeeded", "json", 900_000 + 12)
     assert given.summary == "Large: [] — 300000 result"
 

@@ -11,7 +11,8 @@ from pydantic import SecretStr
 
 from segue.domain.telemetry import unobserved, untraced
 from segue.models.metered_model import ModelWithFallback
-from segue.models.model import ChatModel, ModelLimits
+from segue.models.model import ChatModel
+from segue.models.model_settings import ModelSettings
 from segue.models.providers.adapted import ProviderOptions
 from segue.models.providers.openai import chat_completions
 from tests.support.provider import OpenModel, Provider
@@ -50,7 +51,12 @@ async def open_model(provider: Provider) -> AsyncIterator[OpenModel]:
         return kind(
             client,
             name=name,
-            limits=ModelLimits(timeout_s, first_token_s, idle_s, max_retries),
+            settings=ModelSettings(
+                llm_timeout_s=timeout_s,
+                llm_first_token_timeout_s=first_token_s,
+                llm_idle_timeout_s=idle_s,
+                llm_max_retries=max_retries,
+            ),
             observe=unobserved,
             span=untraced,
         )

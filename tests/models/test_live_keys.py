@@ -10,8 +10,8 @@ from starlette.responses import Response
 from structlog.testing import capture_logs
 
 from segue.config import Settings
+from segue.models.chat_models import provider_options
 from segue.models.providers.endpoint import with_live_key
-from segue.models_from_settings import provider_options
 from segue.secret_files import SecretFiles
 from tests.support.logs import awaiting
 from tests.support.provider import Provider, raw, says

@@ -18,7 +18,8 @@ from structlog.testing import capture_logs
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
-from segue.models.model import ChatModel, ModelLimits
+from segue.models.model import ChatModel
+from segue.models.model_settings import ModelSettings
 from segue.models.refusals import retry_after_s
 from segue.models.streamed_answer import Listener
 from tests.support.provider import GZIP, OpenModel, Provider, Reply, delta, fails, packed, raw, says, sse
@@ -331,7 +332,7 @@ async def test_the_errors_of_another_library_are_told_as_well(provider: Provider
     model = ChatModel(
         foreign,
         name="x",
-        limits=ModelLimits(20, 20, 20, max_retries=1),
+        settings=ModelSettings(llm_timeout_s=20, llm_max_retries=1),
         observe=unobserved,
         span=untraced,
     )

@@ -20,10 +20,10 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
+from segue.models.chat_models import open_model
 from segue.models.model import ChatModel
 from segue.models.streamed_answer import Listener
 from segue.models.traced_call import response
-from segue.models_from_settings import model_set_by
 from tests.support import gemini_api, messages_api, responses_api
 from tests.support.native_api import KEY, NativeApi, scripted_api
 from tests.support.service import Client, running
@@ -84,7 +84,7 @@ def settings_of(native: Native, api: NativeApi, settings: Settings) -> Settings:
 @pytest.fixture
 async def model(settings_of: Settings) -> AsyncIterator[ChatModel]:
     async with AsyncExitStack() as stack:
-        yield await model_set_by(stack, settings_of, "llm_model", observe=unobserved, span=untraced)
+        yield await open_model(stack, settings_of, settings_of.llm_model, observe=unobserved, span=untraced)
 
 
 async def failure(model: ChatModel, *, as_stream: bool = False) -> AppError:
@@ -206,7 +206,7 @@ async def test_an_answer_is_read_no_further_than_its_bound(
     api.will(native.protocol.says(*["x" * 5000] * 4))
     async with AsyncExitStack() as stack:
         bounded = settings_of.model_copy(update={"llm_max_answer_bytes": 10_000})
-        model = await model_set_by(stack, bounded, "llm_model", observe=unobserved, span=untraced)
+        model = await open_model(stack, bounded, bounded.llm_model, observe=unobserved, span=untraced)
         error = await failure(model, as_stream=as_stream)
     assert "LLM_MAX_ANSWER_BYTES=10000" in error.detail
     assert not error.retryable
@@ -273,7 +273,7 @@ async def test_what_is_set_goes_under_the_providers_own_names(
     api.will(native.protocol.says("42"))
     async with AsyncExitStack() as stack:
         changed = settings_of.model_copy(update=tuned)
-        model = await model_set_by(stack, changed, "llm_model", observe=unobserved, span=untraced)
+        model = await open_model(stack, changed, changed.llm_model, observe=unobserved, span=untraced)
         await model.reply(ASKED, [CLOCK], tool_choice="required")
     [body], [headers] = api.requests, api.headers
     for path, value in [*expected, (("seed",), 7)]:

@@ -18,7 +18,8 @@ from segue.domain.agent import ProviderApi
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
 from segue.models.answer_schemas import PLAN
-from segue.models.model import ChatModel, ModelLimits
+from segue.models.model import ChatModel
+from segue.models.model_settings import ModelSettings
 from segue.models.providers.adapted import ProviderOptions
 from segue.models.providers.openai import CHAT, NO_EFFORT, RESPONSES, OpenAIModel, Protocols
 from segue.models.streamed_answer import Listener
@@ -83,9 +84,9 @@ class Opened(AsyncExitStack):
         """A model that has these ways to ask, or those of its options."""
         found = Protocols(self, options)
         found.names = ways or found.names
-        limits = ModelLimits(timeout_s=20, first_token_s=20, idle_s=20, max_retries=0)
+        settings = ModelSettings(llm_timeout_s=20, llm_max_retries=0)
         model = OpenAIModel(protocols=found, cache=False)
-        return ChatModel(model, name="gpt-5.6", limits=limits, observe=unobserved, span=untraced)
+        return ChatModel(model, name="gpt-5.6", settings=settings, observe=unobserved, span=untraced)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from segue.tools.normalize import no_payload
 from segue.tools.run import CallOutcome, Fault
 from segue.tools.tool_health import (
     NEVER_RAN,
-    HealthRules,
     ToolHealth,
     after_call,
     is_blocked,
@@ -22,11 +21,12 @@ from segue.tools.tool_health import (
     set_by_person,
     tool_state,
 )
+from segue.tools.tool_settings import ToolSettings
 
 Event = Literal["success", "failure", "lost", "refused_login", "bad_arguments", "refusal", "wait", "reset"]
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
-RULES = HealthRules(threshold=3, failure_s=300, fleet_threshold=3)
+SETTINGS = ToolSettings(tool_failure_threshold=3, tool_failure_duration_s=300, tool_fleet_threshold=3)
 TOOL = ToolSpec("moody", "", {})
 DEPENDENT = ToolSpec("dependent", "", {}, depends_on=(DependencyGroup("any", ("base", "other")),))
 
@@ -52,7 +52,7 @@ def apply(health: ToolHealth, event: str, now: datetime) -> ToolHealth:
         return reset(health, now)
     if event in get_args(ManualStatus):
         return set_by_person(health, now, event, None)  # type: ignore[arg-type]  # looked up in the line above
-    return after_call(health, outcome(event), now, rules=RULES)
+    return after_call(health, outcome(event), now, settings=SETTINGS)
 
 
 def state_after(events: str) -> ToolState:
@@ -61,7 +61,7 @@ def state_after(events: str) -> ToolState:
     for event in events.split():
         now += timedelta(seconds=300 if event == "wait" else 1)
         health = health if event == "wait" else apply(health, event, now)
-    return tool_state(TOOL, {TOOL.name: health}, {}, now=now + timedelta(seconds=1), rules=RULES)
+    return tool_state(TOOL, {TOOL.name: health}, {}, now=now + timedelta(seconds=1), settings=SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_state_says_why_it_is_so_unless_nothing_has_been_counted(events: str, 
 
 def test_a_row_of_a_release_that_gave_no_reason_says_why_too() -> None:
     def reason(**fields: Any) -> str | None:
-        return tool_state(TOOL, {"moody": ToolHealth(**fields)}, {}, now=START, rules=RULES).reason
+        return tool_state(TOOL, {"moody": ToolHealth(**fields)}, {}, now=START, settings=SETTINGS).reason
 
     assert reason(last_success_time=START, execution_count=1) == "Its last call succeeded."
     assert reason(consecutive_failures=1, execution_count=1) == "1 of 3 failures in a row that fail it."
@@ -163,7 +163,7 @@ def test_a_failure_of_the_whole_fleet_counts_until_the_later_of_both_may_be_trie
 
     def code(own: ToolHealth, fleet_at: int, seconds: int) -> ReasonCode | None:
         fleet, now = {"moody": failed("fleet_failed", fleet_at)}, START + timedelta(seconds=seconds)
-        return tool_state(TOOL, {"moody": own}, fleet, now=now, rules=RULES).reason_code
+        return tool_state(TOOL, {"moody": own}, fleet, now=now, settings=SETTINGS).reason_code
 
     own = failed("unauthorized", 30)
     assert code(NEVER_RAN, 60, 100) == "fleet_failed"
@@ -177,12 +177,12 @@ def test_a_failure_of_the_whole_fleet_counts_until_the_later_of_both_may_be_trie
 )
 def test_what_a_person_takes_out_says_why(given: str | None, told: str) -> None:
     own = set_by_person(NEVER_RAN, START, "maintenance", given)
-    assert tool_state(TOOL, {"moody": own}, {}, now=START, rules=RULES).reason == told
+    assert tool_state(TOOL, {"moody": own}, {}, now=START, settings=SETTINGS).reason == told
 
 
 def test_dependencies_lock_a_tool_until_one_has_succeeded_and_a_reset_locks_nothing() -> None:
     def state(**session: ToolHealth) -> ToolState:
-        return tool_state(DEPENDENT, session, {}, now=START, rules=RULES)
+        return tool_state(DEPENDENT, session, {}, now=START, settings=SETTINGS)
 
     base = apply(NEVER_RAN, "success", START)
     locked = state(base=apply(NEVER_RAN, "failure", START))
@@ -198,7 +198,7 @@ def test_dependencies_lock_a_tool_until_one_has_succeeded_and_a_reset_locks_noth
 
 def test_what_blocks_a_tool_that_is_locked_too_is_said_first() -> None:
     failed = apply(NEVER_RAN, "refused_login", START)
-    state = tool_state(DEPENDENT, {"dependent": failed}, {}, now=START, rules=RULES)
+    state = tool_state(DEPENDENT, {"dependent": failed}, {}, now=START, settings=SETTINGS)
     assert (state.reason_code, state.missing_dependencies) == ("unauthorized", ("base", "other"))
 
 
@@ -248,7 +248,7 @@ class Course(RuleBasedStateMachine):
 
     @invariant()
     def the_rules_hold(self) -> None:
-        state = tool_state(TOOL, {TOOL.name: self.health}, {}, now=self.now, rules=RULES)
+        state = tool_state(TOOL, {TOOL.name: self.health}, {}, now=self.now, settings=SETTINGS)
         said = (state.status, state.available, state.consecutive_failures, state.retry_at)
         assert said == expected(self.events, self.now)
         ran = [event for event, _ in self.events if event in ("success", "failure", "lost", "refused_login")]

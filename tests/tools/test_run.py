@@ -10,7 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
-from segue.tools.run import CallOutcome, Fault, RunLimits, failed, run_tool
+from segue.tools.run import CallOutcome, Fault, failed, run_tool
+from segue.tools.tool_settings import ToolSettings
 
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 ANYTHING = {"type": "object"}
@@ -39,7 +40,7 @@ def run(
     own_timeout_s: float | None = None,
 ) -> Awaitable[CallOutcome]:
     tool = Tool(ToolSpec("find", "Finds.", schema, timeout_s=own_timeout_s), function)
-    return run_tool(tool, args or {}, WHO, limits=RunLimits(timeout_s=timeout_s, max_result_bytes=1000))
+    return run_tool(tool, args or {}, WHO, settings=ToolSettings(tool_timeout_s=timeout_s, tool_result_max_bytes=1000))
 
 
 def returning(value: object) -> Function:
@@ -227,7 +228,9 @@ async def test_a_call_that_reports_progress_has_its_time_again_up_to_a_ceiling()
 
     assert (await run(reporting, timeout_s=0.1)).status == "succeeded"
     limited = ToolSpec("find", "Finds.", ANYTHING, max_timeout_s=0.12)
-    outcome = await run_tool(Tool(limited, reporting), {}, WHO, limits=RunLimits(timeout_s=0.1, max_result_bytes=1000))
+    outcome = await run_tool(
+        Tool(limited, reporting), {}, WHO, settings=ToolSettings(tool_timeout_s=0.1, tool_result_max_bytes=1000)
+    )
     assert outcome.error == "find did not answer within 0.12 s."
 
 
@@ -248,8 +251,8 @@ async def test_what_is_told_of_progress_is_the_latest_without_secrets_and_seldom
         return "found"
 
     tool = Tool(ToolSpec("find", "Finds.", ANYTHING), counting, secrets=frozenset({"canary-8f3a91"}))
-    who, limits = replace(WHO, report=tell), RunLimits(timeout_s=5, max_result_bytes=1000)
-    assert (await run_tool(tool, {}, who, limits=limits)).status == "succeeded"
+    who, settings = replace(WHO, report=tell), ToolSettings(tool_timeout_s=5, tool_result_max_bytes=1000)
+    assert (await run_tool(tool, {}, who, settings=settings)).status == "succeeded"
     [(progress, total, message)] = told
     assert (progress, total, len(message or "")) == (9_999, 10_000, 200)
     assert message is not None
@@ -335,7 +338,7 @@ async def test_a_tool_may_return_any_awaitable() -> None:
 @pytest.mark.parametrize(("effect", "status"), [("write", "unknown"), ("read_only", "failed")])
 async def test_a_tool_that_was_lost_while_it_ran_may_have_taken_effect(effect: Any, status: str) -> None:
     tool = Tool(ToolSpec("send", "Sends.", ANYTHING, effect=effect), raising(ToolLost("the connection was lost")))
-    outcome = await run_tool(tool, {}, WHO, limits=RunLimits(timeout_s=5, max_result_bytes=1000))
+    outcome = await run_tool(tool, {}, WHO, settings=ToolSettings(tool_timeout_s=5, tool_result_max_bytes=1000))
     assert (outcome.status, outcome.error) == (status, "the connection was lost")
 
 

@@ -11,54 +11,21 @@ from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.agent.agent_settings import AgentSettings
 from segue.agent.tool_choice import ToolChooser
 from segue.db.redis import Cache
 from segue.domain.events import Emit, SteerRead
 from segue.domain.ids import Clock
-from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import OpenSpan
 from segue.domain.tool import ToolContext
 from segue.domain.user_request import UserAnswer
 from segue.memory.history import NewMessage
-from segue.models.metered_model import MeteredModel, ModelBudget
-from segue.plans.policy import BeforeCall
+from segue.models.metered_model import MeteredModel
 from segue.tools.availability import ToolGuard
 from segue.tools.results import PlanStep
-from segue.tools.retention import Retention
-from segue.tools.run import RunLimits
-
-CALLS_BESIDE_ROUNDS = 30  # for readers of the message, planners, those who fill in the steps of plans, the last words
 
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class AgentLimits:
-    """Bounds of one turn. `max_rounds` are rounds of model and tools; `max_parallel_calls` run at once.
-
-    The model is shown at most `fresh_result_bytes` of a result in the turn that made it. `before_call` is the
-    operator's policy, if there is one.
-    """
-
-    run: RunLimits
-    retention: Retention
-    memory_ttl_s: int
-    fresh_result_bytes: int
-    planning: Planning
-    confirm: Confirm
-    confirm_words: ConfirmWords
-    plan_ttl_s: int
-    max_rounds: int
-    max_tool_calls: int
-    max_parallel_calls: int
-    before_call: BeforeCall | None = None
-    show_reasoning: bool = False
-
-    @property
-    def model(self) -> ModelBudget:
-        """What bounds all model calls of the turn together; their number leaves room for every round."""
-        return ModelBudget(max_calls=self.max_rounds + CALLS_BESIDE_ROUNDS)
 
 
 class StartCalls(Protocol):
@@ -95,7 +62,7 @@ class TurnContext:
     agent_digest: str
     chooser: ToolChooser
     cache: Cache
-    limits: AgentLimits
+    settings: AgentSettings
     transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
     start_calls: StartCalls
     is_steered: Callable[[], Awaitable[bool]]

@@ -77,7 +77,7 @@ async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         message_count=state["message_count"] + 1,
         tool_results=short_term.merge_results(state["earlier_results"], state.get("references", [])),
     )
-    await short_term.write(context.cache, memory, ttl_s=context.limits.memory_ttl_s)
+    await short_term.write(context.cache, memory, ttl_s=context.settings.short_term_memory_ttl)
     return {}
 
 

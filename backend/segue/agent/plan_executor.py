@@ -102,7 +102,7 @@ def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step]) ->
         origin_message_id=origin,
         steps=steps,
         created_at=now,
-        expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
+        expires_at=now + timedelta(seconds=context.settings.plan_ttl_s),
     )
     made_with = _made_with(context, plan)
     return StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id, made_with=made_with)
@@ -264,7 +264,8 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
     reply, started = await stream_reply(context, conversation, offered, tool_choice="none")
     text = clean(reply.text) or prompts.NO_ANSWER
     message_id = emit_message(context, text, started)
-    moved = update_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
+    preview = text[: context.settings.tool_result_preview_chars]
+    moved = update_step(run.plan, step.id, "complete", result_preview=preview)
     async with context.transaction() as connection:
         message = NewMessage("assistant", text, context.clock(), id=message_id)
         await append_message(connection, context.turn, message)

@@ -108,7 +108,7 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
     skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended, "cautious": weak}
     if ended is not None:
         skip["postscript"] = plan_messages.ended(ended.plan, language_of(state))
-    mode = context.limits.planning
+    mode = context.settings.planning
     has_called = state["earlier"] is not None and bool(state["earlier"].calls)
     if has_called or not should_plan(state["message"], mode=mode, verdict=verdict):
         return skip

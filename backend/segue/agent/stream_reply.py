@@ -63,7 +63,7 @@ class _HeardMessage:
 
     @property
     def listener(self) -> Listener:
-        if self._context.limits.show_reasoning:
+        if self._context.settings.show_reasoning:
             return Listener(self.add, self.withdraw, self.add_reasoning)
         return Listener(self.add, self.withdraw)
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from segue.agent.agent_settings import AgentSettings
 from segue.domain.tool import Tool, ToolChoice, ToolContext, ToolSpec
 from segue.memory.fact_cues import search_words
 from segue.memory.history_window import CountTokens
@@ -216,18 +217,7 @@ PLAN_TO_FIND: Final = (
     'find_tools and the args {"query": "what the tool has to do"}: you are asked again with the tools that are found.'
 )
 
-
-@dataclass(frozen=True, slots=True)
-class ChoiceLimits:
-    """Of more than `most` tools some are chosen; `tokens` is the budget of a request, `size` what tools take of it.
-
-    `finds` says that the others may be found.
-    """
-
-    most: int
-    tokens: int
-    size: Callable[[Iterable[ToolSpec]], int]
-    finds: bool = True
+CountToolTokens = Callable[[Iterable[ToolSpec]], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +256,8 @@ class ToolChooser:
         self,
         search: ToolSearch,
         guard: ToolGuard,
-        limits: ChoiceLimits,
+        settings: AgentSettings,
+        tokens: CountToolTokens,
         *,
         stored: ToolChoice | None,
         seq: int,
@@ -274,26 +265,27 @@ class ToolChooser:
     ) -> None:
         self._search = search
         self._guard = guard
-        self._limits = limits
+        self._most, self._budget = settings.llm_max_tools, settings.context_token_budget
+        self._tokens = tokens
         self._stored = stored or ToolChoice((), 0)
         self._seq = seq
         self._save = save
         self._wanted = ToolNeeds("")
         self._lock = asyncio.Lock()  # tools run side by side
-        may_find = limits.finds and guard.may_use(FIND_TOOLS.name)
+        may_find = FIND_TOOLS.name not in settings.disabled_tools and guard.may_use(FIND_TOOLS.name)
         self._own = (Tool(FIND_TOOLS, self._find),) if may_find else ()
 
     async def choose(self, wanted: ToolNeeds) -> int:
         """Chooses the turn's tools, once. Returns their tokens in a request, at most half of the budget."""
         tools, self._wanted = self._guard.tools(), wanted
-        if len(tools) <= self._limits.most:
+        if len(tools) <= self._most:
             return self._counted(tool.spec for tool in tools.values())
         names = self._stored.names
         if 2 * sum(name in tools for name in names) < len(names):
             names = ()  # another agent's, most of which this one may not use
         if not names or self._stored.seq < self._seq:
             ranked = await self._ranked(wanted.message, tools)
-            later = ranked[: int(self._limits.most * LATER)]
+            later = ranked[: int(self._most * LATER)]
             needed = [*wanted.used, *_named([wanted.message], tools), *later]
             names = (names and self._grown(names, needed, tools)) or self._made(tools, (), ranked)
             await self._save(ToolChoice(names, self._seq))
@@ -332,7 +324,7 @@ class ToolChooser:
         return [name for name in ranked if not is_blocked(self._guard.state(tools[name].spec))]
 
     def _counted(self, specs: Iterable[ToolSpec]) -> int:
-        return min(self._limits.size(specs), int(self._limits.tokens * GROWN_TOKENS))
+        return min(self._tokens(specs), int(self._budget * GROWN_TOKENS))
 
     def _grown(self, names: Sequence[str], new: Iterable[str], tools: Mapping[str, Tool]) -> tuple[str, ...]:
         """Returns the list with new tools and those they depend on at its end; nothing if it would be too long."""
@@ -341,20 +333,20 @@ class ToolChooser:
 
     def _fits(self, names: Iterable[str], tools: Mapping[str, Tool]) -> bool:
         known = [tools[name].spec for name in names if name in tools]
-        most = min(self._limits.most * GROWN, MAX_TOOLS - 1)
-        return len(known) <= most and self._limits.size(known) <= self._limits.tokens * GROWN_TOKENS
+        most = min(self._most * GROWN, MAX_TOOLS - 1)
+        return len(known) <= most and self._tokens(known) <= self._budget * GROWN_TOKENS
 
     def _made(self, tools: Mapping[str, Tool], needed: Iterable[str], ranked: Iterable[str]) -> tuple[str, ...]:
         """Returns a new list: built-in tools, what the session needs, and of the ranking as much as has room."""
         wanted = self._wanted
         first = [name for name, tool in tools.items() if tool.spec.source == _BUILTIN and name != FIND_TOOLS.name]
         kept = [*needed, *wanted.used, *_named([wanted.message, *wanted.said], tools)]
-        most, room = self._limits.most - 1, self._limits.tokens * FIRST_TOKENS  # find_tools is one more
-        room -= self._limits.size(tools[name].spec for name in first)
+        most, room = self._most - 1, self._budget * FIRST_TOKENS  # find_tools is one more
+        room -= self._tokens(tools[name].spec for name in first)
         chosen = dict.fromkeys(first)
         for name in dict.fromkeys([*_with_needed(kept, tools), *ranked]):
             more = [each for each in _with_needed([name], tools) if each not in chosen]
-            size = self._limits.size(tools[each].spec for each in more)
+            size = self._tokens(tools[each].spec for each in more)
             if len(chosen) + len(more) <= most and size <= room:
                 chosen |= dict.fromkeys(more)
                 room -= size

@@ -88,7 +88,7 @@ async def run_tool_calls(
     """
     context = turn.context
     await context.guard.refresh()
-    prepared = [await _prepare(turn, call) for call in reply.calls[: context.limits.max_tool_calls - turn.count]]
+    prepared = [await _prepare(turn, call) for call in reply.calls[: context.settings.max_tool_calls - turn.count]]
     held = [call for call in prepared if isinstance(call, HeldCall)]
     runs = [call for call in prepared if not isinstance(call, HeldCall)]
     if not runs:
@@ -243,7 +243,7 @@ async def _run_together(
     turn: TurnCalls, calls: Iterable[ReadyCall | SettledCall], offer: Offer | None
 ) -> dict[tuple[str, str], str]:
     """Returns what the model is shown of each, by `call_key`."""
-    gate = asyncio.Semaphore(turn.context.limits.max_parallel_calls)
+    gate = asyncio.Semaphore(turn.context.settings.max_parallel_calls)
 
     async def answer(call: ReadyCall | SettledCall) -> str:
         async def hold(connection: AsyncConnection, outcome: CallOutcome) -> None:
@@ -267,7 +267,7 @@ async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
     if _is_recorded(call.tool):
         identity = replace(identity, report=lambda *progress: context.emit(CallProgressed(call.request.id, *progress)))
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
-        outcome = await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
+        outcome = await run_tool(call.tool, call.request.args, identity, settings=context.settings)
         ended = _tool_outcome(outcome)
         span.set_attributes(outcome=ended, **traced_call.described(call.tool.spec))
         if span.content:
@@ -302,9 +302,7 @@ async def _store_end(
     connection: AsyncConnection, context: TurnContext, request: RequestedCall, outcome: CallOutcome
 ) -> StoredEnd:
     now = context.clock()
-    call, reference = await results.finish_call(
-        connection, request, outcome, now=now, retention=context.limits.retention
-    )
+    call, reference = await results.finish_call(connection, request, outcome, now=now, settings=context.settings)
     message = NewMessage("tool", asdict(reference), now, tool_call_id=request.id)
     return call, reference, await append_message(connection, context.turn, message)
 
@@ -318,7 +316,7 @@ def _emit_end(turn: TurnCalls, end: StoredEnd) -> None:
 
 def keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: CallOutcome) -> str:
     """Returns what the model is shown of a call that has ended. One that took effect or may have is not run again."""
-    max_bytes = SHOWN_BYTES if request.name == READ_ATTACHMENT else turn.context.limits.fresh_result_bytes
+    max_bytes = SHOWN_BYTES if request.name == READ_ATTACHMENT else turn.context.settings.fresh_result_bytes
     answer = render_messages.fresh_result(request.id, outcome, max_bytes=max_bytes)
     if outcome.status != "failed" and _is_recorded(tool):
         turn.answers[call_key(request)] = answer

@@ -184,10 +184,10 @@ async def _go_on(turn: TurnCalls, state: TurnState, run: PlanRun, conversation: 
 
 async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> Update:
     context, has_called = turn.context, turn.count > 0
-    for _ in range(context.limits.max_rounds):
+    for _ in range(context.settings.max_rounds):
         if has_called:
             await read_steers(turn, conversation)
-        if turn.count >= context.limits.max_tool_calls or context.model.nearly_spent:
+        if turn.count >= context.settings.max_tool_calls or context.model.nearly_spent:
             break
         # Made anew each round: a call may have unlocked one tool and broken another.
         reply, started = await stream_reply(context, *plain_request(context.guard, turn.tools, conversation))

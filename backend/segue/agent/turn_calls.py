@@ -94,7 +94,7 @@ class TurnCalls:
         """A call that the policy denies needs none: it does not run."""
         if ruling != "allow":
             return ruling == "ask"
-        mode = self.context.limits.confirm
+        mode = self.context.settings.confirm
         changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
         return needs_confirmation(spec, mode) or (self.cautious and changes_the_world)
 
@@ -102,12 +102,12 @@ class TurnCalls:
         """Returns what the operator's policy says of a call. It is asked once before a call runs, and not about one
         that cannot run as it is, or that reads what the session and its user have.
         """
-        limits = self.context.limits
-        if limits.before_call is None or tool.spec.ephemeral or not accepts(tool, call.args):
+        settings = self.context.settings
+        if settings.before_call is None or tool.spec.ephemeral or not accepts(tool, call.args):
             return "allow"
         if (key := call_key(call)) not in self.rulings:
-            who, timeout_s = self.context.caller(call.id), limits.run.timeout_s
-            self.rulings[key] = await rule(limits.before_call, call, tool.spec, who, timeout_s=timeout_s)
+            who, timeout_s = self.context.caller(call.id), settings.tool_timeout_s
+            self.rulings[key] = await rule(settings.before_call, call, tool.spec, who, timeout_s=timeout_s)
         return self.rulings[key]
 
     def keep_images(self, request: RequestedCall, outcome: CallOutcome) -> None:

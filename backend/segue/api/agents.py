@@ -13,7 +13,7 @@ from segue.domain.doc import doc
 from segue.domain.identity import Identity
 from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.plans.policy import WEB_SEARCH
-from segue.turns.snapshot import Speaker
+from segue.turns.turn_deps import Speaker
 from segue.users.audit import record_act
 
 AgentId = Annotated[str, Path(description="One of the list.")]
@@ -84,5 +84,5 @@ def _described(services: Services, speaker: Speaker, identity: Identity) -> Agen
         small_model=speaker.models.small.name,
         web_search=WEB_SEARCH in services.tools.tools() and agent.may_use(WEB_SEARCH),
         **{name: getattr(agent, name) for name in _AS_DECLARED},
-        **{name: getattr(speaker.limits, name) for name in LIMITS},
+        **{name: getattr(speaker.settings, name) for name in LIMITS},
     )

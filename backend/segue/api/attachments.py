@@ -51,8 +51,8 @@ async def upload_attachment(
             file = form.get("file")
             if not isinstance(file, UploadFile):
                 raise _not_one_file()
-            if (file.size or 0) > attachments.limits.max_bytes:
-                raise too_large("The", attachments.limits.max_bytes)
+            if (file.size or 0) > services.settings.attachment_max_bytes:
+                raise too_large("The", services.settings.attachment_max_bytes)
             async with attachments.places:
                 return await attachments.add(caller, session_id, file.filename or "", await file.read())
     except ClientDisconnect:

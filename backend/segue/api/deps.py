@@ -15,25 +15,18 @@ from pydantic import AfterValidator
 from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
+from segue.api.api_settings import ApiSettings
 from segue.api.problems import PROBLEMS
 from segue.api.prometheus import Metrics
-from segue.db.engine import Database
-from segue.db.redis import Cache
 from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import Identity, Operator
-from segue.domain.ids import Clock, Prefix, is_id
-from segue.domain.plan import Confirm, ConfirmWords, Planning
-from segue.domain.telemetry import OpenSpan
-from segue.events.event_log import EventLog
+from segue.domain.ids import Prefix, is_id
 from segue.events.user_feed import UserFeeds
 from segue.mcp.mcp_servers import McpServers
-from segue.memory.long_term import LongTermMemory
 from segue.tools.attachment_store import Attachments
-from segue.tools.availability import ToolAvailability
-from segue.turns.admission import Limiter
 from segue.turns.claims import Origin
 from segue.turns.service import TurnService
-from segue.turns.snapshot import Agents
+from segue.turns.turn_deps import TurnDeps
 from segue.users.api_keys import Authenticator
 from segue.users.user_limits import LimitsInForce
 
@@ -51,37 +44,23 @@ class Examine(Protocol):
     async def __call__(self, session_id: str | None, *, words: bool) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """`forwarded_user` returns the user in a gateway's signed token; None if there is no secret to check one with.
+@dataclass(frozen=True, kw_only=True)
+class Services(TurnDeps):
+    """The parts of the service, also those that run turns.
 
-    `time_zone` is that of a session whose client names none, empty if the setting does not either.
+    `forwarded_user` returns the user in a gateway's signed token; None if there is no secret to check one with.
     """
 
+    settings: ApiSettings
     authenticator: Authenticator
     forwarded_user: Callable[[str], str] | None
-    limiter: Limiter
     limits: LimitsInForce
-    database: Database
-    cache: Cache
-    events: EventLog
     feeds: UserFeeds
     turns: TurnService
-    agents: Agents
-    tools: ToolAvailability
     attachments: Attachments
-    planning: Planning
-    confirm: Confirm
-    confirm_words: ConfirmWords
     mcp: McpServers
     examine: Examine
-    clock: Clock
-    long_term: LongTermMemory
-    memory_ttl_s: int
-    time_zone: str
-    metrics_public: bool
     metrics: Metrics
-    span: OpenSpan
 
     @property
     def mcp_logins(self) -> "Logins | None":
@@ -144,7 +123,7 @@ async def _ops(request: Request, identity: IdentityDep) -> Operator:
 
 async def may_read_metrics(request: Request, services: ServicesDep, _: Described) -> None:
     """With METRICS_PUBLIC every client, otherwise callers with the scope `ops`. Raises AppError `forbidden`."""
-    if not services.metrics_public:
+    if not services.settings.metrics_public:
         require_ops(request.state.identity)
 
 

@@ -83,7 +83,7 @@ async def create_session(body: NewSession, services: ServicesDep, caller: Caller
             language=body.language,
             metadata=body.metadata,
             now=services.clock(),
-            time_zone=body.time_zone or services.time_zone,
+            time_zone=body.time_zone or services.settings.session_time_zone,
         )
     services.events.tell(caller, user_feed.session_created(session))
     return session
@@ -136,7 +136,7 @@ async def update_session(
     if "agent" in changes:
         services.agents.check(body.agent, caller, origin.groups, status=422)
     if "time_zone" in changes:
-        changes["time_zone"] = body.time_zone or services.time_zone
+        changes["time_zone"] = body.time_zone or services.settings.session_time_zone
     async with services.database.autocommit() as connection:
         session = await session_store.update_session(connection, caller, session_id, changes=changes)
     if "title" in changes:
@@ -211,7 +211,7 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
         services.cache,
         session_id,
         message_count=session.message_count,
-        ttl_s=services.memory_ttl_s,
+        ttl_s=services.settings.short_term_memory_ttl,
         now=services.clock(),
     )
     return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[memory for memory, _ in known])
@@ -241,9 +241,7 @@ async def export_session(
         )
     if format == "markdown":
         return Response(await asyncio.to_thread(as_markdown, conversation), media_type="text/markdown")
-    settings = RecordedSettings(
-        planning=services.planning, confirm=services.confirm, confirm_words=services.confirm_words
-    )
+    settings = RecordedSettings.model_validate(services.settings, from_attributes=True)
     tools = services.tools.tools()
     text = await asyncio.to_thread(lambda: recording_text(make_recording(conversation, tools, settings)))
     return Response(text, media_type="application/json")

@@ -15,7 +15,8 @@ from segue.around.replay import run_replay
 from segue.around.replay.fake_servers import CannotPlay, RealModel
 from segue.around.replay.run_replay import RunningService
 from segue.around.terminal import refusal, settings_with
-from segue.config import MODEL_SETTINGS, Settings
+from segue.config import Settings
+from segue.models.model_settings import MODEL_SETTINGS
 
 _OF_MODELS = ("anthropic_", "google_", "llm_", "openai_")
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM

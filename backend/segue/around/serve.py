@@ -22,11 +22,11 @@ from segue.api.deps import Services
 from segue.around.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.limits_from_settings import SHUTDOWN_SHARE
 from segue.main import create_app, run_worker
 from segue.mcp.mcp_config import read_mcp_config
 from segue.secret_files import read_secrets
-from segue.turns.snapshot import Agents
+from segue.turns.turn_deps import Agents
+from segue.turns.turn_settings import SHUTDOWN_SHARE
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
 STARTUP_FAILURE = 3

@@ -18,7 +18,8 @@ from segue.domain.errors import AppError
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
 from segue.models.answer_schemas import AnswerSchema
-from segue.models.model import ChatModel, ModelLimits, ReplyOptions, Retries
+from segue.models.model import ChatModel, ReplyOptions, Retries
+from segue.models.model_settings import ModelSettings
 from segue.models.refusals import Failure, another_may_answer, budget_spent, is_down, outcome_of, timeout
 from segue.models.reply import Reply, ToolChoiceMode
 from segue.models.streamed_answer import Listener
@@ -48,15 +49,16 @@ class ModelWithFallback(ChatModel):
         model: BaseChatModel,
         *,
         fallback: ChatModel,
-        limits: ModelLimits,
+        settings: ModelSettings,
         monotonic: Callable[[], float] = time.monotonic,
         **named: Any,
     ) -> None:
-        first_token_s = min(limits.first_token_s, limits.timeout_s / 2)
-        super().__init__(model, limits=replace(limits, first_token_s=first_token_s), **named)
+        first_token_s = min(settings.llm_first_token_timeout_s, settings.llm_timeout_s / 2)
+        bounded = settings.model_copy(update={"llm_first_token_timeout_s": first_token_s})
+        super().__init__(model, settings=bounded, **named)
         self.made_by += fallback.made_by
         self._fallback = fallback
-        self._timeout_s = limits.timeout_s
+        self._timeout_s = settings.llm_timeout_s
         self._monotonic = monotonic
         self._down_until = 0.0
 

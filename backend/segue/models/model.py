@@ -24,6 +24,7 @@ from segue.domain.tool import ToolSpec
 from segue.models import traced_call
 from segue.models.amendments import RequestParts, amended, fitting, images_refused
 from segue.models.answer_schemas import AnswerSchema
+from segue.models.model_settings import ModelSettings
 from segue.models.normal_form import form_of, normal_form, own_ids, takes_images, without_images
 from segue.models.refusals import (
     BROKE_OFF,
@@ -42,7 +43,7 @@ from segue.models.refusals import (
 )
 from segue.models.reply import SCHEMA, Reply, ToolChoiceMode, estimated_input
 from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
-from segue.models.tool_schemas import BOUNDS, Bounds, BoundTools, ToolBindings
+from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings
 from segue.secret_files import LiveKey
 from segue.users.account import Account
 from segue.users.prices import Tariff
@@ -91,17 +92,6 @@ class Retries:
     left: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """Seconds for a whole call, until a stream's first sign of life, and for a pause in it; tries after the first."""
-
-    timeout_s: float
-    first_token_s: float
-    idle_s: float
-    max_retries: int
-    tool_bounds: Bounds = BOUNDS
-
-
 class ReplyOptions(TypedDict, total=False):
     """`retries` is what the caller has left of them. `schema` is the shape of the answer, to which not every endpoint
     holds the model. What is asked is charged to the `account`, also if no answer comes of it.
@@ -126,7 +116,7 @@ class ChatModel:
         model: BaseChatModel,
         *,
         name: str,
-        limits: ModelLimits,
+        settings: ModelSettings,
         observe: Observe,
         span: OpenSpan,
         setting: str = "LLM_MODEL",
@@ -146,11 +136,11 @@ class ChatModel:
         self._form = form_of(name)
         self._takes_images = takes_images(name)
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
-        self._limits = limits
+        self._settings = settings
         self._observe = observe
         self._span = span
         self._server = server
-        self._tools = ToolBindings(model, limits.tool_bounds)
+        self._tools = ToolBindings(model, Bounds(settings.llm_tool_description_chars))
         self._begins_inside = begins_inside(name)
 
     async def complete(
@@ -190,7 +180,7 @@ class ChatModel:
             if span.content:
                 span.set_attributes(**traced_call.asked(request.messages))
             try:
-                reply = await self._in_time(request, retries or Retries(self._limits.max_retries), listener, span)
+                reply = await self._in_time(request, retries or Retries(self._settings.llm_max_retries), listener, span)
                 outcome = "answered"
             except AppError as error:
                 outcome = outcome_of(error)
@@ -255,7 +245,7 @@ class ChatModel:
                 failure = Failure(unavailable("The model gave an empty answer, and another when it was asked again."))
                 break
             # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
-            is_last = attempt == self._limits.max_retries or retries.left == 0
+            is_last = attempt == self._settings.llm_max_retries or retries.left == 0
             if answer.has_begun or is_last or not self._may_wait(failure):
                 break
             attempt += 1
@@ -287,7 +277,8 @@ class ChatModel:
         try:
             if is_streamed:
                 chunks = request.bound.runnable.astream(request.messages)
-                pauses = within_pauses(chunks, first_token_s=self._limits.first_token_s, idle_s=self._limits.idle_s)
+                first_s, idle_s = self._settings.llm_first_token_timeout_s, self._settings.llm_idle_timeout_s
+                pauses = within_pauses(chunks, first_token_s=first_s, idle_s=idle_s)
                 async with aclosing(pauses) as awaited:
                     async for chunk in awaited:
                         answer.add(chunk)
@@ -333,7 +324,7 @@ class ChatModel:
         return failure
 
     def _deadline_s(self, *, is_streamed: bool) -> float:  # noqa: ARG002 (for a model that has a fallback)
-        return self._limits.timeout_s
+        return self._settings.llm_timeout_s
 
     def _may_wait(self, failure: Failure) -> bool:
-        return failure.error.retryable and failure.delay_s <= self._limits.timeout_s
+        return failure.error.retryable and failure.delay_s <= self._settings.llm_timeout_s

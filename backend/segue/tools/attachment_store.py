@@ -5,7 +5,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -25,6 +25,7 @@ from segue.tools.normalize import IMAGES, BinaryPart, clean_text, payload_of
 from segue.tools.results import StoredResult, payload_of_stored
 from segue.tools.run import CallOutcome, failed
 from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
+from segue.tools.tool_settings import ToolSettings
 
 MAX_NAME_CHARS = 200
 MAX_IMAGE_BYTES = 6_000_000  # of one that models are shown
@@ -36,21 +37,12 @@ _read_identifiers = reader(tuple[str, ...])
 _MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class AttachmentLimits:
-    """`user_bytes` bounds the files of a user and their texts, over all sessions."""
-
-    max_bytes: int
-    user_bytes: int
-    text_bytes: int
-
-
 class Attachments:
     """Takes files in. One of its `places` is to be held while a file's content is in memory."""
 
-    def __init__(self, database: Database, limits: AttachmentLimits, clock: Clock) -> None:
+    def __init__(self, database: Database, settings: ToolSettings, clock: Clock) -> None:
         self._database = database
-        self.limits = limits
+        self._settings = settings
         self._clock = clock
         self.places = CapacityLimiter(AT_ONCE)
 
@@ -59,7 +51,7 @@ class Attachments:
         `unreadable_attachment`, `attachment_quota_exceeded`.
         """
         try:
-            read = await _read(content, max_bytes=self.limits.text_bytes)
+            read = await _read(content, max_bytes=self._settings.tool_result_max_bytes)
         except UnsupportedFile as refused:
             title = "This file is not taken"
             raise AppError("unsupported_attachment", status=415, title=title, detail=str(refused)) from None
@@ -81,8 +73,9 @@ class Attachments:
             if again and (same := await _stored_as(connection, owner, session_id, values)) is not None:
                 return same
             stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
-            if stored + len(content) + len(read.text.encode()) > self.limits.user_bytes:
-                detail = f"All your files, with their texts, may take {self.limits.user_bytes} bytes. Delete some."
+            at_most = self._settings.attachment_user_bytes
+            if stored + len(content) + len(read.text.encode()) > at_most:
+                detail = f"All your files, with their texts, may take {at_most} bytes. Delete some."
                 raise AppError("attachment_quota_exceeded", status=413, title="Too many files", detail=detail)
             row = (await connection.execute(_owned_session(owner, session_id))).one_or_none()
             if row is None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -37,7 +38,6 @@ from segue.tools.states import (
     set_hold,
 )
 from segue.tools.tool_health import (
-    HealthRules,
     Healths,
     ToolHealth,
     ToolHold,
@@ -52,6 +52,7 @@ from segue.tools.tool_health import (
     successes,
     tool_state,
 )
+from segue.tools.tool_settings import ToolSettings
 
 PROBE_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()
@@ -63,18 +64,17 @@ log = structlog.get_logger()
 
 
 class ToolAvailability:
-    """The tools of a process and how they are doing, in any session. `timeout_s` limits a call unless its tool does."""
+    """The tools of a process and how they are doing, in any session."""
 
     def __init__(
         self,
         catalog: ToolCatalog,
         database: Database,
         everywhere: GlobalToolState,
+        settings: ToolSettings,
         *,
-        rules: HealthRules,
         clock: Callable[[], datetime],
         observe: Observe,
-        timeout_s: float,
     ) -> None:
         self.tools = catalog.tools
         self._away = catalog.away
@@ -82,8 +82,7 @@ class ToolAvailability:
         self.everywhere = everywhere
         self.database = database
         self.clock = clock
-        self.timeout_s = timeout_s
-        self.rules = rules
+        self.settings = settings
         self._observe = observe
 
     def tools_for(self, owner: str, agent: str | None = None) -> Mapping[str, Tool]:
@@ -112,13 +111,9 @@ class ToolAvailability:
     def judge(
         self, specs: Iterable[ToolSpec], session: Healths, for_all: Healths, holds: Holds
     ) -> dict[str, ToolState]:
-        now, rules, away = self.clock(), self.rules, self._away()
-        return {
-            spec.name: tool_state(
-                spec, session, for_all, now=now, rules=rules, hold=holds.get(spec.name), away=away.get(spec.source)
-            )
-            for spec in specs
-        }
+        state_of = partial(tool_state, session=session, fleet=for_all, now=self.clock(), settings=self.settings)
+        away = self._away()
+        return {spec.name: state_of(spec, hold=holds.get(spec.name), away=away.get(spec.source)) for spec in specs}
 
     async def session_states(self, session_id: str, owner: str | None = None) -> dict[str, ToolState]:
         """Returns the state of every tool, or of those that the user may use, also of one that never ran."""
@@ -292,7 +287,7 @@ class ToolGuard:
             yield _being_probed(spec)
         else:
             self._probing.add(spec.name)
-            longest_s = (spec.timeout_s or self._availability.timeout_s) + PROBE_SLACK_S
+            longest_s = (spec.timeout_s or self._availability.settings.tool_timeout_s) + PROBE_SLACK_S
             try:
                 async with self._availability.everywhere.probe(spec.name, self._turn_id, ttl_s=longest_s) as alone:
                     await self.refresh()
@@ -304,10 +299,10 @@ class ToolGuard:
         """Counts an outcome in the transaction that stores it; returns None if it says nothing about the tool."""
         if not counts(outcome):
             return None
-        now, rules, specs = self._availability.clock(), self._availability.rules, self._availability.specs().values()
-        marks = marks_of_success(spec.name, specs, successes(healths(self._stored)))
+        now, settings = self._availability.clock(), self._availability.settings
+        marks = marks_of_success(spec.name, self._availability.specs().values(), successes(healths(self._stored)))
         return await self._change(
-            connection, spec, lambda health: after_call(health, outcome, now, rules=rules, marks=marks), now
+            connection, spec, lambda health: after_call(health, outcome, now, settings=settings, marks=marks), now
         )
 
     async def committed(self, spec: ToolSpec, changed: Changed) -> None:

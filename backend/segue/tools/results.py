@@ -32,9 +32,10 @@ from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, UnreadableCall
 from segue.tools.apart import LARGE, READ_S, TooMuch, apart
 from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload
-from segue.tools.retention import Retention, evict, payload_values, storing
+from segue.tools.retention import evict, payload_values, storing
 from segue.tools.run import CallOutcome, lost
 from segue.tools.summaries import preview, summarise_failure, text_in
+from segue.tools.tool_settings import ToolSettings
 
 REBUILD_CALLS = 50
 TURNS_LOOKED_AT = 100
@@ -85,7 +86,7 @@ class LedgerCall:
 
 
 async def finish_call(
-    connection: AsyncConnection, call: RequestedCall, outcome: CallOutcome, *, now: datetime, retention: Retention
+    connection: AsyncConnection, call: RequestedCall, outcome: CallOutcome, *, now: datetime, settings: ToolSettings
 ) -> tuple[ToolCall, Reference]:
     """Records the outcome of a call once: a second one for the same call raises."""
     payload = outcome.payload
@@ -95,18 +96,19 @@ async def finish_call(
         "status": outcome.status,
         "error": outcome.error,
         "summary": summarise_failure(call.name, outcome.error) if outcome.error else outcome.summary,
-        "preview": preview(shown, max_chars=retention.preview_chars),
+        "preview": preview(shown, max_chars=settings.tool_result_preview_chars),
         "identifiers": list(outcome.identifiers) or None,
         "size_bytes": payload.size_bytes,
         "duration_ms": outcome.duration_ms,
-        "expires_at": retention.expires_at(now) if stored else None,
+        "expires_at": settings.result_expires_at(now) if stored else None,
     }
     given = {_OUTCOME[name].key: value for name, value in values.items()}
-    given |= payload_values(payload, now=now, retention=retention)
+    given |= payload_values(payload, until=settings.result_expires_at(now))
     row = (await connection.execute(_FINISH, {"ended_call": call.id, **given})).one()
     if stored:
         before, size = row.stored_before, payload.size_bytes
-        await evict(connection, row.session_id, stored_before=before, size=size, now=now, retention=retention)
+        most = settings.tool_result_session_bytes
+        await evict(connection, row.session_id, stored_before=before, size=size, now=now, max_bytes=most)
     return _entry(row)
 
 

@@ -4,8 +4,7 @@ The calls stay in the ledger (`results.py`) with the time since when the payload
 bytes it has ever stored; each payload has the count before it, so the payloads furthest behind are the oldest.
 """
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import CTE, BigInteger, Text, Update, bindparam, delete, func, insert, select, update
@@ -18,36 +17,25 @@ from segue.tools.normalize import Payload
 BATCH = 250
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Bounds of what is kept of a session's results. The newest result is always kept, however large."""
-
-    payload_ttl_days: int
-    preview_chars: int
-    session_bytes: int
-
-    def expires_at(self, now: datetime) -> datetime:
-        return now + timedelta(days=self.payload_ttl_days)
-
-
-def payload_values(payload: Payload, *, now: datetime, retention: Retention) -> dict[str, Any]:
+def payload_values(payload: Payload, *, until: datetime) -> dict[str, Any]:
     """Returns the parameters of a statement of `storing`."""
     return {
         "size": payload.size_bytes,
         "stored_kind": payload.kind,
         "stored_text": payload.text,
-        "until": retention.expires_at(now),
+        "until": until,
     }
 
 
 async def evict(
-    connection: AsyncConnection, session_id: str, *, stored_before: int, size: int, now: datetime, retention: Retention
+    connection: AsyncConnection, session_id: str, *, stored_before: int, size: int, now: datetime, max_bytes: int
 ) -> None:
-    """Deletes a session's oldest payloads beyond its quota, in the transaction that has stored one of `size` bytes.
+    """Deletes a session's oldest payloads beyond `max_bytes`, in the transaction that has stored one of `size` bytes.
 
-    The session's row is locked until then, so calls that end together are counted one after the other.
+    The newest is always kept, however large. The session's row is locked until then, so calls that end together are
+    counted one after the other.
     """
-    beyond = stored_before + size - retention.session_bytes
+    beyond = stored_before + size - max_bytes
     if beyond > 0:
         values = {"at_session": session_id, "beyond": min(beyond, stored_before), "evicted_at": now}
         await connection.execute(_EVICT, values)

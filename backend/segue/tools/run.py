@@ -36,6 +36,7 @@ from segue.tools.summaries import (
     summarise_call,
     text_in,
 )
+from segue.tools.tool_settings import ToolSettings
 
 MAX_ERROR_CHARS: Final = 1000
 
@@ -190,20 +191,14 @@ class _TimedOut(Exception):
     """The tool did not answer in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunLimits:
-    timeout_s: float
-    max_result_bytes: int
-
-
-async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, limits: RunLimits) -> CallOutcome:
+async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, settings: ToolSettings) -> CallOutcome:
     """Returns the outcome of one call; raises CancelledError if the caller is cancelled, and nothing else."""
     started = time.monotonic()
     try:
         check_args(tool, args)
-        deadline = Deadline(tool.spec.timeout_s or limits.timeout_s, tool.spec.max_timeout_s)
+        deadline = Deadline(tool.spec.timeout_s or settings.tool_timeout_s, tool.spec.max_timeout_s)
         output = await _within(deadline, tool, args, context)
-        answer = await _read_aside(tool, args, output, limits.max_result_bytes)
+        answer = await _read_aside(tool, args, output, settings.tool_result_max_bytes)
     except asyncio.CancelledError:
         if _caller_is_cancelled():
             raise

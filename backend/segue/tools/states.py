@@ -38,7 +38,8 @@ from segue.db.rows import came_before, newest_first, read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.domain.tool import StatusMoved, ToolStatus
-from segue.tools.tool_health import NEVER_RAN, HealthRules, ToolHealth, ToolHold, needs_reset, reset
+from segue.tools.tool_health import NEVER_RAN, ToolHealth, ToolHold, needs_reset, reset
+from segue.tools.tool_settings import ToolSettings
 from segue.watch import Watch
 
 ATTEMPTS = 10
@@ -355,12 +356,12 @@ class GlobalToolState(Watch):
     its event.
     """
 
-    def __init__(self, cache: Cache, rules: HealthRules, observe: Observe, *, tells: bool = False) -> None:
+    def __init__(self, cache: Cache, settings: ToolSettings, observe: Observe, *, tells: bool = False) -> None:
         super().__init__("tools that failed for all", self.load)
         self.known: Mapping[str, ToolHealth] = {}
         self._cache = cache
         self._tells = tells
-        self._rules = rules
+        self._settings = settings
         self._observe = observe
 
     async def load(self) -> Mapping[str, ToolHealth]:
@@ -379,11 +380,11 @@ class GlobalToolState(Watch):
             tool,
             session_id or "",
             at,
-            at - self._rules.failure_s,
-            self._rules.fleet_threshold,
+            at - self._settings.tool_failure_duration_s,
+            self._settings.tool_fleet_threshold,
             _HEALTH.dump_json(_failed_for_all(now)),
-            round((KEPT_S + self._rules.failure_s) * 1000),
-            round(self._rules.failure_s * 1000) + 1000,
+            round((KEPT_S + self._settings.tool_failure_duration_s) * 1000),
+            round(self._settings.tool_failure_duration_s * 1000) + 1000,
             new_id("evt", now) if self._tells else "",
         )
         if opened:

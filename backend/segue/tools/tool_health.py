@@ -15,23 +15,12 @@ from pydantic import AwareDatetime
 
 from segue.domain.tool import DependencyGroup, ManualStatus, ReasonCode, ToolSpec, ToolState, ToolStatus
 from segue.tools.run import CallOutcome
+from segue.tools.tool_settings import ToolSettings
 
 MAX_REASON_CHARS: Final = 500
 BY_HAND: Final = frozenset({"unavailable", "maintenance"})
 SUCCEEDED: Final = "Its last call succeeded."
 _TO_THE_SECOND: Final = "%Y-%m-%dT%H:%M:%SZ"
-
-
-@dataclass(frozen=True, slots=True)
-class HealthRules:
-    """After `threshold` failures in a row a tool has failed; `failure_s` after the last of them it may be tried once.
-
-    A tool that has failed in `fleet_threshold` sessions within `failure_s` has failed for all.
-    """
-
-    threshold: int
-    failure_s: float
-    fleet_threshold: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +93,7 @@ def tool_state(
     fleet: Healths,
     *,
     now: datetime,
-    rules: HealthRules,
+    settings: ToolSettings,
     hold: ToolHold | None = None,
     away: str | None = None,
 ) -> ToolState:
@@ -117,7 +106,7 @@ def tool_state(
     own = session.get(spec.name, NEVER_RAN)
     if own is NEVER_RAN and hold is None and away is None and not spec.depends_on and spec.name not in fleet:
         return _UNTOUCHED
-    answer = _verdict(own, fleet.get(spec.name, NEVER_RAN), hold, away, now, rules)
+    answer = _verdict(own, fleet.get(spec.name, NEVER_RAN), hold, away, now, settings)
     missing: tuple[str, ...] = ()
     if spec.depends_on:
         done = successes(session)
@@ -146,7 +135,7 @@ def tool_state(
 
 
 def _verdict(  # noqa: PLR0911 (one for each cause)
-    own: ToolHealth, for_all: ToolHealth, hold: ToolHold | None, away: str | None, now: datetime, rules: HealthRules
+    own: ToolHealth, for_all: ToolHealth, hold: ToolHold | None, away: str | None, now: datetime, settings: ToolSettings
 ) -> _Verdict:
     """What decides, the strongest first: operators, a person or the model's endpoint, the server, failures."""
     if hold is not None:
@@ -164,19 +153,19 @@ def _verdict(  # noqa: PLR0911 (one for each cause)
         return _Verdict(False, reason, "server_away", ("wait: its server is tried again by itself",))
     failed_at = [each.failed_at for each in (own, for_all) if each.status == "failed" and each.failed_at is not None]
     if not failed_at:
-        return _Verdict(True, _reason_it_may_run(own, rules), own.reason_code)
+        return _Verdict(True, _reason_it_may_run(own, settings), own.reason_code)
     shown = own if own.status == "failed" else for_all  # the session's own reason says more
-    retry_at = max(failed_at) + timedelta(seconds=rules.failure_s)
+    retry_at = max(failed_at) + timedelta(seconds=settings.tool_failure_duration_s)
     if now >= retry_at:
         return _Verdict(True, f"To be tried once: {shown.reason}", "half_open", retry_at=retry_at)
     actions = (f"wait until {retry_at:{_TO_THE_SECOND}}, then it is tried once", "reset it if the cause is mended")
     return _Verdict(False, shown.reason, shown.reason_code, actions, retry_at)
 
 
-def _reason_it_may_run(own: ToolHealth, rules: HealthRules) -> str | None:
+def _reason_it_may_run(own: ToolHealth, settings: ToolSettings) -> str | None:
     """Returns how its last call ended, or what a person did since; None if it has not been called since a reset."""
     if own.consecutive_failures > 0:
-        counted = f"{own.consecutive_failures} of {rules.threshold} failures in a row that fail it"
+        counted = f"{own.consecutive_failures} of {settings.tool_failure_threshold} failures in a row that fail it"
         return f"{counted}: {own.reason}" if own.reason else f"{counted}."
     was_reset = own.reason_code == "reset"
     return own.reason or (SUCCEEDED if own.last_success_time and not was_reset else None)
@@ -204,7 +193,7 @@ def counts(outcome: CallOutcome) -> bool:
 
 
 def after_call(
-    health: ToolHealth, outcome: CallOutcome, now: datetime, *, rules: HealthRules, marks: tuple[str, ...] = ()
+    health: ToolHealth, outcome: CallOutcome, now: datetime, *, settings: ToolSettings, marks: tuple[str, ...] = ()
 ) -> ToolHealth:
     """Returns the health after a call; `marks` are the sequences in which a success would stand at its place.
 
@@ -224,7 +213,7 @@ def after_call(
         return counted
     counted = replace(counted, reason=(outcome.error or "")[:MAX_REASON_CHARS])
     is_refused = outcome.fault == "unauthorized"
-    if not is_refused and counted.consecutive_failures < rules.threshold and health.status != "failed":
+    if not is_refused and counted.consecutive_failures < settings.tool_failure_threshold and health.status != "failed":
         return counted
     code: ReasonCode = "unauthorized" if is_refused else "consecutive_failures"
     return replace(counted, status="failed", reason_code=code, failed_at=now)

@@ -35,7 +35,6 @@ from segue.turns.queries import find_turn, first_open_turn, last_in_history, sta
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_claimed, begin_turn
 from segue.turns.terminations import run_again
 from segue.users.account import Books
-from segue.users.user_limits import Limits
 
 ASK_AGAIN_S = 2  # when a turn will end is not known
 ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take
@@ -64,21 +63,11 @@ _ROOM: Final[dict[OnBusy, int]] = {
 
 
 class Limiter:
-    """`limits_of` returns what a user may use, `first_call` what the first call of the model for a message takes
-    at most.
-    """
+    """`first_call` returns what the first call of the model for a message takes at most."""
 
-    def __init__(
-        self,
-        limits_of: Callable[[str], Limits],
-        rates: Rates,
-        cache: Cache,
-        *,
-        books: Books,
-        first_call: Callable[[str], Charge],
-    ) -> None:
-        self._limits_of = limits_of
-        self._rates = rates
+    def __init__(self, books: Books, cache: Cache, *, first_call: Callable[[str], Charge]) -> None:
+        self._limits_of = books.limits_of
+        self._rates = Rates(cache)
         self._books = books
         self._first_call = first_call
         self._concurrency = ConcurrencyLimit(cache, books.database, books.clock)

@@ -30,7 +30,8 @@ from segue.turns.presence import Presence
 from segue.turns.run_record import drop_old_details, outcome_of, record_end
 from segue.turns.scheduler import TurnWorker
 from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
-from segue.turns.turn_deps import KeepLimits, TurnDeps
+from segue.turns.turn_deps import TurnDeps
+from segue.turns.turn_settings import TurnSettings
 from segue.users.audit import drop_old_acts
 from segue.users.ledger import drop_old_usage
 
@@ -50,17 +51,17 @@ async def recover_forever(
     while True:
         with outage.logged():
             await _recover(deps, worker, send, takes_turns=takes_turns())
-            if time.monotonic() - swept >= deps.limits.lease_s:
+            if time.monotonic() - swept >= deps.settings.lease_s:
                 await sweep(
-                    deps.database, deps.cache, deps.events, deps.limits.kept, now=deps.clock(), observe=deps.observe
+                    deps.database, deps.cache, deps.events, deps.settings, now=deps.clock(), observe=deps.observe
                 )
                 swept = time.monotonic()
-        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.limits.lease_s / 4))
+        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.settings.lease_s / 4))
 
 
 async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendTurn, *, takes_turns: bool) -> None:
     async with deps.database.read_only() as connection:
-        found = await terminations.neglected_turns(connection, timeout_s=deps.limits.timeout_s)
+        found = await terminations.neglected_turns(connection, timeout_s=deps.settings.turn_timeout_s)
     for turn in found:
         queued_again = turn.running and await _end_or_requeue(deps, turn)
         if takes_turns and worker.has_room:
@@ -73,13 +74,13 @@ async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendTurn, *, takes_
 
 async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
     """Queues a running turn again if it has attempts and time left, else ends it. Returns whether it is queued."""
-    error = _reason_to_end(turn, timeout_s=deps.limits.timeout_s)
+    error = _reason_to_end(turn, timeout_s=deps.settings.turn_timeout_s)
     calls: list[CallEnded] | None = []
     async with deps.database.transaction() as connection:
         if error is not None:
             error = await terminations.with_approval(connection, turn.key.turn_id, error)
             calls = await terminations.end_neglected(connection, turn, error, now=deps.clock())
-        elif not await terminations.requeue_lapsed(connection, turn, timeout_s=deps.limits.timeout_s):
+        elif not await terminations.requeue_lapsed(connection, turn, timeout_s=deps.settings.turn_timeout_s):
             calls = None
     if calls is None:
         return False
@@ -105,7 +106,7 @@ def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:
 
 
 async def sweep(
-    database: Database, cache: Cache, events: EventLog, limits: KeepLimits, *, now: datetime, observe: Observe
+    database: Database, cache: Cache, events: EventLog, settings: TurnSettings, *, now: datetime, observe: Observe
 ) -> None:
     """Deletes one batch of each kind; the rest is for the next time."""
     async with database.autocommit() as connection:
@@ -113,19 +114,20 @@ async def sweep(
         gone = {
             "results": len(payloads),
             "plans": await expire_overdue(connection, now=now),
-            "changes": await drop_old_changes(connection, before=now - timedelta(days=limits.change_days)),
+            "changes": await drop_old_changes(connection, before=now - timedelta(days=settings.tool_result_ttl_days)),
             "webhook_events": await drop_excess(connection),
         }
-        if limits.audit_days:
-            gone["audit"] = await drop_old_acts(connection, before=now - timedelta(days=limits.audit_days))
-        if limits.usage_days:
-            gone["usage"] = await drop_old_usage(connection, before=now.date() - timedelta(days=limits.usage_days))
-        if limits.turn_detail_days:
-            since = now - timedelta(days=limits.turn_detail_days)
+        if settings.audit_ttl_days:
+            gone["audit"] = await drop_old_acts(connection, before=now - timedelta(days=settings.audit_ttl_days))
+        if settings.usage_ttl_days:
+            first_day = now.date() - timedelta(days=settings.usage_ttl_days)
+            gone["usage"] = await drop_old_usage(connection, before=first_day)
+        if settings.turn_details_ttl_days:
+            since = now - timedelta(days=settings.turn_details_ttl_days)
             gone["turn_details"] = await drop_old_details(connection, cache, before=since)
-    if limits.session_days:
+    if settings.session_ttl_days:
         gone["sessions"] = 0
-        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, limits.session_days):
+        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, settings.session_ttl_days):
             gone["sessions"] += 1
     sizes = {"results": sum(payloads)}
     for kind, rows in gone.items():

@@ -32,16 +32,16 @@ from segue.domain.tool import ToolChoice
 from segue.events import user_feed
 from segue.memory import short_term
 from segue.memory.history import NewMessage
-from segue.models.metered_model import MeteredModel
+from segue.models.metered_model import MeteredModel, ModelBudget
 from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.turns import call_starts, store, terminations
 from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
-from segue.turns.snapshot import Speaker, load_context, who_answers
+from segue.turns.snapshot import load_context, who_answers
 from segue.turns.store import StaleTurn
-from segue.turns.turn_deps import TurnDeps
+from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.users.account import Account
 
 Stop = Literal["cancelled", "handed_back", "lost"]
@@ -86,7 +86,7 @@ class UnstoredEnds:
             claim, error, calls = end.claim, end.error, None
             async with deps.database.transaction() as connection:
                 await end.account.book(connection)
-                timeout_s = deps.limits.timeout_s
+                timeout_s = deps.settings.turn_timeout_s
                 if error is None and not await terminations.hand_back(
                     connection, claim, timeout_s=timeout_s, free=False
                 ):
@@ -121,8 +121,16 @@ def tools_of_turn(
         agent_id=speaker.id,
         owner=claim.owner,
     )
-    stored, seq = claim.tool_choice, claim.key.turn_seq
-    return guard, ToolChooser(deps.tool_search, guard, deps.limits.choice, stored=stored, seq=seq, save=save)
+    chooser = ToolChooser(
+        deps.tool_search,
+        guard,
+        deps.settings,
+        deps.tool_tokens,
+        stored=claim.tool_choice,
+        seq=claim.key.turn_seq,
+        save=save,
+    )
+    return guard, chooser
 
 
 class TurnRun:
@@ -146,7 +154,8 @@ class TurnRun:
         self._account = Account(
             deps.books, claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
         )
-        self._model = MeteredModel(self._speaker.models, self._speaker.limits.model, self._account)
+        budget = ModelBudget(self._speaker.settings.max_model_calls)
+        self._model = MeteredModel(self._speaker.models, budget, self._account)
         # With a method of its own to save, the run would not be freed by itself.
         save = partial(store.store_tool_choice, deps.database, claim)
         self._guard, self._chooser = tools_of_turn(deps, claim, self._speaker, save=save)
@@ -187,9 +196,9 @@ class TurnRun:
 
     async def _run_to_an_end(self, span: Span) -> ChatAnswer | None:
         """Returns None if the turn failed or another process holds its lease."""
-        claim, timeout_s = self.claim, self._deps.limits.timeout_s
+        claim, timeout_s = self.claim, self._deps.settings.turn_timeout_s
         try:
-            with outlasting(self._deps.limits.lease_s):  # after that another process may take the turn
+            with outlasting(self._deps.settings.lease_s):  # after that another process may take the turn
                 left_s = timeout_s if claim.left_s is None else min(timeout_s, claim.left_s)
                 async with asyncio.timeout(left_s) as limit:
                     state = await self._answer()
@@ -244,7 +253,7 @@ class TurnRun:
             cache=deps.cache,
             agent=self._speaker.id,
             agent_digest=self._speaker.digest,
-            limits=self._speaker.limits,
+            settings=self._speaker.settings,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
             start_calls=partial(start_calls, deps.database, claim),
             is_steered=self._is_steered,
@@ -271,11 +280,8 @@ class TurnRun:
     async def _load_context(self) -> TurnInput:
         deps = self._deps
         return await load_context(
-            deps.database,
-            deps.cache,
-            deps.long_term,
+            deps,
             self.claim,
-            limits=deps.limits.context,
             answering=who_answers(self._speaker, self._guard, self._chooser, self.claim),
             now=deps.clock(),
         )
@@ -308,7 +314,7 @@ class TurnRun:
         self._account.booked()
         if state["facts"]:
             self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
-        if state["cut_off"] is not None:
+        if self._deps.summaries is not None and state["cut_off"] is not None:
             self._deps.summaries.wake()
         if self._deps.titles is not None and claim.answered_turn_id is None:
             self._deps.titles.wake()
@@ -321,8 +327,8 @@ class TurnRun:
     async def _last_request(self, state: TurnState) -> PromptReport | None:
         if self._model.last_request is None:
             return None
-        (messages, tools), limits = self._model.last_request, self._deps.limits
-        asked = partial(request_parts, state["prompt_parts"], messages, limits.choice.size(tools), limits.context.count)
+        (messages, tools), deps = self._model.last_request, self._deps
+        asked = partial(request_parts, state["prompt_parts"], messages, deps.tool_tokens(tools), deps.count)
         return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
 
     async def _store_answer(self, state: TurnState, report: TurnReport) -> Message:
@@ -352,9 +358,10 @@ class TurnRun:
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
 
     async def _hand_back(self) -> None:
+        timeout_s = self._deps.settings.turn_timeout_s
         try:
             async with self._deps.database.autocommit() as connection:
-                handed = await terminations.hand_back(connection, self.claim, timeout_s=self._deps.limits.timeout_s)
+                handed = await terminations.hand_back(connection, self.claim, timeout_s=timeout_s)
         except AppError as error:
             log.warning("hand_back_failed", code=error.code)
             return

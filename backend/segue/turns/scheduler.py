@@ -41,7 +41,7 @@ class TurnWorker:
     def __init__(self, deps: TurnDeps, presence: Presence) -> None:
         self._deps = deps
         self._presence = presence
-        self._places = asyncio.Semaphore(deps.limits.concurrency)
+        self._places = asyncio.Semaphore(deps.settings.worker_concurrency)
         self._lines: dict[str, asyncio.Task[None]] = {}
         self._woken: set[str] = set()
         self._expecting: list[str] = []  # the owners of turns that are about to be accepted
@@ -79,13 +79,13 @@ class TurnWorker:
         self._lines[session_id] = line
         self._expecting.append(owner)
         claim.add_done_callback(lambda _: self._expecting.remove(owner))
-        return Expected(Claimer(self._presence.worker, self._deps.limits.lease_s), line, claim)
+        return Expected(Claimer(self._presence.worker, self._deps.settings.lease_s), line, claim)
 
     def doubt(self, turn_id: str) -> None:
         """Looks for a turn that this process may have accepted and claimed: the connection was lost before the answer.
         What is found is queued again by recovery; later than a lease from now it would be anyway.
         """
-        self._unheard[turn_id] = time.monotonic() + self._deps.limits.lease_s
+        self._unheard[turn_id] = time.monotonic() + self._deps.settings.lease_s
 
     async def run_session(self, session_id: str) -> None:
         """Wakes the session. Returns when its line ends, or at once if it had one already."""
@@ -125,9 +125,9 @@ class TurnWorker:
         renewed, renewed_as = 0.0, ""
         outage = OutageLog("leases_not_renewed", "leases_renewed")
         while True:
-            await asyncio.sleep(min(CHECK_S, self._deps.limits.lease_s / 4))
+            await asyncio.sleep(min(CHECK_S, self._deps.settings.lease_s / 4))
             worker = self._presence.worker
-            due = time.monotonic() - renewed >= self._deps.limits.lease_s / 4 or worker != renewed_as
+            due = time.monotonic() - renewed >= self._deps.settings.lease_s / 4 or worker != renewed_as
             with outage.logged():
                 await self._unstored.store()
                 await self._check_claims(worker, renew=due)
@@ -201,7 +201,7 @@ class TurnWorker:
                     connection,
                     session_id,
                     worker=self._presence.worker,
-                    lease_s=self._deps.limits.lease_s,
+                    lease_s=self._deps.settings.lease_s,
                     well_served=served,
                 )
         except AppError as error:
@@ -216,7 +216,7 @@ class TurnWorker:
         Sessions that every process has passed over are found by recovery.
         """
         self._passed_over = False
-        free = self._deps.limits.concurrency - len(self._running)
+        free = self._deps.settings.worker_concurrency - len(self._running)
         try:
             async with self._deps.database.read_only() as connection:
                 waiting = await claims.sessions_waiting(connection, last=self._well_served(), at_most=free)
@@ -230,7 +230,8 @@ class TurnWorker:
     def _well_served(self) -> list[str]:
         """Returns the owners that hold as many places as each could have if one more owner came."""
         held = Counter([*(run.claim.owner for run in self._running.values()), *self._expecting])
-        return [owner for owner, count in held.items() if count * (len(held) + 1) >= self._deps.limits.concurrency]
+        places = self._deps.settings.worker_concurrency
+        return [owner for owner, count in held.items() if count * (len(held) + 1) >= places]
 
     async def _check_claims(self, worker: str, *, renew: bool) -> None:
         """Leases that another process has shortened are renewed in any case."""
@@ -241,7 +242,7 @@ class TurnWorker:
         async with self._deps.database.autocommit() as connection:
             ours, cancelled = await claims.still_held(connection, held)
             if renew or any(left_s <= self._presence.grace_s for left_s in ours.values()):
-                await claims.renew_leases(connection, held, worker=worker, lease_s=self._deps.limits.lease_s)
+                await claims.renew_leases(connection, held, worker=worker, lease_s=self._deps.settings.lease_s)
         for turn_id in running:
             if turn_id not in ours:
                 self.stop(turn_id, "lost")

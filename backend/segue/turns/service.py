@@ -39,10 +39,10 @@ from segue.turns.queue import TurnQueue
 from segue.turns.run_record import record_end
 from segue.turns.runner import tools_of_turn
 from segue.turns.scheduler import TurnWorker
-from segue.turns.snapshot import Speaker, load_context, who_answers
+from segue.turns.snapshot import load_context, who_answers
 from segue.turns.store import NO_ORIGIN, ChatRequest, Once
 from segue.turns.terminations import NeglectedTurn
-from segue.turns.turn_deps import TurnDeps
+from segue.turns.turn_deps import Speaker, TurnDeps
 
 CANCEL_ANSWER_S = 4.5
 MOST_WAITING = 200  # questions of one user, in all sessions
@@ -58,9 +58,9 @@ class TurnService:
         self._deps = deps
         self._redis = redis
         self._takes_turns = takes_turns
-        self._presence = Presence(deps.database, lease_s=deps.limits.lease_s)
+        self._presence = Presence(deps.database, lease_s=deps.settings.lease_s)
         self._worker = TurnWorker(deps, self._presence)
-        concurrency = deps.limits.concurrency if takes_turns else 0
+        concurrency = deps.settings.worker_concurrency if takes_turns else 0
         self.queue = TurnQueue(redis, self._worker.run_session, concurrency=concurrency)
         self._upkeep: list[asyncio.Task[None]] = []
         self._leaving: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class TurnService:
     @property
     def places(self) -> int:
         """How many may run here: 0 in a process that only accepts turns, though it runs one that it cannot dispatch."""
-        return self._deps.limits.concurrency if self._takes_turns else 0
+        return self._deps.settings.worker_concurrency if self._takes_turns else 0
 
     async def leave(self) -> None:
         """Takes no more turns, gives those that run the grace to end, hands back the rest, and ends all waiting.
@@ -150,7 +150,7 @@ class TurnService:
         Returns the reply and what it took. Raises AppError `model_unavailable`, `model_timeout`, `rate_limited`.
         """
         deps = self._deps
-        async with deps.books.job(owner, session_id, lasts_s=deps.limits.timeout_s) as account:
+        async with deps.books.job(owner, session_id, lasts_s=deps.settings.turn_timeout_s) as account:
             reply = await speaker.models.small.complete(instructions, text, account=account)
         return reply, account.total
 
@@ -167,18 +167,14 @@ class TurnService:
         await guard.load_global_state()
         coming = Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now)
         start = await load_context(
-            deps.database,
-            deps.cache,
-            deps.long_term,
+            deps,
             claim,
-            limits=deps.limits.context,
             answering=who_answers(speaker, guard, chooser, claim),
             now=now,
             coming=coming,
         )
         messages, offered = plain_request(guard, guard.tools(), start["prompt"])
-        limits = deps.limits
-        return request_parts(start["prompt_parts"], messages, limits.choice.size(offered), limits.context.count)
+        return request_parts(start["prompt_parts"], messages, deps.tool_tokens(offered), deps.count)
 
     async def decide(
         self,
@@ -343,7 +339,7 @@ class TurnService:
 
     async def _leave(self) -> None:
         await self.queue.stop_taking()
-        for claim in await self._worker.close(grace_s=self._deps.limits.grace_s):
+        for claim in await self._worker.close(grace_s=self._deps.settings.grace_s):
             await self._send(claim)
         self._deps.events.shut_down()
         self._presence.close()

@@ -1,37 +1,27 @@
-"""The context a turn starts from, and the agents of this process that it may start with. Only reads.
-
-The context is the history that fits the budget, the results in view, facts, plans, and the short-term memory, which is
-rebuilt from Postgres if Redis has lost it. Agents are replaced together, or none; a turn keeps the one it began with.
+"""The context a turn starts from: the history that fits the budget, the results in view, facts, plans, and the
+short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.context import AgentLimits
 from segue.agent.prompts import Instructions, confirmation_line, instructions_of
 from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.agent.tool_choice import ToolChooser, ToolNeeds
 from segue.db.engine import Database
 from segue.db.redis import Cache
-from segue.domain.agent import DEFAULT_AGENT, Agent
-from segue.domain.errors import AppError, Unreadable
-from segue.domain.identity import Identity
+from segue.domain.errors import Unreadable
 from segue.domain.ids import local_time
 from segue.domain.plan import Plan
 from segue.domain.session import Attached, Message
 from segue.domain.tool import Reference
 from segue.memory import short_term
 from segue.memory.history import StoredWindow, last_exchange, load_window
-from segue.memory.history_window import CountTokens, WindowLimits
-from segue.memory.long_term import LongTermMemory
 from segue.memory.short_term import ShortTermMemory
-from segue.models.metered_model import Models
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.attachment_store import read_attached
 from segue.tools.availability import ToolGuard
@@ -39,76 +29,9 @@ from segue.tools.results import StoredResult, load_results, recent_references, r
 from segue.tools.run import CallOutcome
 from segue.turns.claims import Claim
 from segue.turns.store import EndedTurn, last_ended
+from segue.turns.turn_deps import Speaker, TurnDeps
 
-log = structlog.get_logger()
 TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
-
-
-@dataclass(frozen=True, slots=True)
-class Speaker:
-    """An agent that turns can run with."""
-
-    id: str
-    agent: Agent
-    digest: str
-    models: Models
-    limits: AgentLimits
-
-
-class Agents:
-    """`load` returns the agents by id; the default one is among them. It raises AppError if they cannot be used."""
-
-    def __init__(self, load: Callable[[], Awaitable[Mapping[str, Speaker]]]) -> None:
-        self._load = load
-        self._loading = asyncio.Lock()
-        self.known: Mapping[str, Speaker] = {}
-
-    async def reload(self) -> None:
-        """Raises AppError `agents_invalid`: then those that were known stay."""
-        async with self._loading:
-            self.known = await self._load()
-        log.info("agents_loaded", agents=list(self.known))
-
-    async def reload_if_valid(self) -> None:
-        try:
-            await self.reload()
-        except AppError as error:
-            log.warning("agents_refused", detail=error.detail)
-
-    def of(self, user: str, groups: Collection[str]) -> dict[str, Speaker]:
-        """Returns the agents that there are for a user in these groups, by id. The default one is among them."""
-        return {each.id: each for each in self.known.values() if each.agent.is_for(user, groups)}
-
-    def groups_of(self, identity: Identity) -> tuple[str, ...]:
-        """Returns the caller's groups that agents are for: an identity provider may send hundreds."""
-        named = {group for each in self.known.values() for group in each.agent.groups or ()}
-        return tuple(sorted(named & identity.groups))
-
-    def speaker(self, agent_id: str, user: str, groups: Collection[str]) -> Speaker:
-        """Returns the default agent in the place of one that is gone, or is not for this user."""
-        return self.of(user, groups).get(agent_id) or self.known[DEFAULT_AGENT]
-
-    def check(self, agent_id: str, user: str, groups: Collection[str], *, status: int) -> Speaker:
-        """Raises AppError `unknown_agent`."""
-        if (found := self.of(user, groups).get(agent_id)) is None:
-            detail = f"There is no agent called {agent_id[:64]!r}. GET /agents lists those there are."
-            raise AppError("unknown_agent", status=status, title="Unknown agent", detail=detail)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class ContextLimits:
-    """A result of at most `inline_bytes` is shown whole as long as its turn is in the window, those of one turn up to
-    `turn_inline_bytes`.
-
-    `count` counts the tokens of a text; `memory_ttl_s` is how long short-term memory lives.
-    """
-
-    recall: WindowLimits
-    count: CountTokens
-    memory_ttl_s: int
-    inline_bytes: int
-    turn_inline_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,40 +47,32 @@ class Answering:
 
 def who_answers(speaker: Speaker, guard: ToolGuard, chooser: ToolChooser, claim: Claim) -> Answering:
     """Returns who answers the claimed turn, told of the tools that the turn may use."""
-    specs, limits = [tool.spec for tool in guard.tools().values()], speaker.limits
-    confirmation = confirmation_line(specs, limits.confirm, has_rule=limits.before_call is not None)
+    specs, settings = [tool.spec for tool in guard.tools().values()], speaker.settings
+    confirmation = confirmation_line(specs, settings.confirm, has_rule=settings.before_call is not None)
     is_gone = speaker.id != claim.agent
     instructions = instructions_of(speaker.agent, claim.owner, confirmation, is_gone=is_gone)
     return Answering(speaker.models.main.made_by, instructions, chooser.choose)
 
 
 async def load_context(
-    database: Database,
-    cache: Cache,
-    long_term: LongTermMemory,
-    claim: Claim,
-    *,
-    limits: ContextLimits,
-    answering: Answering,
-    now: datetime,
-    coming: Message | None = None,
+    deps: TurnDeps, claim: Claim, *, answering: Answering, now: datetime, coming: Message | None = None
 ) -> TurnInput:
     """Returns the snapshot that a turn starts from. `coming` is the user's message if it is not stored.
 
     Raises Unreadable if the turn's own message or plan cannot be read.
     """
-    session_id, recall = claim.key.session_id, limits.recall
+    session_id, settings = claim.key.session_id, deps.settings
     memory = None
     if claim.last_turn_id is not None:
-        memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
-    async with database.read_only() as connection:
+        memory = await short_term.read(deps.cache, session_id, last_turn_id=claim.last_turn_id)
+    async with deps.database.read_only() as connection:
         stored_window = await load_window(
             connection,
             claim.key,
             after=min(claim.summary_seq, claim.key.turn_seq - 1),  # a turn that is run again may be in the summary
-            limit=recall.messages,
+            limit=settings.history_limit,
             made_by=answering.made_by,
-            opaque_bytes=recall.tokens * TOKEN_BYTES,
+            opaque_bytes=settings.context_token_budget * TOKEN_BYTES,
         )
         window = [*stored_window.messages, coming] if coming else stored_window.messages
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
@@ -168,13 +83,14 @@ async def load_context(
         known = memory.tool_results if memory else ()
         if memory is None and claim.last_turn_id and (last := await last_ended(connection, session_id)):
             known = await _known_results(connection, session_id)
-            before, ttl_s = claim.message_count - 1, limits.memory_ttl_s
+            before, ttl_s = claim.message_count - 1, settings.short_term_memory_ttl
             memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
         earlier_results = _beyond_summary(stored_window, known)
         in_view = dict(_in_view(window, earlier_results))
         kept: Mapping[str, StoredResult] = {}
         if in_view:
-            kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
+            most = settings.tool_result_inline_bytes
+            kept = await load_results(connection, session_id, in_view, now=now, max_bytes=most)
     asked = (message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
     if (opening := next(asked, None)) is None:
         raise Unreadable("message")
@@ -182,10 +98,10 @@ async def load_context(
     files = [Attached(**each) for each in opening.metadata.get("attachments", ())]
     attachments: Mapping[str, CallOutcome] = {}
     if files:
-        async with database.read_only() as connection:
+        async with deps.database.read_only() as connection:
             attachments = await read_attached(connection, session_id, files)
-    facts = await long_term.recall(claim.owner, message, now=now) if message and claim.knows_facts else []
-    inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.turn_inline_bytes)
+    facts = await deps.long_term.recall(claim.owner, message, now=now) if message and claim.knows_facts else []
+    inline = _inline(window, kept, claim.key.turn_id, max_bytes=settings.fresh_result_bytes)
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
     plan = stored.plan if stored else None
@@ -205,7 +121,7 @@ async def load_context(
         language=claim.language,
         tool_tokens=tool_tokens,
     )
-    prompt = build_prompt(content, recall, limits.count)
+    prompt = build_prompt(content, deps.window, deps.count)
     return TurnInput(
         message=message,
         attachments=attachments,

@@ -1,52 +1,98 @@
-"""What running a turn needs, put together once by `main`."""
+"""What running a turn needs, put together once by `factories.py`, and the agents of this process.
 
+The agents are replaced together, or none. A turn takes its agent when it starts and keeps it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
+import structlog
+
+from segue.agent.agent_settings import AgentSettings
 from segue.agent.graph import Graph
-from segue.agent.tool_choice import ChoiceLimits, ToolSearch
+from segue.agent.tool_choice import CountToolTokens, ToolSearch
 from segue.db.engine import Database
 from segue.db.redis import Cache
+from segue.domain.agent import DEFAULT_AGENT, Agent
+from segue.domain.errors import AppError
+from segue.domain.identity import Identity
 from segue.domain.ids import Clock
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.events.event_log import EventLog
+from segue.memory.history_window import CountTokens, WindowLimits
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary, DueTitle
+from segue.models.metered_model import Models
 from segue.tools.availability import ToolAvailability
 from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import DueExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
-from segue.turns.snapshot import Agents, ContextLimits
+from segue.turns.turn_settings import TurnSettings
 from segue.users.account import Books
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
-class KeepLimits:
-    """After how many days idle sessions, changes of tool states, what operators did, usage, and what turns did when are
-    deleted. None and 0 keep for ever.
+class Speaker:
+    """An agent that turns can run with."""
+
+    id: str
+    agent: Agent
+    digest: str
+    models: Models
+    settings: AgentSettings
+
+
+class Agents:
+    """`load` returns the agents by id; the default one is among them. It raises AppError if they cannot be used."""
+
+    def __init__(self, load: Callable[[], Awaitable[Mapping[str, Speaker]]]) -> None:
+        self._load = load
+        self._loading = asyncio.Lock()
+        self.known: Mapping[str, Speaker] = {}
+
+    async def reload(self) -> None:
+        """Raises AppError `agents_invalid`: then those that were known stay."""
+        async with self._loading:
+            self.known = await self._load()
+        log.info("agents_loaded", agents=list(self.known))
+
+    async def reload_if_valid(self) -> None:
+        try:
+            await self.reload()
+        except AppError as error:
+            log.warning("agents_refused", detail=error.detail)
+
+    def of(self, user: str, groups: Collection[str]) -> dict[str, Speaker]:
+        """Returns the agents that there are for a user in these groups, by id. The default one is among them."""
+        return {each.id: each for each in self.known.values() if each.agent.is_for(user, groups)}
+
+    def groups_of(self, identity: Identity) -> tuple[str, ...]:
+        """Returns the caller's groups that agents are for: an identity provider may send hundreds."""
+        named = {group for each in self.known.values() for group in each.agent.groups or ()}
+        return tuple(sorted(named & identity.groups))
+
+    def speaker(self, agent_id: str, user: str, groups: Collection[str]) -> Speaker:
+        """Returns the default agent in the place of one that is gone, or is not for this user."""
+        return self.of(user, groups).get(agent_id) or self.known[DEFAULT_AGENT]
+
+    def check(self, agent_id: str, user: str, groups: Collection[str], *, status: int) -> Speaker:
+        """Raises AppError `unknown_agent`."""
+        if (found := self.of(user, groups).get(agent_id)) is None:
+            detail = f"There is no agent called {agent_id[:64]!r}. GET /agents lists those there are."
+            raise AppError("unknown_agent", status=status, title="Unknown agent", detail=detail)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnDeps:
+    """`count` returns the tokens of a text, `tool_tokens` those that tools take in a request. A job that is None has
+    nothing to work with.
     """
 
-    session_days: int | None
-    change_days: int
-    audit_days: int
-    usage_days: int
-    turn_detail_days: int
-
-
-@dataclass(frozen=True, slots=True)
-class TurnLimits:
-    """`concurrency` is how many turns a process runs at once; `grace_s` how long they have to end when it stops."""
-
-    timeout_s: float
-    lease_s: float
-    grace_s: float
-    context: ContextLimits
-    choice: ChoiceLimits
-    kept: KeepLimits
-    concurrency: int
-
-
-@dataclass(frozen=True, slots=True)
-class TurnDeps:
+    settings: TurnSettings
     database: Database
     cache: Cache
     events: EventLog
@@ -54,14 +100,21 @@ class TurnDeps:
     agents: Agents
     tools: ToolAvailability
     tool_search: ToolSearch
+    tool_tokens: CountToolTokens
+    count: CountTokens
     limiter: Limiter
     books: Books
     clock: Clock
     long_term: LongTermMemory
     fact_extraction: JobLoop[DueExtraction]
     fact_upkeep: FactUpkeep
-    summaries: JobLoop[DueSummary]
+    summaries: JobLoop[DueSummary] | None
     titles: JobLoop[DueTitle] | None
-    limits: TurnLimits
     observe: Observe
     span: OpenSpan
+
+    @property
+    def window(self) -> WindowLimits:
+        settings = self.settings
+        messages, tokens = settings.history_limit, settings.context_token_budget
+        return WindowLimits(messages, tokens, summarises=self.summaries is not None)

@@ -20,6 +20,7 @@ from segue.db.models import user_limits
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.identity import NOTHING
+from segue.users.user_settings import UserSettings
 from segue.watch import Watch
 
 log = structlog.get_logger()
@@ -84,11 +85,15 @@ _STATE = select(func.count(), func.coalesce(func.sum(user_limits.c.revision), 0)
 
 
 class LimitsInForce(Watch):
-    """The limits of every user, as they were two seconds ago at most. Enter it to keep them current."""
+    """The limits of every user, as they were two seconds ago at most. Enter it to keep them current. `total` is of
+    all users together."""
 
-    def __init__(self, database: Database, usual: Limits) -> None:
+    def __init__(self, database: Database, settings: UserSettings) -> None:
         super().__init__("the limits of users", self.look)
-        self.usual = usual
+        self.usual = Limits(**{each.name: getattr(settings, f"limit_{each.name}") for each in fields(Limits)})
+        self.total = Limits(
+            tokens_per_day=settings.limit_total_tokens_per_day, cost_per_day=settings.limit_total_cost_per_day
+        )
         self._database = database
         self._own: Mapping[str, Limits] = {}
         self._state: object = None

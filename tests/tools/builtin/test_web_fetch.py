@@ -12,7 +12,8 @@ from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
 from segue.net.addresses import IPAddress, is_public, resolve_host
 from segue.net.http_client import checked_client
 from segue.tools.builtin.web_fetch import MAX_TEXT_CHARS, web_fetch_tool
-from segue.tools.run import RunLimits, run_tool
+from segue.tools.run import run_tool
+from segue.tools.tool_settings import ToolSettings
 
 HERE = "127.0.0.1"
 CONTEXT = ToolContext(
@@ -112,8 +113,8 @@ async def test_a_page_is_summed_up_by_its_title_size_and_address(site: Site, fet
         ("a" * (MAX_TEXT_CHARS + 1), "text/plain", "{} characters of {}, cut"),
     ):
         site.answers["/"] = answer(source, kind)
-        limits = RunLimits(timeout_s=5, max_result_bytes=1_000_000)
-        outcome = await run_tool(fetch, {"url": site.url()}, CONTEXT, limits=limits)
+        settings = ToolSettings(tool_timeout_s=5, tool_result_max_bytes=1_000_000)
+        outcome = await run_tool(fetch, {"url": site.url()}, CONTEXT, settings=settings)
         assert outcome.summary == summary.format(len(outcome.payload.value["text"]), site.url())
 
 

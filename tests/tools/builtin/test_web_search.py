@@ -20,7 +20,8 @@ from pydantic import SecretStr
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolUnauthorized
 from segue.tools.builtin.web_search import SearchProvider, web_search_tool
-from segue.tools.run import RunLimits, run_tool
+from segue.tools.run import run_tool
+from segue.tools.tool_settings import ToolSettings
 
 HERE = "127.0.0.1"
 KEY = "tvly-very-secret"
@@ -143,8 +144,10 @@ async def test_a_search_is_summed_up_by_its_query_and_titles(
 ) -> None:
     results = [{"url": f"https://{index}.example/", "title": title} for index, title in enumerate(found)]
     engine.body = json.dumps({"results": results})
-    limits = RunLimits(timeout_s=5, max_result_bytes=100_000)
-    outcome = await run_tool(tool_for("searxng", engine, client), {"query": "ferry Trieste"}, CONTEXT, limits=limits)
+    settings = ToolSettings(tool_timeout_s=5, tool_result_max_bytes=100_000)
+    outcome = await run_tool(
+        tool_for("searxng", engine, client), {"query": "ferry Trieste"}, CONTEXT, settings=settings
+    )
     assert outcome.summary == summary
 
 

@@ -71,8 +71,8 @@ async def with_files(
                 return request
     ids, attachments = [], services.attachments
     for file in files:
-        if len(file.content) > attachments.limits.max_bytes:
-            raise too_large("A", attachments.limits.max_bytes)
+        if len(file.content) > services.settings.attachment_max_bytes:
+            raise too_large("A", services.settings.attachment_max_bytes)
         async with attachments.places:
             ids.append((await attachments.add(caller, session_id, file.name, file.content, again=True)).id)
     return replace(request, attachment_ids=tuple(ids))

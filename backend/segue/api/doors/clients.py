@@ -80,8 +80,9 @@ async def make_session(
     """
     given = {"agent": agent} if agent is not None else {}
     async with services.database.transaction() as connection:
+        now, zone = services.clock(), services.settings.session_time_zone
         session = await session_store.create_session(
-            connection, caller, title=None, metadata={}, now=services.clock(), time_zone=services.time_zone, **given
+            connection, caller, title=None, metadata={}, now=now, time_zone=zone, **given
         )
         for name, before in names.items():
             if not await session_store.name_session(connection, caller, name, session.id, instead_of=before):

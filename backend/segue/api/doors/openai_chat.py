@@ -35,7 +35,7 @@ from segue.domain import turn_errors
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge
-from segue.turns.snapshot import Speaker
+from segue.turns.turn_deps import Speaker
 
 
 class ModelOfAgent(BaseModel):

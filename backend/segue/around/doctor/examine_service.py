@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from segue.around.doctor.examine_stores import StoresFound, Unreachable, reading
 from segue.around.doctor.report import Diagnosis
 from segue.around.store_clients import OpenStores
-from segue.config import MODEL_SETTINGS, Settings
+from segue.config import Settings
 from segue.domain.agent import OFFLINE
 from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
@@ -23,6 +23,7 @@ from segue.history.operations import OpsTurn, list_any, with_activity
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
 from segue.mcp.status import STDERR_SHOWN
+from segue.models.model_settings import MODEL_SETTINGS
 from segue.secret_files import read_secrets
 from segue.tools.states import failed_for_all
 from segue.turns.queries import overview
@@ -121,13 +122,13 @@ async def _look_at_models(settings: Settings, report: Diagnosis) -> dict[str, An
         do = "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL."
         report.note("model", what, do)
         return {"name": OFFLINE, "at": "built in", "answers": None, "outcome": None, "latency_ms": None}
-    from segue.models_from_settings import model_set_by  # noqa: PLC0415 (LangChain takes a second)
+    from segue.models.chat_models import open_model  # noqa: PLC0415 (LangChain takes a second)
 
     times = ("llm_timeout_s", "llm_first_token_timeout_s", "llm_idle_timeout_s")
     bounded = settings.model_copy(update={**dict.fromkeys(times, MODEL_S), "llm_max_retries": 0})
     async with AsyncExitStack() as stack:
         models = [
-            await model_set_by(stack, bounded, name, observe=unobserved, span=untraced)
+            await open_model(stack, bounded, getattr(bounded, name), name.upper(), observe=unobserved, span=untraced)
             for name in MODEL_SETTINGS
             if getattr(settings, name)
         ]

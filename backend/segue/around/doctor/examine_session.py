@@ -24,10 +24,11 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.session_store import get_session, owner_of
 from segue.plans.store import StoredPlan, open_plan
 from segue.tools.availability import ToolAvailability
+from segue.tools.builtin.builtin_tools import builtin_tools
 from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
+from segue.tools.states import GlobalToolState
 from segue.tools.tool_health import is_blocked
-from segue.tools_from_settings import builtin_tools, tool_availability
 from segue.turns.queries import OpenTurn, list_turns, open_turns_of
 from segue.turns.store import last_ended
 
@@ -111,11 +112,12 @@ async def look_at_session(
 async def _open_tools(
     stack: AsyncExitStack, settings: Settings, stores: OpenStores, mcp: McpServers | None
 ) -> tuple[ToolAvailability, Clock]:
-    builtin = await builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
+    memory = LongTermMemory(stores.database)
+    builtin = await builtin_tools(stack, settings, stores.database, remember=memory.remember, search=memory.search)
     clock = await stack.enter_async_context(StoreClock(stores.database))
     catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp)
-    tools = tool_availability(settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved)
-    return tools, clock
+    everywhere = GlobalToolState(stores.cache, settings, unobserved)
+    return ToolAvailability(catalog, stores.database, everywhere, settings, clock=clock, observe=unobserved), clock
 
 
 async def _read(stores: OpenStores, session_id: str) -> _Rows:

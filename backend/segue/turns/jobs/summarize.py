@@ -22,7 +22,7 @@ from segue.domain.session import Message
 from segue.domain.tool import Reference
 from segue.events.user_feed import session_titled
 from segue.memory.history import MAX_SEQ, load_turns
-from segue.memory.history_window import CountTokens
+from segue.memory.history_window import LEAST_LISTED, CountTokens
 from segue.memory.session_store import count_gaps, first_words, get_session
 from segue.memory.short_term import merge_results
 from segue.memory.summary import (
@@ -149,17 +149,13 @@ def _without_middle(text: str, max_chars: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """A kind of job. One call to the model gets turns of about `max_tokens`; a job's lease lasts `lease_s` seconds.
-
-    The results of the turns that a summary covers are listed in at most `max_listed_tokens`.
-    """
+    """A kind of job. One call to the model gets turns of about `max_tokens`; a job's lease lasts `lease_s` seconds."""
 
     database: Database
     model: ChatModel
     count: CountTokens
     books: Books
     max_tokens: int
-    max_listed_tokens: int
     lease_s: float
 
     name = "summaries that are due"
@@ -204,7 +200,7 @@ class Summaries:
         """The lines of the newest results, as far as `max_listed_tokens` go."""
         lines = [listed_reference(reference, expired=()) for reference in newest_first]
         sizes = accumulate(map(self.count, lines))
-        return [line for line, size in zip(lines, sizes, strict=True) if size <= self.max_listed_tokens]
+        return [line for line, size in zip(lines, sizes, strict=True) if size <= int(self.max_tokens * LEAST_LISTED)]
 
     def _one_step(self, turns: list[list[Message]]) -> list[list[Message]]:
         """The oldest turns that fit one call; at least one."""

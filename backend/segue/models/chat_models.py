@@ -1,50 +1,48 @@
-"""The chat models from the settings: which providers answer, under which limits.
-
-A provider is one file in `agent/llm/providers/`, imported only if it is the one that answers.
+"""Opens the chat models that settings and agents name. A provider is one file in `models/providers/`, imported only if
+it is the one that answers.
 """
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
 from langchain_core.language_models import BaseChatModel
 
-from segue.around.offline.offline_model import OfflineModel
-from segue.config import Settings
 from segue.domain.agent import OFFLINE, Agent, provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.models.metered_model import Models, ModelWithFallback
-from segue.models.model import ChatModel, ModelLimits
+from segue.models.model import ChatModel
+from segue.models.model_settings import ModelSettings
 from segue.models.providers.adapted import ProviderOptions
-from segue.models.tool_schemas import Bounds
 from segue.secret_files import SecretFiles
 from segue.users.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
 
 NO_FILES = SecretFiles(None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatModels:
-    """Opens models as agents and the settings name them, each once for all that name it. With a `model`, that is asked
-    for everything. The stack closes them.
+    """Opens each model once for all that name it; the stack closes them. `instead` answers in the place of all, if it
+    is given, and `offline` where the settings have no access to a model.
     """
 
     stack: AsyncExitStack
-    settings: Settings
-    model: BaseChatModel | None
+    settings: ModelSettings
+    instead: BaseChatModel | None
+    offline: Callable[[], BaseChatModel]
     observe: Observe
     span: OpenSpan
     files: SecretFiles
     opened: dict[tuple[object, ...], ChatModel] = field(default_factory=dict)
 
     async def of(self, agent: Agent) -> Models:
-        """Returns the offline model for one that the settings have no access to."""
         settings = self.settings
         own = {"llm_temperature": agent.temperature, "llm_reasoning_effort": agent.reasoning_effort}
         asked = settings.model_copy(update={name: value for name, value in own.items() if value is not None})
         main_name = agent.model or settings.llm_model
-        if self.model is not None or not settings.has_access_to(main_name):
-            return Models(self._offline, self._offline)
+        if self.instead is not None or not settings.has_access_to(main_name):
+            return Models(self._without_provider, self._without_provider)
         fallback = None
         if settings.llm_fallback_model and settings.has_access_to(settings.llm_fallback_model):
             fallback = await self._named(asked, settings.llm_fallback_model, "LLM_FALLBACK_MODEL", None)
@@ -55,22 +53,22 @@ class ChatModels:
             small = await self._named(asked, small_name, setting, fallback)
         return Models(main, small)
 
-    async def _named(self, asked: Settings, name: str, setting: str, fallback: ChatModel | None) -> ChatModel:
+    async def _named(self, asked: ModelSettings, name: str, setting: str, fallback: ChatModel | None) -> ChatModel:
         key = name, asked.llm_temperature, asked.llm_reasoning_effort, fallback
         if key not in self.opened:
-            self.opened[key] = await _model_named(
+            self.opened[key] = await open_model(
                 self.stack, asked, name, setting, fallback, observe=self.observe, span=self.span, files=self.files
             )
         return self.opened[key]
 
     @property
-    def _offline(self) -> ChatModel:
+    def _without_provider(self) -> ChatModel:
         if () not in self.opened:
-            name = self.model.get_name() if self.model else OFFLINE
+            name = self.instead.get_name() if self.instead else OFFLINE
             self.opened[()] = ChatModel(
-                self.model or OfflineModel(),
+                self.instead or self.offline(),
                 name=name,
-                limits=_limits(self.settings),
+                settings=self.settings,
                 observe=self.observe,
                 span=self.span,
                 tariff=_tariff(self.settings, name),
@@ -78,57 +76,39 @@ class ChatModels:
         return self.opened[()]
 
 
-async def model_set_by(
-    stack: AsyncExitStack, settings: Settings, setting: str, *, observe: Observe, span: OpenSpan
-) -> ChatModel:
-    name: str = getattr(settings, setting)
-    return await _model_named(stack, settings, name, setting.upper(), None, observe=observe, span=span)
-
-
-async def _model_named(
+async def open_model(
     stack: AsyncExitStack,
-    settings: Settings,
+    settings: ModelSettings,
     name: str,
-    setting: str,
-    fallback: ChatModel | None,
+    setting: str = "LLM_MODEL",
+    fallback: ChatModel | None = None,
     *,
     observe: Observe,
     span: OpenSpan,
     files: SecretFiles = NO_FILES,
 ) -> ChatModel:
+    """Returns the model of this name; errors name the `setting` that it has its name from."""
     options = provider_options(settings, name, files)
-    model = await _provider(stack, options)
-    opened = ChatModel if fallback is None else partial(ModelWithFallback, fallback=fallback)
-    limits, tariff = _limits(settings), _tariff(settings, name)
-    return opened(
-        model,
+    kind = ChatModel if fallback is None else partial(ModelWithFallback, fallback=fallback)
+    return kind(
+        await _provider(stack, options),
         name=name,
         setting=setting,
-        limits=limits,
+        settings=settings,
         observe=observe,
         span=span,
-        tariff=tariff,
+        tariff=_tariff(settings, name),
         key=options.live_key,
         server=options.server,
     )
 
 
-def _limits(settings: Settings) -> ModelLimits:
-    return ModelLimits(
-        timeout_s=settings.llm_timeout_s,
-        first_token_s=settings.llm_first_token_timeout_s,
-        idle_s=settings.llm_idle_timeout_s,
-        max_retries=settings.llm_max_retries,
-        tool_bounds=Bounds(description_chars=settings.llm_tool_description_chars),
-    )
-
-
-def _tariff(settings: Settings, name: str) -> Tariff:
+def _tariff(settings: ModelSettings, name: str) -> Tariff:
     price = FREE if name == OFFLINE else read_prices(settings.prices_file).of(name)
     return Tariff(name, price, settings.answer_tokens or ANSWER_TOKENS)
 
 
-def provider_options(settings: Settings, name: str, files: SecretFiles = NO_FILES) -> ProviderOptions:
+def provider_options(settings: ModelSettings, name: str, files: SecretFiles = NO_FILES) -> ProviderOptions:
     provider, model = provider_and_id(name)
     key, base_url = settings.access_to(provider)
     # What is meant for the main model's provider, secrets among it, goes to no other.

@@ -1,0 +1,54 @@
+"""The settings of HTTP: who may call, from which origins, with bodies of which size."""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, model_validator
+
+from segue.domain.identity import is_loopback
+from segue.domain.ids import known_zone
+from segue.domain.setting_types import Bytes, CommaSeparated
+from segue.turns.turn_settings import TurnSettings
+
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/]+", re.IGNORECASE)
+
+
+def _check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(map(_ORIGIN.fullmatch, values)):
+        raise ValueError("has to be origins, such as https://app.example.com, without a path or a / at the end")
+    return values
+
+
+class ApiSettings(TurnSettings):
+    host: str = "127.0.0.1"
+    auth: Literal["none", "api_key", "jwt"] = "none"
+    allow_anonymous: bool = False
+    allowed_hosts: CommaSeparated = ()
+    cors_origins: Annotated[CommaSeparated, AfterValidator(_check_origins)] = ()
+    console: bool = True
+    metrics_public: bool = False
+    max_body_bytes: Bytes = 1_048_576
+    max_door_body_bytes: Bytes = 8_388_608
+    time_zone: Annotated[str, AfterValidator(known_zone)] = "UTC"
+
+    @model_validator(mode="after")
+    def _anonymous_only_on_loopback(self) -> Self:
+        if self.auth == "none" and not self.allow_anonymous and not is_loopback(self.host):
+            raise ValueError(
+                f"AUTH=none on HOST={self.host} would let anyone on the network in. Set AUTH=api_key and make a key "
+                "with `segue keys create --user NAME`, or AUTH=jwt; or use HOST=127.0.0.1; or set ALLOW_ANONYMOUS=true "
+                "if something in front decides who may call it."
+            )
+        return self
+
+    @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """Returns the host names it answers to besides loopback, or None for any, if callers have identities."""
+        if self.auth != "none" or self.allow_anonymous:
+            return None
+        return (self.host, *self.allowed_hosts)
+
+    @property
+    def session_time_zone(self) -> str:
+        """Returns the time zone of a session whose client names none, empty if the setting does not either."""
+        return "" if self.time_zone == "UTC" else self.time_zone

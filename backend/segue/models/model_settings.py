@@ -1,0 +1,121 @@
+"""The settings of models: which of them answer, what leads to their providers, and the bounds of a request."""
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import orjson
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from segue.domain.agent import ModelProvider, ProviderApi, provider_and_id
+from segue.domain.setting_types import PositiveCount, Seconds, Url
+from segue.users.prices import ANSWER_TOKENS, read_prices
+from segue.users.user_settings import UserSettings
+
+# The settings that name a model. Two may name the same, and any may name none.
+MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
+
+_OWN_TO_A_REQUEST: Final = frozenset({"model", "messages", "input", "tools", "stream"})
+_HEADER_NAME: Final = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_HEADER_VALUE: Final = re.compile(r"[ -~]*")
+
+
+class ModelSettings(UserSettings):
+    openai_api_key: SecretStr | None = None
+    openai_base_url: Url | None = None
+    anthropic_api_key: SecretStr | None = None
+    anthropic_base_url: Url | None = None
+    google_api_key: SecretStr | None = None
+    google_base_url: Url | None = None
+    llm_model: str = "gpt-5-mini"
+    llm_api: ProviderApi = "auto"
+    llm_small_model: str | None = None
+    llm_fallback_model: str | None = None
+    llm_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    llm_max_output_tokens: PositiveCount | None = None
+    llm_reasoning_effort: str | None = None
+    llm_structured_output: Literal["auto", "off"] = "auto"
+    llm_extra_body: Mapping[str, Any] = {}
+    llm_extra_headers: Mapping[str, SecretStr] = {}
+    llm_timeout_s: Seconds = 300
+    llm_first_token_timeout_s: Seconds = 120
+    llm_idle_timeout_s: Seconds = 30
+    llm_max_retries: Annotated[int, Field(ge=0)] = 2
+    llm_max_answer_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
+    llm_tool_description_chars: Annotated[int, Field(ge=20)] = 1024
+    embedding_model: str | None = None
+    prices_file: Path | None = None
+
+    @field_validator("llm_extra_body", "llm_extra_headers", mode="before")
+    @classmethod
+    def _read_json_object(cls, value: object) -> object:
+        try:
+            value = orjson.loads(value) if isinstance(value, str) else value
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"has to be a JSON object, and is no JSON: {error.msg} at {error.pos}") from None
+        if not isinstance(value, Mapping):
+            raise ValueError('has to be a JSON object, such as {"name": "value"}')  # noqa: TRY004 (pydantic's own)
+        return value
+
+    @field_validator("llm_extra_body")
+    @classmethod
+    def _leaves_the_request_alone(cls, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if taken := sorted(_OWN_TO_A_REQUEST & body.keys()):
+            raise ValueError(f"cannot set {', '.join(taken)}: Segue writes these itself. Leave them out")
+        return body
+
+    @field_validator("llm_extra_headers")
+    @classmethod
+    def _can_be_sent(cls, headers: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+        for name, value in headers.items():
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value.get_secret_value()):
+                raise ValueError(f"has a header that cannot be sent, {name!r}: names and values are plain ASCII texts")
+        return headers
+
+    @model_validator(mode="after")
+    def _embeddings_have_an_endpoint(self) -> Self:
+        if self.embedding_model and self.openai_api_key is None and self.openai_base_url is None:
+            raise ValueError("EMBEDDING_MODEL needs OPENAI_API_KEY or OPENAI_BASE_URL")
+        return self
+
+    @model_validator(mode="after")
+    def _models_have_providers(self) -> Self:
+        for setting in MODEL_SETTINGS:
+            model: str | None = getattr(self, setting)
+            is_needed = bool(model) and setting != "llm_model" and self.model_configured
+            if fault := self.fault_of_model(model or "", is_needed=is_needed):
+                raise ValueError(f"{setting.upper()}={model} {fault}")
+        return self
+
+    @model_validator(mode="after")
+    def _prices_are_known(self) -> Self:
+        prices = read_prices(self.prices_file)
+        names = [getattr(self, setting) for setting in MODEL_SETTINGS] if self.model_configured else []
+        for name in filter(None, names):
+            if self.cost_cap and prices.of(name) is None:
+                raise ValueError(f"{self.cost_cap} needs a price of {name} in the file PRICES_FILE")
+        return self
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """Returns what an answer may take. With a cap for a day it has a bound, because it is reserved."""
+        return self.llm_max_output_tokens or (ANSWER_TOKENS if self.is_capped else None)
+
+    @property
+    def model_configured(self) -> bool:
+        return self.has_access_to(self.llm_model)
+
+    def has_access_to(self, model: str) -> bool:
+        return any(self.access_to(provider_and_id(model)[0]))
+
+    def fault_of_model(self, model: str, *, is_needed: bool) -> str | None:
+        """Returns what a model misses. Without a key for OpenAI's protocol, the offline model may answer instead."""
+        provider, _ = provider_and_id(model)
+        if provider.extra and find_spec(provider.package) is None:
+            return f"needs a package that is not installed: pip install 'segue-agent[{provider.extra}]'"
+        return f"needs {provider.key}" if (provider.extra or is_needed) and not self.has_access_to(model) else None
+
+    def access_to(self, provider: ModelProvider) -> tuple[SecretStr | None, str | None]:
+        return getattr(self, provider.key.lower()), getattr(self, provider.base_url.lower())

@@ -1,0 +1,59 @@
+"""The settings of tools: how long they run, what is kept of their results, when they have failed, which there are."""
+
+from datetime import datetime, timedelta
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
+
+from segue.domain.setting_types import Bytes, CommaSeparated, DayCount, PositiveCount, Seconds, Url
+
+FRESH_RESULT_FACTOR = 10
+
+
+class ToolSettings(BaseModel):
+    """A tool has failed after `tool_failure_threshold` failures in a row, and for all once it has in
+    `tool_fleet_threshold` sessions within `tool_failure_duration_s`. It may be tried once that long after the last.
+    """
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    tool_timeout_s: Seconds = 30
+    tool_result_ttl_days: DayCount = 30
+    tool_result_preview_chars: PositiveCount = 500
+    tool_result_inline_bytes: Bytes = 2000
+    tool_result_max_bytes: Bytes = 10_000_000
+    tool_result_session_bytes: Bytes = 200_000_000
+    attachment_max_bytes: Bytes = 20_000_000
+    attachment_user_bytes: Bytes = 1_000_000_000
+    tool_failure_threshold: PositiveCount = 3
+    tool_failure_duration_s: Seconds = 300
+    tool_fleet_threshold: PositiveCount = 3
+    disabled_tools: CommaSeparated = ()
+    web_search_provider: Literal["ddgs", "searxng", "tavily", "none"] = "ddgs"
+    searxng_url: Url | None = None
+    tavily_api_key: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def _search_provider_is_reachable(self) -> Self:
+        if self.web_search_provider == "searxng" and not self.searxng_url:
+            raise ValueError("WEB_SEARCH_PROVIDER=searxng needs SEARXNG_URL")
+        if self.web_search_provider == "tavily" and not self.tavily_api_key:
+            raise ValueError("WEB_SEARCH_PROVIDER=tavily needs TAVILY_API_KEY")
+        return self
+
+    @model_validator(mode="after")
+    def _one_result_fits_its_session(self) -> Self:
+        if self.tool_result_session_bytes < self.tool_result_max_bytes:
+            raise ValueError(
+                f"TOOL_RESULT_SESSION_BYTES={self.tool_result_session_bytes} is less than one result may take "
+                f"(TOOL_RESULT_MAX_BYTES={self.tool_result_max_bytes})"
+            )
+        return self
+
+    @property
+    def fresh_result_bytes(self) -> int:
+        """Returns how much of a result the model is shown in the turn that made it."""
+        return self.tool_result_inline_bytes * FRESH_RESULT_FACTOR
+
+    def result_expires_at(self, now: datetime) -> datetime:
+        return now + timedelta(days=self.tool_result_ttl_days)

@@ -1,0 +1,32 @@
+"""The settings of what users may use. A user's own limits, in `user_limits.py`, stand in their place."""
+
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from segue.domain.setting_types import OptionalLimit
+
+DollarLimit = Annotated[Decimal, Field(ge=0)]
+
+
+class UserSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    limit_requests_per_minute: OptionalLimit = 0
+    limit_turns_per_minute: OptionalLimit = 0
+    limit_concurrent_turns: OptionalLimit = 0
+    limit_tokens_per_day: OptionalLimit = 0
+    limit_cost_per_day: DollarLimit = Decimal(0)
+    limit_total_tokens_per_day: OptionalLimit = 0
+    limit_total_cost_per_day: DollarLimit = Decimal(0)
+
+    @property
+    def cost_cap(self) -> str | None:
+        """Returns the name of the setting that caps what a day may cost, if one does."""
+        names = ("limit_cost_per_day", "limit_total_cost_per_day")
+        return next((name.upper() for name in names if getattr(self, name)), None)
+
+    @property
+    def is_capped(self) -> bool:
+        return bool(self.limit_tokens_per_day or self.limit_total_tokens_per_day or self.cost_cap)
