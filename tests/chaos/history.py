@@ -173,8 +173,10 @@ class Round:
         for made, (_, _, origin) in seen.plans.items():
             if origin != turn.opening.id:
                 continue
-            yield Event(f"{turn.id} makes {made}", partial(seen.make, turn, made), certain=False)
-            if (made, "waiting") != (plan, status):
+            asks = (made, status) == (plan, "waiting")
+            if not asks or any(op.kind == "look" and op.heard and op.heard.get("active") == made for op in self.ops):
+                yield Event(f"{turn.id} makes {made}", partial(seen.make, turn, made), certain=False)
+            if not asks:
                 yield Event(f"{turn.id} may ask about {made}", partial(seen.offer, turn, (made, ANY)), certain=False)
 
     def _wrong_answers(self) -> Iterator[str]:
