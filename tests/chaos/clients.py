@@ -159,7 +159,8 @@ class Historian:
         op = Op("look", self._key(), {})
         await self._ask(board, op, "GET", "/plan")
         if op.heard is not None:
-            op.heard = {"plan": _waiting(op.heard)}
+            active = op.heard["id"] if op.heard.get("status") == "active" else None
+            op.heard = {"plan": _waiting(op.heard), "active": active}
             board.plans += filter(None, [op.heard["plan"]])
 
     def _word(self, board: Board) -> str:

@@ -100,9 +100,14 @@ class Round:
             if op.key in asking or op.kind not in ASKING:
                 yield from self._asked(op, None) if op.kind in ASKING else self._looked(op)
         stalled = sum(turn.status != "completed" for turn in self.seen.turns.values())
-        for plan, (version, _, _) in self.seen.plans.items():
+        reading = {turn.read_by for turn in self._turns}
+        steered = {turn.opening.id for turn in self._turns if turn.id in reading}
+        for plan, (version, status, origin) in self.seen.plans.items():
             for _ in range(min(stalled, version // 2)):
                 yield Event(f"{plan} waits again", partial(self.seen.wait_again, plan), certain=False)
+            if status == "failed" or (status == "superseded" and origin in steered):
+                losing = partial(self.seen.lose, plan, steered=origin in steered)
+                yield Event(f"{plan} is lost", losing, certain=False)
         yield Event("the end", self.seen.rest, max((op.invoked for op in self.ops), default=0.0), looks=True)
 
     def _asked(self, op: Op, turn: Turn | None) -> Iterator[Event]:
@@ -136,7 +141,9 @@ class Round:
             if op.heard is not None:
                 yield Event(str(op), partial(seen.cancel, op.about), op.tried, op.returned)
         elif op.heard is not None:
-            step = partial(seen.read, op.heard["shown"]) if op.kind == "read" else partial(seen.look, op.heard["plan"])
+            heard = op.heard
+            looking = partial(seen.look, heard.get("plan"), heard.get("active"))
+            step = partial(seen.read, heard["shown"]) if op.kind == "read" else looking
             yield Event(str(op), step, op.tried, op.returned, looks=True)
 
     def _of_turn(self, turn: Turn) -> Iterator[Event]:
@@ -164,7 +171,12 @@ class Round:
         if status == "waiting":
             yield Event(f"{turn.id} asks about {plan}", partial(seen.offer, turn, (plan, version)), returned=told)
         for made, (_, _, origin) in seen.plans.items():
-            if origin == turn.opening.id and turn.status != "completed":
+            if origin != turn.opening.id:
+                continue
+            asks = (made, status) == (plan, "waiting")
+            if not asks or any(op.kind == "look" and op.heard and op.heard.get("active") == made for op in self.ops):
+                yield Event(f"{turn.id} makes {made}", partial(seen.make, turn, made), certain=False)
+            if not asks:
                 yield Event(f"{turn.id} may ask about {made}", partial(seen.offer, turn, (made, ANY)), certain=False)
 
     def _wrong_answers(self) -> Iterator[str]:

@@ -48,16 +48,18 @@ class Turn:
 
 
 class State(NamedTuple):
-    """`log` is the history; `open` are turns that have not ended, of which the first may run. `before` is the plan that
-    waited when the message of an open turn came, and the turn that ran. `stopped` are those that may end cancelled,
-    `doomed` those that have to. `over` are plans, and versions of plans, that no yes is for any more. `asked` is the
-    turn whose answer asked last, `answered` the one that was answered last.
+    """`log` is the history; `open` are turns that have not ended, of which the first may run. `plan` is the one that
+    waits, `made` one that has taken its place and does not ask yet. `before` is the plan that waited when the message
+    of an open turn came, and the turn that ran. `stopped` are those that may end cancelled, `doomed` those that have
+    to. `over` are plans, and versions of plans, that no yes is for any more. `asked` is the turn whose answer asked
+    last, `answered` the one that was answered last.
     """
 
     log: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
     seq: int = 0
     plan: Waiting | None = None
+    made: str | None = None
     over: frozenset[str | Waiting] = frozenset()
     before: frozenset[tuple[str, Waiting | None, str | None]] = frozenset()
     stopped: frozenset[str] = frozenset()
@@ -86,8 +88,9 @@ class State(NamedTuple):
 
     def decided(self, *, ends: bool) -> "State":
         over: list[str | Waiting] = [self.plan] if self.plan else []
-        over += [self.plan[0]] if self.plan and ends else []
-        return self._replace(plan=None, over=self.over.union(over))
+        if ends:
+            over += [plan for plan in (self.plan and self.plan[0], self.made) if plan]
+        return self._replace(plan=None, made=None, over=self.over.union(over))
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,9 @@ class Seen:
         waiting = next(
             ((plan, version) for plan, (version, status, _) in self.plans.items() if status == "waiting"), None
         )
+        made = next((plan for plan, (_, status, _) in self.plans.items() if status == "active"), None)
         over = [plan for plan, (_, status, _) in self.plans.items() if status not in ("active", "waiting")]
-        return State(self.log, seq=self.seq, plan=waiting, over=frozenset(over))
+        return State(self.log, seq=self.seq, plan=waiting, made=made, over=frozenset(over))
 
     @cached_property
     def _stored(self) -> list[int]:
@@ -153,7 +157,7 @@ class Seen:
             "turn_in_progress": about in state.open[:1],
             "too_many_queued": len(state.open) >= ROOM,
             "plan_changed": state.plan != about,
-            "no_open_plan": state.plan is None,
+            "no_open_plan": state.plan is None and state.made is None,
             "not_in_history": not state.open and about not in state.log,
         }
         return state if explains.get(code, True) else None
@@ -173,21 +177,37 @@ class Seen:
     def read(self, shown: tuple[str, ...], state: State) -> State | None:
         return state if state.log == shown else None
 
-    def look(self, plan: Waiting | None, state: State) -> State | None:
-        return state if state.waits(plan) else None
+    def look(self, plan: Waiting | None, active: str | None, state: State) -> State | None:
+        """`active` is a plan that is open and does not wait: it does not ask yet, or it was said yes to."""
+        may = state.made in (None, active) and active not in state.over
+        return state if state.waits(plan) and (plan or may) else None
 
     # --- what happens by itself ---
+
+    def make(self, turn: Turn, plan: str, state: State) -> State | None:
+        """The turn stores its plan, at once in place of the one before it, a moment before it asks."""
+        is_there = plan in (state.made, state.plan and state.plan[0])
+        if turn.id != state.head or plan in state.over or is_there:
+            return None
+        return state.decided(ends=True)._replace(made=plan)
 
     def offer(self, turn: Turn, plan: Waiting, state: State) -> State | None:
         """The turn asks for a yes. A plan that waits meanwhile is superseded; what is over is never offered again."""
         if turn.id != state.head or {plan, plan[0]} & state.over:
             return None
-        state = state if state.plan and state.plan[0] == plan[0] else state.decided(ends=True)
-        return state._replace(plan=plan, asked=turn.id)
+        is_there = plan[0] in (state.made, state.plan and state.plan[0])
+        state = state if is_there else state.decided(ends=True)
+        return state._replace(plan=plan, made=None, asked=turn.id)
 
     def wait_again(self, plan: str, state: State) -> State | None:
         """A plan whose turn ended before it did waits again once another turn runs."""
-        return state._replace(plan=(plan, ANY)) if state.open and not state.plan and plan not in state.over else None
+        may = state.open and not state.plan and state.made in (None, plan) and plan not in state.over
+        return state._replace(plan=(plan, ANY), made=None) if may else None
+
+    def lose(self, plan: str, state: State, *, steered: bool) -> State | None:
+        """A plan is over though nobody decided: it fails before it asks, or its turn reads a message as it asks."""
+        waits = state.plan is not None and state.plan[0] == plan
+        return state.decided(ends=True) if state.open and (state.made == plan or (steered and waits)) else None
 
     def say_yes(self, turn: Turn, plan: str | None, state: State) -> State | None:
         """A yes in words is for the plan that waited as it was said."""
@@ -227,7 +247,8 @@ class Seen:
 
     def rest(self, state: State) -> State | None:
         """All turns have ended, and the stores hold this state."""
-        return state if not state.open and state.log == self.log and state.waits(self.state.plan) else None
+        is_left = state.waits(self.state.plan) and state.made in (None, self.state.made)
+        return state if not state.open and state.log == self.log and is_left else None
 
     def _words(self, turn: Turn, state: State) -> tuple[str, ...]:
         waiting = {self.turns[each].opening.id for each in state.open[1:]}

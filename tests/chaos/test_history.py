@@ -86,6 +86,65 @@ def test_a_history_of_answers_refusals_a_cancel_an_edit_and_lost_answers_is_expl
     assert history(*OPS, turns=TURNS).wrongs() == []
 
 
+WAITS, MADE, NONE = {"plan": ("plan_1", 2), "active": None}, {"plan": None, "active": "plan_2"}, {"plan": None}
+ASKS = answered(1, 0, 1)
+GAVE_UP = replace(turn(2, "delete h2x", 3), status="failed", code="turn_gave_up")
+CHANGED = op(4, "decision", 6, 7, ("plan_1", 2), decision="confirm", code="plan_changed")
+
+
+def another_plan(*ops: Op, plan_1: str = "superseded", plan_2: str | None = "active", **more: Any) -> list[str]:
+    """A turn asks for a yes, and the next one makes a plan. Without `asks` its process died too often before that."""
+    asks, reads, steer = more.get("asks", False), [], more.get("steer")
+    second = turn(2, "delete h2x", 3, 4, "h1x h2x", plan=("plan_2", 5, "waiting")) if asks else GAVE_UP
+    if steer:
+        second = turn(2, "delete h2x", 3, 6, "h1x h2x h3x", plan=("plan_2", 6, "superseded"))
+        read = Said("said_3", 5, 3, steer, ("h3x",))
+        reads = [replace(turn(3, steer, 4), status="completed", read_by="turn_2", opening=read)]
+    turns = [turn(1, "delete h1x", 1, 2, "h1x", plan=("plan_1", 2, "waiting")), second, *reads]
+    done = history(ASKS, op(2, "chat", 2, 3, turn_id="turn_2", status="running"), *ops, turns=turns)
+    plans = {
+        "plan_1": (2 if plan_1 == "waiting" else 3, plan_1, "said_1"),
+        **({"plan_2": (5, plan_2, "said_2")} if plan_2 else {}),
+    }
+    return replace(done, seen=replace(done.seen, plans=plans), calls=(), effects={}).wrongs()
+
+
+def test_a_plan_takes_the_place_of_the_one_before_it_at_once_and_asks_a_moment_later() -> None:
+    looks = [op(5, "look", 3, 4, **WAITS), op(6, "look", 5, 6, **MADE), op(7, "look", 7, 8, plan=("plan_2", 5))]
+    assert another_plan(*looks, plan_2="waiting", asks=True) == []
+    for seen, last in ((NONE, looks[2]), (MADE, op(7, "look", 7, 8, **WAITS)), (MADE, op(7, "look", 7, 8, **NONE))):
+        [wrong] = another_plan(looks[0], op(6, "look", 5, 6, **seen), last, plan_2="waiting", asks=True)
+        assert " look " in wrong.partition("of\n")[0]
+
+
+def test_a_turn_that_gives_up_leaves_its_plan_in_place_of_the_one_before_it() -> None:
+    assert another_plan(CHANGED, op(5, "look", 7, 8, **MADE)) == []
+    assert another_plan(op(5, "look", 7, 8, **WAITS), plan_1="waiting", plan_2=None) == []
+    for wrong in (
+        another_plan(CHANGED, plan_2=None),
+        another_plan(CHANGED, plan_1="waiting", plan_2=None),
+        another_plan(op(5, "look", 7, 8, **MADE), op(6, "look", 9, 10, **NONE)),
+        another_plan(op(5, "look", 7, 8, **MADE), op(6, "look", 9, 10, **WAITS)),
+        another_plan(op(5, "look", 7, 8, **MADE), plan_1="waiting", plan_2="superseded"),
+        another_plan(
+            op(4, "decision", 6, 7, ("plan_1", 2), decision="confirm", code="no_open_plan"),
+            op(5, "look", 4, 5, **MADE),
+        ),
+    ):
+        assert "no order explains" in "".join(wrong)
+
+
+def test_a_plan_that_fails_before_it_asks_leaves_none() -> None:
+    assert another_plan(op(5, "look", 3, 4, **MADE), op(6, "look", 5, 6, **NONE), plan_2="failed") == []
+
+
+def test_a_plan_may_wait_and_be_over_again_in_a_turn_that_reads_a_message() -> None:
+    steers = op(3, "chat", 3, 4, on_busy="steer", turn_id="turn_2")
+    looks = [op(5, "look", 3, 4, plan=("plan_2", 5)), op(6, "look", 5, 6, **NONE)]
+    assert another_plan(steers, *looks, plan_2="superseded", steer="tell h3x") == []
+    assert another_plan(*looks, plan_2="superseded") != []
+
+
 def test_a_message_that_the_running_turn_reads_is_explained_and_one_that_another_turn_reads_is_not() -> None:
     steer = replace(turn(2, "tell h2x", 2), status="completed", read_by="turn_1", opening=Said("s", 3, 1, "", ("h2x",)))
     read = [turn(1, "carry h1x", 1, 4, "h1x h2x"), steer]
