@@ -14,7 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from segue.mcp.packing import packed_message
-from segue.tools.apart import LARGE, READ_S, TooMuch, apart
+from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 
 MESSAGE_LIMIT_BYTES: Final = 32 * 1024 * 1024
 _MESSAGES: Final = 1000
@@ -169,7 +169,7 @@ async def light(message: bytes) -> bytes:
     if len(message) <= LARGE:
         return message
     try:
-        return await apart(packed_message, message, deadline_s=READ_S)
+        return await in_child_process(packed_message, message, deadline_s=READ_S)
     except TooMuch as error:
         raise McpServerGone(f"it sent a message that {error} to read") from error
 

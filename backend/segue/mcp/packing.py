@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from segue.tools.apart import has_many
+from segue.tools.child_process import has_many
 
 MAX_TOOLS: Final = 1000
 MAX_LIST_BYTES: Final = 4_000_000

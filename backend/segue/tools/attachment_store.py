@@ -19,8 +19,8 @@ from segue.db.rows import came_before, newest_first, readable, reader
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
-from segue.tools.apart import LARGE, TooMuch, apart
 from segue.tools.attachment_texts import DEADLINE_S, TEXT, ReadFile, UnreadableFile, UnsupportedFile, kind_of, read_file
+from segue.tools.child_process import LARGE, TooMuch, in_child_process
 from segue.tools.normalize import IMAGES, BinaryPart, clean_text, payload_of
 from segue.tools.results import StoredResult, payload_of_stored
 from segue.tools.run import CallOutcome, failed
@@ -197,7 +197,7 @@ async def _read(content: bytes, *, max_bytes: int) -> ReadFile:
     if kind == TEXT and len(content) <= LARGE and not _MARKUP.search(content):
         return await to_thread.run_sync(read_file, kind, content, max_bytes)
     try:
-        return await apart(read_file, kind, content, max_bytes, deadline_s=DEADLINE_S)
+        return await in_child_process(read_file, kind, content, max_bytes, deadline_s=DEADLINE_S)
     except TooMuch as fault:
         raise UnreadableFile(f"To read the file {fault}.") from None
 

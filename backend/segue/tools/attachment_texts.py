@@ -1,6 +1,6 @@
 """What kind of file an attachment is, by its content alone, and the text in it. Pure.
 
-Any file may be made to harm its reader: programs are refused, and reading runs in a child process (`apart.py`), with a
+Any file may be made to harm its reader: programs are refused, and reading runs in a child process with a
 deadline and bounded memory, as far as bounds allow. The text says where it was cut.
 """
 

@@ -1,7 +1,7 @@
 """A part of a tool's result, by JMESPath and page.
 
 Paths come from clients and from the model, results from tools: together they can take any time and memory. What is not
-small and plain is evaluated in a child process (`apart.py`).
+small and plain is evaluated in a child process (`in_child_process.py`).
 """
 
 import math
@@ -15,7 +15,7 @@ from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
 from segue.domain.errors import AppError
-from segue.tools.apart import LARGE, TooMuch, apart, has_many
+from segue.tools.child_process import LARGE, TooMuch, has_many, in_child_process
 from segue.tools.normalize import BinaryPart, clean, described, value_in
 from segue.tools.summaries import text_in
 
@@ -105,7 +105,9 @@ async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: fl
         with suppress(TooManySteps):
             return page_here(content, wanted, MAX_STEPS)
     try:
-        answer = await apart(_page_apart if is_json else _page_of_text, content, wanted, deadline_s=deadline_s)
+        answer = await in_child_process(
+            _page_apart if is_json else _page_of_text, content, wanted, deadline_s=deadline_s
+        )
     except TooMuch as error:
         raise InvalidPath(path or "", f"{error} on this result. {_ASK_LESS}") from error
     if isinstance(answer, str):
@@ -132,7 +134,7 @@ async def part_at(content: str, number: int, *, is_json: bool) -> tuple[BinaryPa
     if len(content) <= SMALL_CHARS and not (is_json and has_many(content)):
         return _part_here(content, number, is_json)
     try:
-        return await apart(_part_here, content, number, is_json, deadline_s=DEADLINE_S)
+        return await in_child_process(_part_here, content, number, is_json, deadline_s=DEADLINE_S)
     except TooMuch as error:
         raise InvalidPath("", f"{error} on this result.") from error
 

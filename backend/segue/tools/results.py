@@ -30,7 +30,7 @@ from segue.db.rows import (
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, UnreadableCall
-from segue.tools.apart import LARGE, READ_S, TooMuch, apart
+from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload
 from segue.tools.retention import evict, payload_values, storing
 from segue.tools.run import CallOutcome, lost
@@ -287,7 +287,7 @@ async def payload_of_stored(stored: StoredResult) -> Payload:
     text = stored.content or ""
     if len(text) > LARGE:
         with suppress(TooMuch):
-            return await apart(read_payload, stored.kind, text, deadline_s=READ_S)
+            return await in_child_process(read_payload, stored.kind, text, deadline_s=READ_S)
     return await to_thread.run_sync(lambda: payload_of(stored.value(), text))
 
 

@@ -24,7 +24,7 @@ import structlog
 from segue.domain.redaction import without, without_secret_texts
 from segue.domain.tool import Reporter, Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
 from segue.domain.user_request import MAX_QUESTIONS, ToolAsks
-from segue.tools.apart import LARGE, READ_S, TooMuch, apart
+from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.input_schema import check_args
 from segue.tools.normalize import Payload, Unread, clean_text, make_payload, no_payload, without_value
 from segue.tools.summaries import (
@@ -275,7 +275,7 @@ async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_byte
     if unread or (tool.summarise is None and isinstance(output, str) and len(output) > LARGE):
         needs = unread.read if unread else None
         try:
-            return await apart(
+            return await in_child_process(
                 _read_large, replace(tool, run=_left), args, output, max_bytes, deadline_s=READ_S, needs=needs
             )
         except TooMuch as fault:

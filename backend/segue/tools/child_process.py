@@ -29,7 +29,7 @@ class TooMuch(Exception):
     """The work needs more time or memory than it may; the message says which."""
 
 
-async def apart(
+async def in_child_process(
     work: Callable[..., WorkResult], *args: Any, deadline_s: float, needs: Callable[..., object] | None = None
 ) -> WorkResult:
     """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled.
