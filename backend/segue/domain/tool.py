@@ -85,7 +85,7 @@ class ToolSpec:
     each call is asked about by itself, whatever the user has granted or said before. Calls of an `ephemeral` tool have
     no row in the ledger. `original_name` is the name at the source, `title` one for people, if it has any. Every group
     of `depends_on` must be satisfied. A call that reports progress may take `max_timeout_s` instead of `timeout_s`.
-    An `effect_guessed` is that of the tool's name: nobody has said what it does.
+    `effect_guessed` says that the effect was read from the tool's name, since neither server nor operator gave one.
     """
 
     name: str

@@ -1,8 +1,5 @@
-"""How an MCP server stands, as operators read it. Knows nothing of the protocol.
-
-The prompts of MCP servers, as users read them. Knows nothing of the protocol.
-
-Logins as users see them. Knows nothing of tokens, and imports nothing of the protocol.
+"""MCP servers, their prompts and users' logins at them, as the API shows them. Knows no token, and imports nothing of
+the protocol, so that a service without servers does not load it.
 """
 
 from dataclasses import dataclass, field

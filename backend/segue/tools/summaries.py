@@ -1,6 +1,5 @@
-"""What describes a result without showing it: one line and a bounded preview. Pure.
-
-What in a result a later call may need: ids, addresses, names of files. Pure.
+"""What describes a result without showing it: one line, a bounded preview, and the identifiers that a later call may
+need (ids, addresses, names of files). Pure.
 """
 
 import csv
