@@ -17,10 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from alembic import context
 from segue.config import Settings
-from segue.db.causes import CONFLICT, LOCKED, cause_of
 from segue.db.engine import UNNAMED
 from segue.db.migrations import MIGRATION_LOCK
 from segue.db.models import metadata
+from segue.db.outages import CONFLICT, LOCKED, cause_of
 from segue.db.urls import address
 
 LIMIT_LOCKS = """

@@ -29,7 +29,7 @@ from segue.memory.long_term import Embeddings, LongTermMemory
 from segue.tools.availability import ToolAvailability, ToolGuard
 from segue.tools.builtin.builtin_tools import builtin_tools
 from segue.tools.catalog import ToolCatalog
-from segue.tools.states import GlobalToolState
+from segue.tools.tool_states import GlobalToolState
 
 NO_STORE = cast("Any", None)  # choosing reads and writes none
 

@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]  # it ships no types
 from dotenv import dotenv_values
 from pydantic import SecretStr
 
-from segue.api.prometheus import shared_metrics
+from segue.api.metrics import shared_metrics
 from segue.config import Settings
 from segue.domain.telemetry import Backlog
 from tests.support.commands import ROOT

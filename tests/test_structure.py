@@ -26,14 +26,14 @@ PROGRAMS = ("chaos", "fuzz", "mutants")  # with parts of their own; their tests 
 STATEMENTS = {"select", "insert", "update", "delete", "text", "union_all"}
 OWNERS_OF_TABLES = {
     "around/backup.py": "copies every table, by its metadata",
-    "db/causes.py": "asks PostgreSQL who holds a lock",
+    "db/outages.py": "asks PostgreSQL who holds a lock",
     "db/engine.py": "has no table: asks for the time, and whether pgvector is there",
     "db/leases.py": "has no table: claims rows of any that have a due time",
     "db/migrations.py": "asks which migration the store is at, and waits for its lock",
     "db/models.py": "defines the tables",
     "db/owners.py": "gives, reads or deletes the rows of a user in every table, by its metadata",
     "db/rows.py": "has no table: how the rows of those with a seq are ordered",
-    "db/server.py": "measures every table, by its metadata; asks which migration the store is at",
+    "db/postgres_server.py": "measures every table, by its metadata; asks which migration the store is at",
     "events/outbox.py": "webhook_events",
     "history/figures.py": "turns of all users; has no table: what each user has, over all of them",
     "history/fork.py": "copies of a session's rows in all its tables, for another session",
@@ -51,7 +51,7 @@ OWNERS_OF_TABLES = {
     "tools/catalog.py": "tool_definitions",
     "tools/results.py": "tool_calls, tool_results",
     "tools/retention.py": "tool_results",
-    "tools/states.py": "tool_states, tool_state_changes; tool_holds",
+    "tools/tool_states.py": "tool_states, tool_state_changes; tool_holds",
     "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
     "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement; turns",
     "turns/claims.py": "turns",
@@ -64,7 +64,7 @@ OWNERS_OF_TABLES = {
     "users/api_keys.py": "api_keys; stream_tokens",
     "users/audit.py": "audit",
     "users/ledger.py": "usage, reservations",
-    "users/user_limits.py": "user_limits",
+    "users/spending.py": "user_limits",
 }
 BROAD = {
     "agent/stream_reply.py": "closes the stream of a reply, and raises again",
@@ -73,12 +73,12 @@ BROAD = {
     "mcp/mcp_servers.py": "leaves the servers that were entered, and raises again",
     "mcp/server_connection.py": "tries the older transport of HTTP, and raises again",
     "mcp/supervisor.py": "a connection may end with any error of the SDK, and the next one is tried",
-    "models/model.py": "a provider's library has errors of its own, and any other is raised again",
+    "models/chat_model.py": "a provider's library has errors of its own, and any other is raised again",
     "plans/policy.py": "an operator's own rule may raise anything, and then the call is denied",
     "tools/attachment_texts.py": "a library fails in any way on a broken file, which is refused then",
     "tools/run.py": "where a tool fails",
     "turns/runner.py": "where a turn fails",
-    "users/account.py": "keeps what could not be booked, and raises again",
+    "users/spending.py": "keeps what could not be booked, and raises again",
 }
 PRIVATE = {
     "models/providers/adapted.py": "langchain-core wants these of a chat model",

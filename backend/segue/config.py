@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_va
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from segue.api.api_settings import ApiSettings
+from segue.domain.field_types import Seconds, SecretUrl, Url
 from segue.domain.redaction import header_secrets, is_recognisable
-from segue.domain.setting_types import Seconds, SecretUrl, Url
 from segue.models.model_settings import ModelSettings
 from segue.secret_files import read_secrets
 

@@ -20,7 +20,7 @@ from segue.agent.graph import build_graph
 from segue.agent.tool_choice import ToolSearch, ToolTokens
 from segue.agents_config import declared_agents
 from segue.api.deps import Services
-from segue.api.prometheus import LoopLag, Metrics, process_metrics
+from segue.api.metrics import LoopLag, Metrics, process_metrics
 from segue.around.doctor.examine import Doctor
 from segue.around.embedded.server_urls import server_urls
 from segue.around.offline.offline_model import OfflineModel
@@ -28,9 +28,9 @@ from segue.around.store_clients import OpenStores
 from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.db.postgres_server import StoreClock, is_newest
 from segue.db.redis import Cache, Streams
 from segue.db.redis_server import RedisServer
-from segue.db.server import StoreClock, is_newest
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock
@@ -43,8 +43,8 @@ from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import McpFile
 from segue.memory.history_window import counter_for, estimate
 from segue.memory.long_term import LongTermMemory
-from segue.models.chat_models import ChatModels, provider_options
-from segue.models.model import ChatModel
+from segue.models.chat_model import ChatModel
+from segue.models.open_models import ChatModels, provider_options
 from segue.net.addresses import allowed_for_operator
 from segue.net.http_client import checked_client, tls_context
 from segue.secret_files import SecretFiles
@@ -53,18 +53,17 @@ from segue.tools.availability import ToolAvailability
 from segue.tools.builtin.builtin_tools import builtin_tools
 from segue.tools.catalog import DefinitionNotes, ToolCatalog
 from segue.tools.native import native_tools
-from segue.tools.states import GlobalToolState
+from segue.tools.tool_states import GlobalToolState
 from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import FactExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.jobs.summarize import Summaries, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
-from segue.turns.service import TurnService
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
-from segue.users.account import Books
+from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
-from segue.users.user_limits import LimitsInForce
+from segue.users.spending import Books, LimitsInForce
 
 if TYPE_CHECKING:
     from segue.mcp.oauth.login_tokens import Servers
@@ -238,7 +237,7 @@ async def _long_term_memory(
 
     if settings.embedding_model is None:
         return LongTermMemory(database, None, noted)
-    from segue.models.embeddings import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
+    from segue.models.open_models import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
     embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}", files))
     return LongTermMemory(database, await stack.enter_async_context(embedder), noted)

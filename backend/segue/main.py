@@ -27,10 +27,10 @@ from segue.api.access_control import Gate
 from segue.api.attachments import MULTIPART_BYTES
 from segue.api.deps import State
 from segue.api.doors import agui, openai_chat, openai_responses, vercel
+from segue.api.metrics import metrics_served
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.pages import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, add_problem_handlers
-from segue.api.prometheus import metrics_served
 from segue.config import Settings
 from segue.domain.agent import Agent
 from segue.domain.ids import Clock

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from segue.api.prometheus import Metrics, metrics_served
+from segue.api.metrics import Metrics, metrics_served
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.main import run_worker

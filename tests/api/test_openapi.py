@@ -8,7 +8,7 @@ from typing import Any
 from segue.api.event_streams import CUSTOM_EVENTS, EVENT_TYPES, tables
 from segue.api.problems import WHAT_TO_DO
 from segue.config import Settings
-from segue.db import causes
+from segue.db import outages
 from segue.main import create_app
 from tests.support.commands import ROOT
 from tests.support.pages import needs_pages
@@ -146,4 +146,4 @@ def raised() -> Iterator[str]:
         codes = re.findall(r'\(\s*(?:"(\w+)"|([A-Z_]+)),\s*status=', source)
         yield from (code or named[name] for code, name in codes)
         yield from (f"{thing}_not_found" for thing in re.findall(r'NotFound\("(\w+)"\)', source))
-    yield from (cause.code for cause in vars(causes).values() if isinstance(cause, causes.OutageCause))
+    yield from (cause.code for cause in vars(outages).values() if isinstance(cause, outages.OutageCause))

@@ -7,7 +7,7 @@ import pytest
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.db.server import StoreClock
+from segue.db.postgres_server import StoreClock
 from segue.domain.ids import utc_now
 from tests.support.provider import Provider, calls
 from tests.support.service import running

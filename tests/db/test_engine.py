@@ -14,9 +14,9 @@ from sqlalchemy import delete, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
-from segue.db.causes import LOST, TLS, StorageUnavailable, cause_of
 from segue.db.engine import Database
 from segue.db.models import sessions
+from segue.db.outages import LOST, TLS, StorageUnavailable, cause_of
 from segue.domain.ids import utc_now
 from segue.memory.session_store import create_session
 from segue.turns.queries import CHANGES_NOTHING

@@ -16,7 +16,7 @@ from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.migrations import config, upgrade
 from segue.db.models import metadata
-from segue.db.server import newest
+from segue.db.postgres_server import newest
 from segue.domain.errors import AppError
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says

@@ -6,9 +6,9 @@ import pytest
 from pydantic import SecretStr
 
 from segue.config import Settings
-from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
 from segue.db.migrations import upgrade
+from segue.db.outages import StorageUnavailable
 from tests.support.pooler import needs_pgbouncer, pooled
 from tests.support.provider import Provider, calls, says
 from tests.support.service import running

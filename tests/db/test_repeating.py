@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.testing import capture_logs
 
 from segue.config import Settings
-from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
+from segue.db.outages import StorageUnavailable
 from segue.domain.ids import utc_now
 from segue.memory.session_store import create_session
 from tests.support.logs import until

@@ -14,7 +14,7 @@ from segue.domain.errors import AppError
 from segue.domain.session import RequestedCall
 from segue.domain.tool import ToolSpec
 from segue.models.amendments import CUT
-from segue.models.model import ChatModel
+from segue.models.chat_model import ChatModel
 from segue.models.untrusted import EARLIER_RESULTS, fenced
 from tests.support.provider import Provider, calls, raw, says
 from tests.support.service import Client, running

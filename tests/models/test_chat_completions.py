@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
 from segue.domain.tool import ToolSpec
-from segue.models.model import ChatModel
+from segue.models.chat_model import ChatModel
 from segue.models.reply import Reply
 from segue.models.streamed_answer import Listener
 from tests.support.provider import OpenModel, Provider, completion, delta, raw, says, sse, streams

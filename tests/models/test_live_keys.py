@@ -10,7 +10,7 @@ from starlette.responses import Response
 from structlog.testing import capture_logs
 
 from segue.config import Settings
-from segue.models.chat_models import provider_options
+from segue.models.open_models import provider_options
 from segue.models.providers.endpoint import with_live_key
 from segue.secret_files import SecretFiles
 from tests.support.logs import awaiting

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
-from segue.models.model import ChatModel
+from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
 from segue.models.refusals import retry_after_s
 from segue.models.streamed_answer import Listener

@@ -4,7 +4,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from segue.config import Settings
-from segue.models.chat_models import provider_options
+from segue.models.open_models import provider_options
 from tests.support.provider import Provider, fails, says
 from tests.support.service import running
 

@@ -20,8 +20,8 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
-from segue.models.chat_models import open_model
-from segue.models.model import ChatModel
+from segue.models.chat_model import ChatModel
+from segue.models.open_models import open_model
 from segue.models.streamed_answer import Listener
 from segue.models.traced_call import response
 from tests.support import gemini_api, messages_api, responses_api

@@ -18,7 +18,7 @@ from segue.domain.agent import ProviderApi
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
 from segue.models.answer_schemas import PLAN
-from segue.models.model import ChatModel
+from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
 from segue.models.providers.adapted import ProviderOptions
 from segue.models.providers.openai import CHAT, NO_EFFORT, RESPONSES, OpenAIModel, Protocols

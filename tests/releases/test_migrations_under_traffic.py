@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from alembic import command
 from segue.around.embedded.server_urls import ServerUrls
 from segue.db.migrations import config, upgrade
-from segue.db.server import newest
+from segue.db.postgres_server import newest
 from tests.support.commands import Started
 from tests.support.fork_client import Streams
 from tests.support.logs import until

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from segue.api.prometheus import LoopLag
+from segue.api.metrics import LoopLag
 
 HELD_S: Final = 0.05
 TOLERANCE: Final = 4  # a loaded machine also makes the same work slower

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from segue.agent.prompts import SUMMARISER, TITLER, in_own_words, message_and_instruction, notes_and_message
 from segue.around.replay.request_rules import invalid_history, invalid_tools
-from segue.models.model import ChatModel
+from segue.models.chat_model import ChatModel
 from segue.models.normal_form import PLACEHOLDERS
 from segue.models.untrusted import CLOSE, OPEN, unfenced
 from tests.support.patience import PATIENCE_S

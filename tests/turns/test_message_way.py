@@ -32,7 +32,7 @@ async def test_a_plain_message_passes_few_modules_and_none_that_it_does_not_need
     way = await way_of(send)
     assert len(modules(way)) <= PLAIN, written(way)
     assert [module for module in modules(way) if module.startswith(NEEDLESS)] == []
-    assert ("tools/states.py", "GlobalToolState.load") not in way
+    assert ("tools/tool_states.py", "GlobalToolState.load") not in way
 
 
 async def test_a_message_with_a_call_of_a_tool_passes_few_more(settings: Settings, provider: Provider) -> None:

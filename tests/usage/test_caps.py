@@ -20,9 +20,8 @@ from segue.domain.ids import utc_now
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
 from segue.users import ledger
-from segue.users.account import Account, Books
 from segue.users.ledger import Reservation
-from segue.users.user_limits import Limits
+from segue.users.spending import Account, Books, Limits
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S

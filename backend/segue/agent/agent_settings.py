@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field, ImportString
 
 from segue.domain.agent import ParallelCalls, Rounds, ToolCalls
+from segue.domain.field_types import PositiveCount
 from segue.domain.plan import Confirm, ConfirmWords, Planning
-from segue.domain.setting_types import PositiveCount
 from segue.tools.tool_settings import ToolSettings
 
 CALLS_BESIDE_ROUNDS = 30  # for readers of the message, planners, those who fill in the steps of plans, the last words

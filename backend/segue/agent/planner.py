@@ -18,7 +18,7 @@ from segue.agent.context import TurnContext
 from segue.agent.state import TurnState
 from segue.agent.tool_choice import FIND_TOOLS, PLAN_TO_FIND
 from segue.db.redis import plan_cache_key, plans_of_owner_key
-from segue.domain.digests import digest_of_json
+from segue.domain.ids import digest_of_json
 from segue.domain.plan import Plan, Step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolSpec

@@ -9,7 +9,7 @@ from segue.api.deps import IdentityDep, Ops, Services, ServicesDep
 from segue.api.problems import PROBLEMS, problems
 from segue.api.schemas import Page
 from segue.domain.agent import LIMITS
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.identity import Identity
 from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.plans.policy import WEB_SEARCH

@@ -5,9 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
+from segue.domain.field_types import Bytes, CommaSeparated
 from segue.domain.identity import is_loopback
 from segue.domain.ids import known_zone
-from segue.domain.setting_types import Bytes, CommaSeparated
 from segue.turns.turn_settings import TurnSettings
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/]+", re.IGNORECASE)

@@ -23,7 +23,7 @@ from segue.api.deps import (
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.session import ChatAnswer, Session, Turn, TurnKey, TurnStatus
 from segue.events import user_feed
 from segue.history.fork import fork_session

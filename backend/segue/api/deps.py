@@ -16,8 +16,8 @@ from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
 from segue.api.api_settings import ApiSettings
+from segue.api.metrics import Metrics
 from segue.api.problems import PROBLEMS
-from segue.api.prometheus import Metrics
 from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import Identity, Operator
 from segue.domain.ids import Prefix, is_id
@@ -25,10 +25,10 @@ from segue.events.user_feed import UserFeeds
 from segue.mcp.mcp_servers import McpServers
 from segue.tools.attachment_store import Attachments
 from segue.turns.claims import Origin
-from segue.turns.service import TurnService
 from segue.turns.turn_deps import TurnDeps
+from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Authenticator
-from segue.users.user_limits import LimitsInForce
+from segue.users.spending import LimitsInForce
 
 if TYPE_CHECKING:  # not needed without logins
     from segue.mcp.oauth.logins import Logins

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Response
 
 from segue.api.deps import Ops, Services, ServicesDep, may_read_metrics, router_of
+from segue.api.metrics import CONTENT_TYPE, shared_metrics
 from segue.api.problems import PROBLEMS, problems
-from segue.api.prometheus import CONTENT_TYPE, shared_metrics
-from segue.db.causes import StorageUnavailable
+from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import is_id
 from segue.domain.telemetry import Backlog

@@ -16,8 +16,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from segue.api.deps import Caller, IdentityDep, Ops, Services, ServicesDep, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, Page
-from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound
+from segue.domain.field_types import doc
 from segue.mcp.status import (
     CALLBACK_PATH,
     DOCUMENT_PATH,

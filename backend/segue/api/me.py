@@ -15,8 +15,8 @@ from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep,
 from segue.api.problems import problems
 from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, Paging, Seq, invalid_cursor
 from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
-from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS
 from segue.domain.ids import id_pattern
 from segue.domain.session import Memory, NewFact, UnreadableMemory

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from segue.api.access_control import METRICS_PATH
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
+from segue.api.metrics import METHODS
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, http_problem, route_path
-from segue.api.prometheus import METHODS
 from segue.domain.errors import AppError
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
 from segue.version import VERSION

@@ -16,8 +16,8 @@ from segue.api.me import AS_LINES, as_lines
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Page, PagingDep, id_position
 from segue.db.engine import Database
-from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.domain.errors import NotFound
+from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
 from segue.domain.identity import MAX_USER_CHARS, Operator
 from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan

@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.field_types import doc
 from segue.version import VERSION
 
 WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {

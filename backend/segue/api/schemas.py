@@ -21,8 +21,8 @@ from pydantic import (
 )
 
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.doc import doc
 from segue.domain.errors import AppError
+from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS, SCOPES, Scope, known_user
 from segue.domain.ids import Prefix, id_pattern, known_zone
 from segue.domain.plan import Button, Pressed

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, MessageFeedback, NewSession, Page, PagingDep, SessionChanges, encode_cursor
-from segue.domain.doc import doc
 from segue.domain.errors import AppError
+from segue.domain.field_types import doc
 from segue.domain.ids import id_pattern
 from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.domain.session import (

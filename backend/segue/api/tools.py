@@ -25,8 +25,8 @@ from segue.api.schemas import (
     ToolReset,
     id_position,
 )
-from segue.domain.doc import doc
 from segue.domain.errors import InvalidRequest, NotFound
+from segue.domain.field_types import doc
 from segue.domain.ids import id_pattern, is_id
 from segue.domain.redaction import without_secret_texts
 from segue.domain.tool import (
@@ -48,7 +48,7 @@ from segue.tools.availability import Specs
 from segue.tools.catalog import changed_at
 from segue.tools.normalize import BinaryPart
 from segue.tools.paging import Wanted, page_of, part_at
-from segue.tools.states import StatePosition, lift_holds, list_changes
+from segue.tools.tool_states import StatePosition, lift_holds, list_changes
 from segue.users.audit import record_act
 
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)

@@ -18,13 +18,13 @@ from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, ex
 from segue.api.problems import problems
 from segue.api.schemas import KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
 from segue.db.owners import ErasedRows, has_rows
-from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS, Identity, known_owner
 from segue.history.figures import UserOverview, list_users
 from segue.users.api_keys import ApiKey, ApiKeys, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import record_act
-from segue.users.user_limits import NO_OWN, Limits, OwnLimits, load_limits, set_limits
+from segue.users.spending import NO_OWN, Limits, OwnLimits, load_limits, set_limits
 
 keys_router = router_of("ops", "/ops/keys")
 

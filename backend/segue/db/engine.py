@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
-from segue.db.causes import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
+from segue.db.outages import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
 from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError

@@ -11,10 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from alembic import command
-from segue.db.causes import cause_of
 from segue.db.engine import Database
 from segue.db.models import metadata
-from segue.db.server import SCRIPTS
+from segue.db.outages import cause_of
+from segue.db.postgres_server import SCRIPTS
 from segue.domain.errors import AppError
 
 _COLUMNS = text("""

@@ -49,7 +49,7 @@ from segue.db.models import (
     user_limits,
 )
 from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 
 SESSIONS_AT_ONCE = 20
 ROWS_AT_ONCE = 500

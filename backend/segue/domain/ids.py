@@ -1,10 +1,12 @@
-"""Ids, and the time of day.
+"""Ids, digests, and the time of day.
 
 An id is a prefix for the kind of thing and a ULID, so that new rows lie side by side in an index. Nothing is ordered by
-it: its time is of one process's clock. A service goes by PostgreSQL's time (`db/server.py`). Time zones have the IANA's
-names, as `tzdata` lists them: the same on every machine.
+it: its time is of one process's clock. A service goes by PostgreSQL's time (`StoreClock`). Time zones have the IANA's
+names, as `tzdata` lists them: the same on every machine. Digests are stored and compared by rows, keys and caches of
+several releases.
 """
 
+import hashlib
 import itertools
 import re
 import secrets
@@ -12,8 +14,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from functools import cache
 from importlib.resources import files
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
+
+import orjson
 
 Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att", "evt", "login"]
 
@@ -73,3 +77,13 @@ def known_zone(name: str) -> str:
 def local_time(moment: datetime, zone: str) -> datetime:
     """Returns a moment in a time zone; in UNKNOWN_ZONE if that is none, such as one that a newer release knows."""
     return moment.astimezone(ZoneInfo(zone) if zone in _zones() else UNKNOWN_ZONE)
+
+
+def digest_of_secret(secret: str) -> str:
+    """Returns the digest of 256 random bits in a text, which need no slow hash."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def digest_of_json(value: Any) -> str:
+    """Returns the digest of a value as JSON. Objects that differ in the order of their members have the same one."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()

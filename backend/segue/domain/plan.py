@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.tool import RememberFor
 from segue.domain.user_request import UserRequest
 

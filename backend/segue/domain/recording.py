@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.plan import Confirm, ConfirmWords, Planning, PlanStatus, Pressed, StepStatus
 from segue.domain.session import Strength, Verdict
 from segue.domain.tool import DependencyGroup, Effect, RememberFor, ToolConfirm

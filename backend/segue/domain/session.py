@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.domain.errors import AppError
+from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.tool import ToolCall, UnreadableCall
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field
 
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.user_request import UserAnswer
 
 Effect = Literal["read_only", "write", "destructive"]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 
 MAX_QUESTIONS: Final = 5  # of one call
 

@@ -33,7 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.leases import claim_row, due_in
 from segue.db.models import sessions, turns, webhook_events
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.plan import Plan
 
 MAX_EVENTS: Final = 100_000  # the oldest go first

@@ -34,7 +34,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import api_keys, sessions, turns, usage, user_limits
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.ids import first_id
 from segue.turns.queries import RUNS_ITSELF
 from segue.users.ledger import IS_COMPLETE

@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import OPEN_TURNS, plans, sessions, tool_calls, turns
 from segue.db.redis import Cache
 from segue.db.rows import oldest_first, readable, reader
-from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.domain.errors import NotFound
+from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
 from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage
 from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus

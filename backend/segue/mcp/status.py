@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.tools.catalog import DefinitionChange
 
 STDERR_SHOWN: Final = 10  # lines, but where all are

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from segue.db.redis import Cache, short_term_memory_key
 from segue.db.rows import cached, reader
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.tool import Reference, canonical_args
 
 MAX_REFERENCES = 20

@@ -18,12 +18,12 @@ from segue.domain.errors import AppError
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
 from segue.models.answer_schemas import AnswerSchema
-from segue.models.model import ChatModel, ReplyOptions, Retries
+from segue.models.chat_model import ChatModel, ReplyOptions, Retries
 from segue.models.model_settings import ModelSettings
 from segue.models.refusals import Failure, another_may_answer, budget_spent, is_down, outcome_of, timeout
 from segue.models.reply import Reply, ToolChoiceMode
 from segue.models.streamed_answer import Listener
-from segue.users.account import Account
+from segue.users.spending import Account
 
 DOWN_S = 30.0
 MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better

@@ -10,7 +10,7 @@ import orjson
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from segue.domain.agent import ModelProvider, ProviderApi, provider_and_id
-from segue.domain.setting_types import PositiveCount, Seconds, Url
+from segue.domain.field_types import PositiveCount, Seconds, Url
 from segue.users.prices import ANSWER_TOKENS, read_prices
 from segue.users.user_settings import UserSettings
 

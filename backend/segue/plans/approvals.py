@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants, plans, sessions, turns
 from segue.db.rows import came_before, newest_first, plan_of
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.plan import Plan, Step
 from segue.domain.tool import Tool, ToolSpec, definition_of
 from segue.plans.store import is_open

@@ -20,23 +20,9 @@ from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
 from segue.domain.tool import ManualStatus, SessionToolState, Tool, ToolOverview, ToolSpec, ToolState, ToolStatus
-from segue.tools import states
+from segue.tools import tool_states
 from segue.tools.catalog import ToolCatalog
 from segue.tools.run import CallOutcome
-from segue.tools.states import (
-    Changed,
-    GlobalToolState,
-    StatePosition,
-    StoredHealth,
-    Transition,
-    change_state,
-    healths,
-    lift_holds,
-    load_holds,
-    load_states,
-    load_with_holds,
-    set_hold,
-)
 from segue.tools.tool_health import (
     Healths,
     ToolHealth,
@@ -53,6 +39,20 @@ from segue.tools.tool_health import (
     tool_state,
 )
 from segue.tools.tool_settings import ToolSettings
+from segue.tools.tool_states import (
+    Changed,
+    GlobalToolState,
+    StatePosition,
+    StoredHealth,
+    Transition,
+    change_state,
+    healths,
+    lift_holds,
+    load_holds,
+    load_states,
+    load_with_holds,
+    set_hold,
+)
 
 PROBE_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()
@@ -157,7 +157,7 @@ class ToolAvailability:
         after: str | None = ""
         while after is not None:
             async with self.database.transaction() as connection:
-                after, changes = await states.reset_sessions(connection, tools, after=after, now=self.clock())
+                after, changes = await tool_states.reset_sessions(connection, tools, after=after, now=self.clock())
             for (_, tool), changed in changes.items():
                 self.committed({tool: changed})
 
@@ -175,9 +175,9 @@ class ToolAvailability:
         With a `status` only the tools that have it, for all or in a session.
         """
         async with self.database.read_only() as connection:
-            counted = await states.count_by_status(connection, specs)
-            found = await states.list_not_available(connection, specs, status=status, after=after, limit=limit)
-            sessions = await states.load_states_of(connection, {session_id for session_id, _ in found})
+            counted = await tool_states.count_by_status(connection, specs)
+            found = await tool_states.list_not_available(connection, specs, status=status, after=after, limit=limit)
+            sessions = await tool_states.load_states_of(connection, {session_id for session_id, _ in found})
             holds = await load_holds(connection)
         for_all = await self.failed_for_all()
         alone = (replace(spec, depends_on=()) for spec in specs.values())

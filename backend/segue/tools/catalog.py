@@ -17,12 +17,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
 from segue.db.models import tool_definitions
+from segue.db.outages import StorageUnavailable
 from segue.db.rows import readable, reader
-from segue.domain.doc import doc
 from segue.domain.errors import AppError
+from segue.domain.field_types import doc
 from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
 from segue.tools.tool_health import check_groups, unknown_members
 

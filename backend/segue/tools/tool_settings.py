@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
 
-from segue.domain.setting_types import Bytes, CommaSeparated, DayCount, PositiveCount, Seconds, Url
+from segue.domain.field_types import Bytes, CommaSeparated, DayCount, PositiveCount, Seconds, Url
 
 FRESH_RESULT_FACTOR = 10
 

@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import taken_back
 from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
-from segue.domain.doc import doc
 from segue.domain.errors import NotFound
+from segue.domain.field_types import doc
 from segue.domain.ids import new_id
 from segue.domain.session import Attached, Role
 from segue.memory.history import BY_PROGRAM, user_messages_of

@@ -35,8 +35,8 @@ from segue.domain.session import EPOCHS, TurnKey
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
-from segue.tools.states import StoredHealth, all_holds, read_holds, read_states, states_of
 from segue.tools.tool_health import ToolHold
+from segue.tools.tool_states import StoredHealth, all_holds, read_holds, read_states, states_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from segue.db.causes import OutageLog
 from segue.db.engine import Database
+from segue.db.outages import OutageLog
 from segue.db.redis import Cache
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
@@ -24,7 +24,7 @@ from segue.events.outbox import drop_excess
 from segue.memory import session_store, short_term
 from segue.plans.store import expire_overdue
 from segue.tools.retention import drop_expired
-from segue.tools.states import drop_old_changes
+from segue.tools.tool_states import drop_old_changes
 from segue.turns import queries, terminations
 from segue.turns.presence import Presence
 from segue.turns.run_record import drop_old_details, outcome_of, record_end

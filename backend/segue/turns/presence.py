@@ -16,8 +16,8 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.causes import OutageLog
 from segue.db.engine import Database, is_pooled
+from segue.db.outages import OutageLog
 from segue.domain.errors import AppError
 
 LOOK_EVERY_S = 0.5

@@ -15,8 +15,8 @@ from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
 from segue.db.rows import readable, reader
 from segue.domain import turn_errors
-from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound, Unreadable
+from segue.domain.field_types import doc
 from segue.domain.plan import decision_of
 from segue.domain.session import (
     SHOWN_OF_REPORT,

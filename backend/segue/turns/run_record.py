@@ -23,7 +23,6 @@ from segue.db.models import turns
 from segue.db.redis import DETAILS_DROPPED_KEY, Cache, activity_key
 from segue.db.rows import cached, readable, reader, without_defaults
 from segue.domain import turn_errors
-from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.events import (
     AcknowledgementDetected,
@@ -35,6 +34,7 @@ from segue.domain.events import (
     ToolRan,
     ToolStateChanged,
 )
+from segue.domain.field_types import doc
 from segue.domain.ids import first_id
 from segue.domain.plan import Plan
 from segue.domain.session import (

@@ -20,8 +20,8 @@ from segue.agent.context import TurnContext
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, web_search_report
 from segue.agent.tool_choice import ToolChooser
-from segue.db.causes import StorageUnavailable
 from segue.db.engine import outlast, outlasting
+from segue.db.outages import StorageUnavailable
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
@@ -42,7 +42,7 @@ from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics,
 from segue.turns.snapshot import load_context, who_answers
 from segue.turns.store import StaleTurn
 from segue.turns.turn_deps import Speaker, TurnDeps
-from segue.users.account import Account
+from segue.users.spending import Account
 
 Stop = Literal["cancelled", "handed_back", "lost"]
 

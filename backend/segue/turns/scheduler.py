@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from segue.db.causes import OutageLog
+from segue.db.outages import OutageLog
 from segue.domain.errors import AppError
 from segue.turns import claims
 from segue.turns.claims import Claim, Claimer

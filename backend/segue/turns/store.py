@@ -35,8 +35,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.db.rows import without_defaults
-from segue.domain.digests import digest_of_json
-from segue.domain.ids import new_id
+from segue.domain.ids import digest_of_json, new_id
 from segue.domain.session import Attached, Message, TurnKey, TurnReport
 from segue.domain.telemetry import RunTimeline
 from segue.domain.tool import RememberFor, ToolChoice

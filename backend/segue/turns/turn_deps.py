@@ -29,7 +29,7 @@ from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import DueExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.turn_settings import TurnSettings
-from segue.users.account import Books
+from segue.users.spending import Books
 
 log = structlog.get_logger()
 

@@ -21,11 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import api_keys, stream_tokens
 from segue.db.rows import readable, reader
-from segue.domain.digests import digest_of_secret
-from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound, Unreadable
+from segue.domain.field_types import doc
 from segue.domain.identity import LOCAL_USER, SCOPES, Identity
-from segue.domain.ids import new_id
+from segue.domain.ids import digest_of_secret, new_id
 
 TOKEN_LASTS = timedelta(minutes=1)
 CHECK_EVERY_S = 1.0

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import audit
 from segue.db.rows import readable, reader
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.identity import Operator
 from segue.domain.redaction import without_secret_texts
 

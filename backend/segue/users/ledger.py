@@ -38,7 +38,7 @@ from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage
-from segue.domain.doc import doc
+from segue.domain.field_types import doc
 from segue.domain.identity import Charge
 
 Group = Literal["day", "model", "session", "user"]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from segue.domain.setting_types import OptionalLimit
+from segue.domain.field_types import OptionalLimit
 
 DollarLimit = Annotated[Decimal, Field(ge=0)]
 

@@ -26,9 +26,9 @@ from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText, PlanDecision
 from segue.domain import turn_errors
-from segue.domain.digests import digest_of_json
-from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.field_types import doc
+from segue.domain.ids import digest_of_json
 from segue.domain.plan import Plan, Step
 from segue.domain.session import Message, Session, TurnKey, UnreadableMessage
 from segue.domain.tool import RememberFor

@@ -32,8 +32,8 @@ from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, 
 from segue.api.event_streams import MEDIA_TYPE, EventStream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
-from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.field_types import doc
 from segue.domain.identity import Charge
 from segue.turns.turn_deps import Speaker
 

@@ -16,8 +16,8 @@ from segue.api.doors.clients import on_disconnect
 from segue.api.doors.turn_reader import Piece, TurnReader
 from segue.api.event_streams import EventStream
 from segue.api.schemas import MAX_MESSAGE_CHARS
-from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.field_types import doc
 from segue.domain.session import TurnKey
 from segue.events.event_buffer import Entry
 from segue.history.imports import Said

@@ -24,10 +24,9 @@ from segue.api.event_streams import MEDIA_TYPE, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import PlanDecision
 from segue.domain import turn_errors
-from segue.domain.digests import digest_of_json
-from segue.domain.doc import doc
 from segue.domain.errors import InvalidRequest, NotFound
-from segue.domain.ids import is_id
+from segue.domain.field_types import doc
+from segue.domain.ids import digest_of_json, is_id
 from segue.domain.session import Session, TurnKey
 from segue.events import agui_encoding
 from segue.events.event_buffer import Entry, end_of

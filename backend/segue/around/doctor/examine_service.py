@@ -25,13 +25,13 @@ from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
 from segue.mcp.status import STDERR_SHOWN
 from segue.models.model_settings import MODEL_SETTINGS
 from segue.secret_files import read_secrets
-from segue.tools.states import failed_for_all
+from segue.tools.tool_states import failed_for_all
 from segue.turns.queries import overview
 from segue.turns.queue import QueueFacts, look_at_queue
 from segue.users.api_keys import list_keys
 
 if TYPE_CHECKING:
-    from segue.models.model import ChatModel
+    from segue.models.chat_model import ChatModel
 
 MCP_START_S = 6.0
 MODEL_S = 10.0
@@ -122,7 +122,7 @@ async def _look_at_models(settings: Settings, report: Diagnosis) -> dict[str, An
         do = "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL."
         report.note("model", what, do)
         return {"name": OFFLINE, "at": "built in", "answers": None, "outcome": None, "latency_ms": None}
-    from segue.models.chat_models import open_model  # noqa: PLC0415 (LangChain takes a second)
+    from segue.models.open_models import open_model  # noqa: PLC0415 (LangChain takes a second)
 
     times = ("llm_timeout_s", "llm_first_token_timeout_s", "llm_idle_timeout_s")
     bounded = settings.model_copy(update={**dict.fromkeys(times, MODEL_S), "llm_max_retries": 0})

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from segue.around.doctor.report import Diagnosis
 from segue.around.store_clients import OpenStores
 from segue.config import Settings
-from segue.db.server import Share, StoreClock, share_of_session
+from segue.db.postgres_server import Share, StoreClock, share_of_session
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import Clock
 from segue.domain.plan import UnreadablePlan
@@ -27,8 +27,8 @@ from segue.tools.availability import ToolAvailability
 from segue.tools.builtin.builtin_tools import builtin_tools
 from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
-from segue.tools.states import GlobalToolState
 from segue.tools.tool_health import is_blocked
+from segue.tools.tool_states import GlobalToolState
 from segue.turns.queries import OpenTurn, list_turns, open_turns_of
 from segue.turns.store import last_ended
 

@@ -15,10 +15,10 @@ from segue.around.doctor.report import Diagnosis
 from segue.around.embedded.server_urls import server_urls
 from segue.around.store_clients import OpenStores, open_clients
 from segue.config import Settings
-from segue.db.causes import LOCKED, StorageUnavailable, cause_of
 from segue.db.engine import Database, is_pooled
+from segue.db.outages import LOCKED, StorageUnavailable, cause_of
+from segue.db.postgres_server import ServerFacts, look_at_server
 from segue.db.redis_server import redis_cause_of, watched_by_sentinels
-from segue.db.server import ServerFacts, look_at_server
 from segue.domain.errors import AppError
 from segue.turns.queries import CHANGES_NOTHING
 

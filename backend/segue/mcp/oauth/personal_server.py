@@ -17,8 +17,8 @@ import anyio
 import structlog
 from mcp_types import Tool as McpTool
 
-from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
+from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.ids import utc_now
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec

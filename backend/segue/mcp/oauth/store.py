@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import mcp_clients, mcp_login_attempts, mcp_logins, mcp_tool_lists
-from segue.domain.digests import digest_of_secret
+from segue.domain.ids import digest_of_secret
 
 ATTEMPT_LASTS: Final = timedelta(minutes=30)
 ATTEMPTS: Final = 10  # of a user at a server

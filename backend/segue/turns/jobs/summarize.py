@@ -15,8 +15,8 @@ import structlog
 
 from segue.agent.prompts import SUMMARISER, TITLER, as_json
 from segue.agent.render_messages import listed_reference
-from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
+from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.session import Message
 from segue.domain.tool import Reference
@@ -36,11 +36,11 @@ from segue.memory.summary import (
     store_summary,
     store_title,
 )
-from segue.models.model import ChatModel
+from segue.models.chat_model import ChatModel
 from segue.models.untrusted import neutralised
 from segue.tools.normalize import clean
 from segue.tools.results import recent_references
-from segue.users.account import Account, Books
+from segue.users.spending import Account, Books
 
 MAX_TEXT_CHARS = 2000
 _AROUND = " \"'“”„«»「」*#`."

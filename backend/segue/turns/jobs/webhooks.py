@@ -25,7 +25,7 @@ from segue.domain.telemetry import Observe, WebhookOutcome, WebhookTried
 from segue.events import outbox
 from segue.events.outbox import DueEvent
 from segue.net.addresses import NoSuchHost, NotPublic
-from segue.tools import states
+from segue.tools import tool_states
 
 TIMEOUT_S: Final = 15.0  # of a try, as the specification has it
 LEASE_S: Final = 2 * TIMEOUT_S
@@ -92,11 +92,11 @@ class Webhooks:
 
     async def _store_failed_tools(self) -> bool:
         """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
-        untold = await states.unstored_failures(self.cache)
+        untold = await tool_states.unstored_failures(self.cache)
         for event_id, tool in untold.items():
             async with self.database.autocommit() as connection:
                 await outbox.tool_failed(connection, event_id, tool)
-        await states.failures_stored(self.cache, untold)
+        await tool_states.failures_stored(self.cache, untold)
         return bool(untold)
 
     async def _settle(self, job: DueEvent, outcome: WebhookOutcome, failure: str | None = None) -> bool:

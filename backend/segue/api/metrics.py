@@ -32,7 +32,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.events.event_log import EventLog
 from segue.mcp.mcp_servers import McpServers
-from segue.turns.service import TurnService
+from segue.turns.turn_service import TurnService
 from segue.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4

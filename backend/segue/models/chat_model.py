@@ -45,8 +45,8 @@ from segue.models.reply import SCHEMA, Reply, ToolChoiceMode, estimated_input
 from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
 from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings
 from segue.secret_files import LiveKey
-from segue.users.account import Account
 from segue.users.prices import Tariff
+from segue.users.spending import Account
 
 
 @dataclass(frozen=True, slots=True)

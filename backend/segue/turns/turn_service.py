@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.render_messages import request_parts
 from segue.agent.tool_loop import plain_request
-from segue.db.causes import StorageUnavailable
+from segue.db.outages import StorageUnavailable
 from segue.db.redis import plans_of_owner_key
 from segue.db.redis_server import RedisServer
 from segue.domain.errors import AppError, NotFound

@@ -1,20 +1,28 @@
-"""Opens the chat models that settings and agents name. A provider is one file in `models/providers/`, imported only if
-it is the one that answers.
+"""Opens the models that settings and agents name: for chat, and for embeddings from any OpenAI-compatible endpoint.
+
+A provider is one file in `models/providers/`, imported only if it is the one that answers. Where embeddings fail, facts
+are found by their words, and urgent requests skip the endpoint for a while. Implements `Embedder` of
+`memory/long_term.py`.
 """
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+import structlog
 from langchain_core.language_models import BaseChatModel
 
 from segue.domain.agent import OFFLINE, Agent, provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
+from segue.models.chat_model import ChatModel
 from segue.models.metered_model import Models, ModelWithFallback
-from segue.models.model import ChatModel
 from segue.models.model_settings import ModelSettings
 from segue.models.providers.adapted import ProviderOptions
+from segue.models.providers.endpoint import Endpoint, endpoint_of
+from segue.models.refusals import MALFORMED, ModelFailure
 from segue.secret_files import SecretFiles
 from segue.users.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
 
@@ -142,3 +150,49 @@ async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> BaseChat
         case _:
             from segue.models.providers.openai import openai_model as opened  # noqa: PLC0415 (the same)
     return await stack.enter_async_context(opened(options))
+
+
+URGENT_TIMEOUT_S = 1.5  # while a user waits
+TIMEOUT_S = 20.0
+COOLDOWN_S = 30.0
+MAX_BYTES = 20_000_000  # of one answer: a hundred vectors of four thousand dimensions take half
+MAX_NUMBER = 1e30  # PostgreSQL keeps them in four bytes
+
+log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def openai_embedder(options: ProviderOptions) -> AsyncIterator["OpenAIEmbedder"]:
+    """Yields an embedder whose connections close with the block."""
+    bounded = replace(options, timeout_s=TIMEOUT_S, max_answer_bytes=MAX_BYTES)
+    async with endpoint_of(bounded, "/embeddings") as endpoint:
+        yield OpenAIEmbedder(options.model, endpoint)
+
+
+class OpenAIEmbedder:
+    def __init__(self, model: str, endpoint: Endpoint) -> None:
+        self.model = model
+        self._endpoint = endpoint
+        self._cooldown_until = 0.0
+
+    async def embed(self, texts: Sequence[str], *, urgent: bool) -> list[list[float]] | None:
+        """Returns a vector for each text, or None on any failure. `urgent` is for a request that a user waits for."""
+        if urgent and time.monotonic() < self._cooldown_until:
+            return None
+        try:
+            async with asyncio.timeout(URGENT_TIMEOUT_S if urgent else TIMEOUT_S):
+                embeddings = await self._asked(texts)
+        except (TimeoutError, ModelFailure, *MALFORMED) as error:
+            log.warning("embedding_failed", error=type(error).__name__, reason=str(error), texts=len(texts))
+            self._cooldown_until = time.monotonic() + COOLDOWN_S
+            return None
+        self._cooldown_until = 0.0
+        return embeddings
+
+    async def _asked(self, texts: Sequence[str]) -> list[list[float]]:
+        body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
+        given = sorted((await self._endpoint.ask(body))["data"], key=lambda each: each["index"])
+        embeddings = [list(map(float, each["embedding"])) for each in given]
+        if len(embeddings) != len(texts) or not all(each and max(map(abs, each)) < MAX_NUMBER for each in embeddings):
+            raise ValueError("not a vector for each text")
+        return embeddings
