@@ -236,11 +236,12 @@ async def _long_term_memory(
         events.tell(owner, fact_noted(fact))
 
     if settings.embedding_model is None:
-        return LongTermMemory(database, None, noted)
+        return LongTermMemory(database, None, noted, budget=settings.fact_token_budget)
     from segue.models.open_models import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
     embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}", files))
-    return LongTermMemory(database, await stack.enter_async_context(embedder), noted)
+    opened = await stack.enter_async_context(embedder)
+    return LongTermMemory(database, opened, noted, budget=settings.fact_token_budget)
 
 
 async def _mcp_servers(

@@ -26,6 +26,7 @@ class AgentSettings(ToolSettings):
     show_reasoning: bool = False
     history_limit: PositiveCount = 80
     context_token_budget: Annotated[int, Field(ge=1000)] = 24_000
+    fact_token_budget: PositiveCount = 1500
     short_term_memory_ttl: PositiveCount = 3600
 
     @property

@@ -36,7 +36,7 @@ class TurnInput(TypedDict):
     prompt_parts: the parts of it before the user's message.
     cut_off: the seq of the last turn that should go into the summary, if it is time for that.
     earlier_results: references to the session's recent results, newest first.
-    facts: what is known of the user and of use here, best first.
+    facts: what is known of the user, oldest first.
     open_plan: the session's open plan; `shown_plan` is its id and version when the message arrived.
     decided_plan: the plan whose button was pressed, if a button and not words is the message.
     amends: the message was sent as a change of `shown_plan`, however it reads.

@@ -44,12 +44,15 @@ _ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u062
 
 @dataclass(frozen=True, slots=True)
 class FactWords:
-    """`stopwords` is by language, `ignored` has those of all languages; `synonyms` gives a word's group."""
+    """`stopwords` is by language, `ignored` has those of all languages; `synonyms` gives a word's group; `health` is
+    what `find_facts` takes, of all languages.
+    """
 
     stopwords: Mapping[str, frozenset[str]]
     ignored: frozenset[str]
     cues: PhraseMatcher[str]
     synonyms: Mapping[str, str]
+    health: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,13 @@ def parse_fact_words(sections: Mapping[str, Any]) -> FactWords:
         ignored=_words_in(sections["retold"]["words"]).union(*stopwords.values()),
         cues=match_phrases(cues.items()),
         synonyms={word: group for group, text in sections["synonyms"].items() for word in _words_in(text)},
+        health=_asked_together(sections["health"].values()),
     )
+
+
+def _asked_together(lists: Iterable[str]) -> str:
+    entries = (split_words(entry) for text in lists for entry in split_list(text))
+    return " ".join(dict.fromkeys(word for entry in entries for word in _in_pairs(entry)))
 
 
 def _words_in(text: str) -> frozenset[str]:

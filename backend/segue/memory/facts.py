@@ -7,7 +7,7 @@ Knows nothing of models and of how an embedding is made.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any, get_args
 
@@ -53,6 +53,7 @@ CONFIGURATIONS = (
 )
 ALWAYS_USEFUL = ("personal_info", "preference")
 RECENT_DAYS = 90
+MARKED_EVERY = timedelta(hours=1)
 FactPosition = tuple[int, str]  # a fact's seq and id
 
 _IS_CURRENT = memories.c.superseded_by.is_(None)
@@ -141,6 +142,11 @@ async def list_facts(
         statement = statement.where(memories.c.session_id == session_id)
     rows = await connection.execute(statement.order_by(*newest_first(memories)).limit(limit))
     return [(_memory(row), (row.seq, row.id)) for row in rows]
+
+
+async def oldest_facts(connection: AsyncConnection, owner: str, *, limit: int) -> list[Memory]:
+    statement = select(*_SHOWN).where(memories.c.owner == owner, _IS_CURRENT).order_by(*oldest_first(memories))
+    return [_memory(row) for row in await connection.execute(statement.limit(limit))]
 
 
 async def change_fact(
@@ -273,9 +279,10 @@ async def nearest_facts(
 
 
 async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequence[str], *, now: datetime) -> None:
-    await connection.execute(
-        update(memories).where(memories.c.owner == owner, memories.c.id.in_(memory_ids)).values(last_used_at=now)
-    )
+    """Leaves the mark of a fact that has one of the last hour: most are given in every turn."""
+    is_due = or_(memories.c.last_used_at.is_(None), memories.c.last_used_at < now - MARKED_EVERY)
+    marked = update(memories).where(memories.c.owner == owner, memories.c.id.in_(memory_ids), is_due)
+    await connection.execute(marked.values(last_used_at=now))
 
 
 async def facts_without_embedding(connection: AsyncConnection, model: str, *, limit: int) -> list[tuple[str, str]]:

@@ -1,11 +1,11 @@
-"""What is known of a user across sessions: recalled for a turn, searched, and stored.
+"""What is known of a user across sessions: given to a turn, searched, and stored.
 
-Searches by words, and also by meaning if an embedder is given and Postgres has pgvector. Knows nothing of models, tools
-and rows.
+A turn is given all facts as far as they fit a budget of tokens. Searches by words, and also by meaning if an embedder
+is given and Postgres has pgvector. Knows nothing of models, tools and rows.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -17,10 +17,20 @@ from segue.domain.ids import local_time
 from segue.domain.session import Memory, MemoryKind, Message, NewFact
 from segue.language.lexicon import Phrase
 from segue.memory import facts
-from segue.memory.fact_cues import LONGEST_READ, days_meant, is_correction, is_said, search_words, with_dates
+from segue.memory.fact_cues import (
+    FACT_WORDS,
+    LONGEST_READ,
+    days_meant,
+    is_correction,
+    is_said,
+    search_words,
+    with_dates,
+)
 from segue.memory.facts import FactSource
 from segue.memory.history import recent_user_messages, said_by_user
+from segue.memory.history_window import estimate
 
+LEAST_TOKENS = 15  # of a fact in a prompt: its date and kind
 MOST_RECALLED = 5
 NEAREST_RECALLED = 3  # something is always nearest: it must not displace what is sure to help
 NEAREST_FOUND = 10
@@ -50,11 +60,38 @@ class LongTermMemory:
         database: Database,
         embedder: Embedder | None = None,
         noted: Callable[[str, Memory], None] = lambda owner, fact: None,  # noqa: ARG005 (their names)
+        *,
+        budget: int = 1500,
     ) -> None:
         self._database = database
         self._embedder = embedder
+        self._budget = budget  # in tokens
         self.noted = noted
         self._has_vectors: bool | None = None
+
+    async def given(self, owner: str, message: str, *, now: datetime) -> list[Memory]:
+        """Returns all facts if they fit the budget, oldest first, so that a prompt begins as the one before.
+
+        Of more: what is about health and safety, what the message is about, what may always be of use, the newest.
+        """
+        most = self._budget // LEAST_TOKENS
+        async with self._database.read_only() as connection:
+            known = await facts.oldest_facts(connection, owner, limit=most + 1)
+        if len(known) <= most and sum(map(_tokens, known)) <= self._budget:
+            return known
+        about = await self.recall(owner, message, now=now, limit=most)
+        async with self._database.read_only() as connection:
+            vital = await facts.find_facts(connection, owner, FACT_WORDS.now.health, limit=most, now=now)
+            newest = await facts.list_facts(connection, owner, before=None, limit=most)
+        ranked = [*(each.memory for each in vital if each.matches), *about, *(fact for fact, _ in newest)]
+        return sorted(self._fitting(dict.fromkeys(ranked)), key=lambda fact: fact.id)
+
+    def _fitting(self, ranked: Iterable[Memory]) -> Iterator[Memory]:
+        left = self._budget
+        for fact in ranked:
+            if (tokens := _tokens(fact)) <= left:
+                left -= tokens
+                yield fact
 
     async def recall(self, owner: str, message: str, *, now: datetime, limit: int = MOST_RECALLED) -> list[Memory]:
         """Returns the facts that a message is about, best first, then those that may always be of use."""
@@ -168,6 +205,10 @@ def fused(*rankings: Sequence[Ranked]) -> list[Ranked]:
         for place, each in enumerate(ranking, start=1):
             scores[each] += 1 / (RANK_DAMPING + place)
     return sorted(scores, key=lambda each: -scores[each])
+
+
+def _tokens(fact: Memory) -> int:
+    return LEAST_TOKENS + estimate(fact.content)
 
 
 def _days(message: Message, time_zone: str) -> dict[Phrase, str]:

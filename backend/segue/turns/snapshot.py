@@ -100,7 +100,7 @@ async def load_context(
     if files:
         async with deps.database.read_only() as connection:
             attachments = await read_attached(connection, session_id, files)
-    facts = await deps.long_term.recall(claim.owner, message, now=now) if message and claim.knows_facts else []
+    facts = await deps.long_term.given(claim.owner, message, now=now) if message and claim.knows_facts else []
     inline = _inline(window, kept, claim.key.turn_id, max_bytes=settings.fresh_result_bytes)
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided

@@ -38,8 +38,8 @@ REMEMBER = ToolSpec(
 SEARCH_MEMORY = ToolSpec(
     name="search_memory",
     description=(
-        "Search what is known about the user from earlier conversations. What bears on the last message is given "
-        "already; use this for something else."
+        "Search what is known about the user from earlier conversations. Of many facts only some stand before the "
+        "last message: search before you say that you do not know."
     ),
     input_schema={
         "type": "object",
