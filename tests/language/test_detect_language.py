@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from segue.language.detect_language import detect_language
 
+FIRST_REQUESTS = Path(__file__).with_name("first_requests.txt")
 REQUESTS = {
     "en": [
         "Find the mails of Rossi and read the newest",
@@ -84,6 +87,14 @@ def test_an_ordinary_request_gives_its_language_away(language: str, text: str) -
 @pytest.mark.parametrize(("language", "text"), _cases(REQUESTS))
 def test_capitals_do_not_hide_the_language(language: str, text: str) -> None:
     assert detect_language(text.upper(), default="??") == language
+
+
+@pytest.mark.parametrize(("language", "least"), [("it", 58), ("en", 57), ("es", 53), ("fr", 27), ("de", 28)])
+def test_the_first_message_of_a_session_shows_its_language(language: str, least: int) -> None:
+    lines = FIRST_REQUESTS.read_text("utf-8").splitlines()
+    texts = [text for named, _, text in (line.partition("\t") for line in lines) if named == language]
+    missed = [text for text in texts if detect_language(text, default="??") != language]
+    assert len(texts) - len(missed) >= least, missed
 
 
 @pytest.mark.parametrize("text", TELLS_NOTHING)

@@ -1,15 +1,17 @@
 """Which language a short text is in, by its script, its common words and its letters (`languages.toml`).
 
-Pure; knows nothing of who wrote it and of what is answered.
+A word counts for the languages that list it, and for those whose words are spelt alike: by the pairs of letters in the
+words of each list, as a naive Bayes classifier would. Pure; knows nothing of who wrote it and of what is answered.
 """
 
+import math
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Final
 
 from segue.language.lexicon import WordList, split_list
@@ -30,15 +32,24 @@ _SCRIPTS: Final = {
 }
 _LATIN_LETTERS_PER_LETTER: Final = {"zh": 3, "ja": 3, "ko": 2, "hi": 3}  # that say as much
 _HAN_PER_KANA: Final = 8  # in Japanese, at most
-_LEAST_SCORE: Final = 0.4
+_LEAST_SCORE: Final = 0.3
+_MOST_SPELT: Final = 24  # words whose letters are looked at
+_OF_SPELLING: Final = 0.8  # of what a listed word counts, for all languages together
+_SOFTNESS: Final = 3  # the pairs of a word depend on each other: its logarithms say too much
+_UNSEEN_COUNT: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clues:
-    """What a word and a letter count for each of their languages."""
+    """What a word and a letter count for each of their languages; how likely a pair of letters is in each of
+    `languages`, as logarithms, and one that their words do not have.
+    """
 
     words: Mapping[str, Mapping[str, float]]
     letters: Mapping[str, Mapping[str, float]]
+    languages: tuple[str, ...]
+    pairs: Mapping[str, tuple[float, ...]]
+    unseen: tuple[float, ...]
 
 
 def detect_language(text: str, *, default: str = ENGLISH) -> str:
@@ -49,12 +60,13 @@ def detect_language(text: str, *, default: str = ENGLISH) -> str:
 @lru_cache(maxsize=2048)  # each turn looks at the messages of the ones before
 def _language_of(sample: str, known: Clues) -> str | None:
     sample = _NAME_OF_A_THING.sub(" ", sample)
-    by_words = _language_by_words(sample, known)
-    if sample.isascii():
+    other = _language_by_script(sample, more_than=0)
+    by_words = _language_by_words(sample, known, by_spelling=other is None)
+    if other is None:
         return by_words
     # Beside letters of another script, Latin ones without a known word are a name.
     latin = len(_LATIN.findall(sample))
-    return _language_by_script(sample, more_than=latin) or by_words or _language_by_script(sample, more_than=0)
+    return _language_by_script(sample, more_than=latin) or by_words or other
 
 
 def _language_by_script(sample: str, *, more_than: int) -> str | None:
@@ -66,9 +78,12 @@ def _language_by_script(sample: str, *, more_than: int) -> str | None:
     return likeliest if weights[likeliest] > more_than else None
 
 
-def _language_by_words(sample: str, known: Clues) -> str | None:
+def _language_by_words(sample: str, known: Clues, *, by_spelling: bool) -> str | None:
     lowered = unicodedata.normalize("NFC", sample.replace("İ", "i")).lower()
-    clues = [known.words.get(word, {}) for word in _LATIN_WORD.findall(lowered)]
+    words = _LATIN_WORD.findall(lowered)
+    clues = [known.words.get(word, {}) for word in words]
+    spelt = words[:_MOST_SPELT] if by_spelling else ()
+    clues += [_by_spelling(word, known) for word in spelt if len(word) > 2]  # noqa: PLR2004 (shows little)
     clues += [known.letters.get(letter, {}) for letter in set(lowered)]
     scores: dict[str, float] = defaultdict(float)
     for language, score in chain.from_iterable(clue.items() for clue in clues):
@@ -76,6 +91,17 @@ def _language_by_words(sample: str, known: Clues) -> str | None:
     best = max(scores.values(), default=0)
     likeliest = [language for language, score in scores.items() if score == best]
     return likeliest[0] if best >= _LEAST_SCORE and len(likeliest) == 1 else None
+
+
+def _by_spelling(word: str, known: Clues) -> Mapping[str, float]:
+    logs = [sum(each) for each in zip(*(known.pairs.get(pair, known.unseen) for pair in _pairs(word)), strict=True)]
+    likeliest = max(logs)
+    weights = [math.exp((each - likeliest) / _SOFTNESS) for each in logs]
+    return {name: _OF_SPELLING * each / sum(weights) for name, each in zip(known.languages, weights, strict=True)}
+
+
+def _pairs(word: str) -> Iterable[str]:
+    return map("".join, pairwise(f"^{word}$"))
 
 
 def _scores(by_language: Mapping[str, Iterable[str]]) -> dict[str, Mapping[str, float]]:
@@ -93,7 +119,20 @@ def _shares(languages: tuple[str, ...]) -> Mapping[str, float]:
 
 
 def _read_clues(sections: Mapping[str, Mapping[str, str]]) -> Clues:
+    counts = [
+        Counter(pair for word in split_list(lists["words"]) for pair in _pairs(word)) for lists in sections.values()
+    ]
+    pairs = set().union(*counts)
+    totals = [math.log(count.total() + _UNSEEN_COUNT * len(pairs)) for count in counts]
+
+    def logs(pair: str) -> tuple[float, ...]:
+        rows = zip(counts, totals, strict=True)
+        return tuple(math.log(count[pair] + _UNSEEN_COUNT) - total for count, total in rows)
+
     return Clues(
+        languages=tuple(sections),
+        pairs={pair: logs(pair) for pair in pairs},
+        unseen=logs(""),
         words=_scores({language: split_list(lists["words"]) for language, lists in sections.items()}),
         letters=_scores({language: lists.get("letters", "").split() for language, lists in sections.items()}),
     )
