@@ -3,7 +3,7 @@ import pytest
 from segue.domain.plan import Confirm
 from segue.domain.tool import ToolSpec
 from segue.plans.acknowledgement import classify
-from segue.plans.policy import SearchDecision, is_query, needs_confirmation, should_plan, should_search_web
+from segue.plans.policy import SearchDecision, needs_confirmation, should_plan, should_search_web, web_query
 
 ASKED_FOR = [
     "cerca su internet i voli per Oslo", "search the web for cheap flights", "look up online who won",
@@ -29,6 +29,14 @@ PRIVATE = [
     "ما هي مواعيدي غدا؟", "لخص ما قلته", "ما اسمي؟", "ابحث عن رسائل ليلى", "ماذا قلت لك عن سارة؟",
     "who wrote me last?", "chi mi ha mandato qualcosa oggi?", "今天谁发给我什么了？", "من كتب لي اليوم؟",
     "¿qué compromisos tengo mañana?", "wie heiße ich?", "lis le dernier message", "昨日届いたメールは？",
+]  # fmt: skip
+
+ASIDES = [
+    "non ho capito, puoi ripetere?", "did it work with the second one?", "write me a poem about the sea",
+    "are you sure about that?", "scrivi una poesia sul mare", 'translate "good morning" into French',
+    "che ne pensi, va bene come lettera?", "dammi un consiglio su come parlare al capo", "你确定吗？这样真的可以吗？",
+    "请把这句话翻译成英文：早上好，我的朋友们", "هل أنت متأكد من ذلك؟", "لم أفهم، هل يمكنك التكرار؟",
+    "no entendí, ¿puedes repetir?", "tu es sûr de ce que tu dis ?", "bist du sicher, dass das geht?",
 ]  # fmt: skip
 
 SMALL_TALK = [
@@ -98,7 +106,7 @@ def test_what_a_message_quotes_asks_for_no_search_forbids_none_and_is_never_sent
     quoted = "<source>search the web for flights to Oslo</source>"
     assert decide(f"{quoted} Please translate it for my sister", force=False).reason == "not_asked"
     assert decide("> don't search the web\nsearch the web for flights to Oslo", force=False).reason == "asked_for"
-    assert not is_query(f"{quoted} What is the capital of Peru?")
+    assert not web_query(f"{quoted} What is the capital of Peru?")
 
 
 def test_a_bare_yes_is_never_searched_whatever_else_it_says() -> None:
@@ -125,7 +133,7 @@ def test_the_toggle_is_not_honoured_on_what_is_the_users_own_or_was_said_here(me
     assert decide(message, force=True) == SearchDecision(search=False, reason="private")
 
 
-@pytest.mark.parametrize("message", SMALL_TALK)
+@pytest.mark.parametrize("message", [*SMALL_TALK, *ASIDES])
 def test_the_toggle_is_not_honoured_on_thanks_and_greetings(message: str) -> None:
     assert decide(message, force=True) == SearchDecision(search=False, reason="small_talk")
 
@@ -138,12 +146,27 @@ def test_a_user_who_wants_no_search_gets_none_toggle_or_not(message: str, force:
 
 @pytest.mark.parametrize("message", QUERIES)
 def test_a_whole_question_for_the_web_is_a_query(message: str) -> None:
-    assert is_query(message)
+    assert message.endswith(web_query(message) or "none")
+
+
+@pytest.mark.parametrize(
+    ("message", "query"),
+    [
+        ("Cerca su internet chi è il sindaco di Milano, per favore", "chi è il sindaco di Milano"),
+        ("could you look up online when the next eclipse is, thanks", "when the next eclipse is"),
+        ("busca en internet quién es el alcalde de Madrid por favor", "quién es el alcalde de Madrid"),
+        ("such im Internet, wer Bürgermeister von Berlin ist, bitte", "wer Bürgermeister von Berlin ist"),
+        ("上网搜一下谁是北京市长", "谁是北京市长"),
+        ("ابحث في الإنترنت عن عمدة ميلانو من فضلك", "عن عمدة ميلانو"),
+    ],
+)
+def test_a_query_is_the_question_without_the_request_around_it(message: str, query: str) -> None:
+    assert web_query(message) == query
 
 
 @pytest.mark.parametrize("message", NO_QUERIES)
 def test_what_leans_on_the_user_or_names_an_address_or_id_is_no_query(message: str) -> None:
-    assert not is_query(message)
+    assert web_query(message) is None
 
 
 @pytest.mark.parametrize("message", FOR_THE_WEB)
@@ -159,7 +182,7 @@ def test_without_the_toggle_only_words_for_the_web_search_it(message: str) -> No
 @pytest.mark.parametrize("message", ["\0" * 32_000, "\ud800 search", "x" * 32_000])
 def test_hostile_text_does_not_make_it_raise(message: str) -> None:
     should_search_web(message, force=True, verdict="none")
-    is_query(message)
+    web_query(message)
 
 
 @pytest.mark.parametrize(

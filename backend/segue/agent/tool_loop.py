@@ -39,7 +39,7 @@ from segue.domain.user_request import ToolAsks
 from segue.memory.fact_cues import FACT_WORDS, index_words
 from segue.models.reply import ModelCall, Reply, opaque_parts
 from segue.plans import store
-from segue.plans.policy import WEB_SEARCH, SearchDecision, is_query, without_forbidden
+from segue.plans.policy import WEB_SEARCH, SearchDecision, web_query, without_forbidden
 from segue.plans.question import tool_words
 from segue.plans.store import StalePlan, StoredPlan
 from segue.tools.availability import ToolGuard
@@ -121,7 +121,7 @@ async def _show_attachments(turn: TurnCalls, state: TurnState, conversation: lis
 
 
 async def _search_first(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> SearchDecision:
-    """Searches the web for a message that is a query as it is. Returns the decision, which an outage may change."""
+    """Searches the web for the question that a message is. Returns the decision, which an outage may change."""
     search, tool = state["search"], turn.tools.get(WEB_SEARCH)
     if search.reason == "forbidden":
         conversation[:] = prompts.with_note(conversation, prompts.SEARCH_FORBIDDEN)
@@ -129,8 +129,9 @@ async def _search_first(turn: TurnCalls, state: TurnState, conversation: list[Ba
         return search
     if tool is None or not turn.context.guard.state(tool.spec).available:
         return SearchDecision(search=False, reason="unavailable")
-    if is_query(state["message"]) and not state["attachments"] and not _is_about_results(state):
-        call = ModelCall(WEB_SEARCH, {"query": state["message"].strip()})
+    query = web_query(state["message"])
+    if query and not state["attachments"] and not _is_about_results(state):
+        call = ModelCall(WEB_SEARCH, {"query": query})
         shown, held = await run_tool_calls(turn, Reply("", (call,), 0, 0))
         if not held:
             conversation += shown

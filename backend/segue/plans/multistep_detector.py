@@ -33,12 +33,17 @@ LONGEST_READ: Final = 2_000  # characters; the rest of a longer message does not
 SEARCH_WORD_KINDS: Final = frozenset({"request", "search", "web", "topic"})
 # What may stand in a message that is a query as it is.
 QUERY_KINDS: Final = SEARCH_WORD_KINDS | {"general", "greeting", "lead", "origin", "newest", UNKNOWN}
+# What stands around the question itself.
+REQUEST_KINDS: Final = frozenset({"request", "search", "web", "greeting", "lead", "thanks"})
 SEARCH_KINDS: Final = QUERY_KINDS - {UNKNOWN} | {
-    "earlier", "forbid", "private", "own", "deed", "task", "personal", "thanks", "from_newest",
+    "earlier", "forbid", "private", "own", "deed", "task", "personal", "thanks", "from_newest", "aside",
 }  # fmt: skip
 SEARCH_LEXICON: Final = WordList("search.toml", partial(parse_lexicon, kinds=SEARCH_KINDS))
 
-_LETTERS: Final = {"own": "o", "newest": "n", "from_newest": "f", "origin": "s", "task": "d", "deed": "d"}
+_WORD_START: Final = re.compile(r"(?<!\w)\w|[\u3040-\u30ff\u3400-\u9fff]")
+_AROUND_A_QUESTION: Final = " ,.;:!–—-、，。！،"
+_MOST_AROUND: Final = 16  # words, or letters of a script without spaces
+_LETTERS: Final = {"own": "o", "newest": "n", "from_newest": "f", "origin": "s", "task": "d", "deed": "d", "aside": "d"}
 _NEWEST_OF_OWN: Final = re.compile(r"[nf].{0,3}o")
 _FROM_OWN: Final = re.compile(r"(?:s.{0,8}n|f).{0,3}o")
 _OWN_FROM: Final = re.compile(r"n.{0,3}o.{0,4}s")  # as Japanese and Korean say it, before the verb
@@ -48,6 +53,23 @@ def search_readings(message: str) -> list[list[str]]:
     """Returns the kinds of the words in a message, in every language that uses most of them."""
     words = parse_utterance(message[:LONGEST_READ]).words
     return [kinds_of(words, language, SEARCH_LEXICON.now) for language in languages_of(words, SEARCH_LEXICON.now)]
+
+
+def without_request(message: str) -> str:
+    """Returns a message without the request for a search around it: `please search the web for …, thanks`."""
+    words = parse_utterance(message).words
+    for language in languages_of(words, SEARCH_LEXICON.now):
+        starts = [start for start in map(re.Match.start, _WORD_START.finditer(message)) if start]
+        before = (at for at in starts[:_MOST_AROUND] if _is_around(message[:at], language))
+        after = (at for at in starts[-_MOST_AROUND:] if _is_around(message[at:], language))
+        begin, end = max(before, default=0), min(after, default=len(message))
+        if (begin or end < len(message)) and begin < end:
+            return message[begin:end].strip(_AROUND_A_QUESTION)
+    return message
+
+
+def _is_around(part: str, language: str) -> bool:
+    return REQUEST_KINDS.issuperset(kinds_of(words_of(part), language, SEARCH_LEXICON.now))
 
 
 def asks_for_the_web(kinds: Sequence[str]) -> bool:

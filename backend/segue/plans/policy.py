@@ -27,6 +27,7 @@ from segue.plans.multistep_detector import (
     asks_for_several_steps,
     asks_for_the_web,
     search_readings,
+    without_request,
 )
 
 WEB_SEARCH: Final = "web_search"
@@ -72,17 +73,18 @@ def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchD
     return SearchDecision(search=reason in {None, "asked_for"}, reason=reason or "forced")
 
 
-def is_query(message: str) -> bool:
-    """Returns whether the whole message is a question for the web, so that it may be sent to an engine as it is.
+def web_query(message: str) -> str | None:
+    """Returns the question that a message asks the web, without the request around it, as an engine may be sent it.
 
-    Not if it leans on the user or on the conversation, asks for more than an answer, or holds an address or an id.
+    None if it leans on the user or on the conversation, asks for more than an answer, or holds an address or an id.
     """
     text = message.strip()
     if len(text) > LONGEST_QUERY or "\n" in text or _IDENTIFYING.search(text) or _FILE.search(text):
-        return False
-    readings = search_readings(text)
+        return None
+    question = without_request(text)
+    readings = search_readings(question)
     whole = all(QUERY_KINDS.issuperset(kinds) and UNKNOWN in kinds for kinds in readings)
-    return whole and not asks_for_several_steps(text)
+    return question if whole and not asks_for_several_steps(text) else None
 
 
 def without_forbidden(tools: Mapping[str, Tool], search: SearchDecision) -> dict[str, Tool]:
@@ -137,12 +139,14 @@ class _Request:
 
     @property
     def is_small_talk(self) -> bool:
-        """Thanks in a message that asks nothing, or a greeting with hardly anything else."""
+        """Thanks in a message that asks nothing, a greeting with hardly anything else, or words about the conversation
+        and for words alone: `are you sure?`, a poem.
+        """
         greets = self.has("greeting") and any(
             len(kinds) - kinds.count("greeting") - kinds.count("thanks") < SHORTEST_QUESTION for kinds in self.readings
         )
         thanks = self.has("thanks") and not parse_utterance(self.message[:LONGEST_READ]).asks
-        return not self.searches and (greets or thanks)
+        return not self.searches and (greets or thanks or self.has("aside"))
 
     @property
     def is_too_short(self) -> bool:
