@@ -123,7 +123,7 @@ async def start(
     native = native_tools(tools, disabled=settings.disabled_tools)
     taken = [tool.spec.name for tool in native]
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
-    builtin = await builtin_tools(stack, settings, database, remember=long_term.remember, search=long_term.search)
+    builtin = await builtin_tools(stack, settings, database, long_term)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),
         database,

@@ -19,7 +19,7 @@ from segue.language.utterance import is_unspaced, own_words, words_of
 
 LONGEST_READ: Final = 4000  # characters; a longer message was pasted, it is not what the user says
 MOST_SEARCH_WORDS: Final = 48
-CUE_KINDS: Final = frozenset({*get_args(MemoryKind), "remember", "correction"})
+CUE_KINDS: Final = frozenset({*get_args(MemoryKind), "remember", "correction", "forget"})
 
 _SENTENCE_END: Final = re.compile(r"(?<=[。！？؟।\n])|(?<=[.!?…])\s+")
 _QUESTION: Final = re.compile(r"[?？؟]\s*$")
@@ -70,13 +70,30 @@ def may_state_facts(message: str) -> bool:
 
 
 def cued_sentences(message: str) -> Iterator[CuedSentence]:
-    """Yields the sentences that may state a fact. A question states none, unless it asks to remember one."""
+    """Yields the sentences that may state a fact. A question states none, unless it asks to remember one, and no
+    sentence that asks to forget one does.
+    """
     for sentence in _SENTENCE_END.split(message):
         kinds = list(_cues_in(split_words(sentence)))
-        if _QUESTION.search(sentence) and "remember" not in kinds:
+        if "remember" not in kinds and ("forget" in kinds or _QUESTION.search(sentence)):
             continue
         if kinds:
             yield CuedSentence(sentence.strip(), "correction" if "correction" in kinds else kinds[0])
+
+
+def asks_to_forget(message: str) -> bool:
+    """Returns whether the user wants something forgotten: `forget my address`, not `don't forget my birthday`."""
+    kinds = [set(_cues_in(split_words(each))) for each in _SENTENCE_END.split(message[:LONGEST_READ])]
+    return any("forget" in each and "remember" not in each for each in kinds)
+
+
+def is_about(text: str, fact: str) -> bool:
+    """Returns whether a text has a significant word of a fact in some form, or one of the same meaning."""
+    words = split_words(fact)
+    synonyms, forms = FACT_WORDS.now.synonyms, set(map(_without_prefix, words))
+    meanings = {synonyms[word] for word in words if word in synonyms}
+    asked = [word for word in split_words(text) if word in synonyms or word not in FACT_WORDS.now.ignored]
+    return any(synonyms.get(word) in meanings or _is_among(_without_prefix(word), forms) for word in asked)
 
 
 def is_correction(message: str) -> bool:

@@ -5,7 +5,7 @@ Knows nothing of models and of how an embedding is made.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import reduce
@@ -169,12 +169,17 @@ async def change_fact(
     return _memory(row)
 
 
-def _worded(content: str) -> dict[str, Any]:
-    """Returns the columns that are made of a fact's words. The hash knows no case, accents and punctuation."""
+def _hash(content: str) -> str:
+    """Knows no case, accents and punctuation."""
     folded = " ".join(split_words(content)) or content
+    return hashlib.sha256(folded.encode()).hexdigest()[:32]
+
+
+def _worded(content: str) -> dict[str, Any]:
+    """Returns the columns that are made of a fact's words."""
     return {
         "content": content,
-        "content_hash": hashlib.sha256(folded.encode()).hexdigest()[:32],
+        "content_hash": _hash(content),
         "search": func.strip(_joined(func.to_tsvector, bindparam("indexed", index_words(content)))),
     }
 
@@ -184,6 +189,13 @@ async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -
     gone = delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
     if await connection.scalar(gone.returning(memories.c.id)) is None:
         raise NotFound("memory")
+
+
+async def delete_facts_that_say(connection: AsyncConnection, owner: str, contents: Collection[str]) -> list[str]:
+    """Deletes the current facts of these words, whatever their case and punctuation, and those they corrected."""
+    hashes = [_hash(" ".join(content.split())) for content in contents]
+    gone = delete(memories).where(memories.c.owner == owner, memories.c.content_hash.in_(hashes), _IS_CURRENT)
+    return [str(content) for content in await connection.scalars(gone.returning(memories.c.content))]
 
 
 async def delete_facts_of_session(connection: AsyncConnection, owner: str, session_id: str) -> None:

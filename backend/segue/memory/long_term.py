@@ -5,7 +5,7 @@ is given and Postgres has pgvector. Knows nothing of models, tools and rows.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from segue.memory import facts
 from segue.memory.fact_cues import (
     FACT_WORDS,
     LONGEST_READ,
+    asks_to_forget,
     days_meant,
     is_correction,
     is_said,
@@ -31,6 +32,7 @@ from segue.memory.history import recent_user_messages, said_by_user
 from segue.memory.history_window import estimate
 
 LEAST_TOKENS = 15  # of a fact in a prompt: its date and kind
+MESSAGES_THAT_ASK = 2  # of the user: the last one may say yes to the question of what to forget
 MOST_RECALLED = 5
 NEAREST_RECALLED = 3  # something is always nearest: it must not displace what is sure to help
 NEAREST_FOUND = 10
@@ -133,6 +135,17 @@ class LongTermMemory:
             )
         self.noted(owner, fact)
         return fact
+
+    async def forget(self, owner: str, session_id: str, contents: Collection[str]) -> list[str] | None:
+        """Deletes the facts of these words and those they replaced; returns what they said. None if the user has not
+        asked for it in their last messages of this session: a page may have.
+        """
+        async with self._database.read_only() as connection:
+            said = await recent_user_messages(connection, owner, session_id)
+        if not any(asks_to_forget(said_by_user(each)) for each in said[:MESSAGES_THAT_ASK]):
+            return None
+        async with self._database.transaction() as connection:
+            return await facts.delete_facts_that_say(connection, owner, contents)
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:
         """Returns None if no embedder is configured, Postgres has no pgvector, or the endpoint does not answer."""

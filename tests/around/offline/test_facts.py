@@ -5,7 +5,7 @@ import pytest
 
 from segue.around.offline.fill_arguments import extract_facts
 from segue.config import Settings
-from tests.support.facts import all_taken_in, known
+from tests.support.facts import all_taken_in, known, tell
 from tests.support.service import running
 
 
@@ -43,6 +43,27 @@ async def test_it_notes_a_sentence_and_gives_it_back(
 def test_what_the_user_wants_done_is_no_fact(message: str, noted: list[str]) -> None:
     facts = orjson.loads(extract_facts(orjson.dumps({"user_said": message, "known": []}).decode()))["facts"]
     assert [fact["content"] for fact in facts] == noted
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "said"),
+    [
+        ("Abito a Roma", "dimentica dove abito", "Ho dimenticato:"),
+        ("I live at 3 Harbour Street", "forget my address", "I have forgotten:"),
+        ("我住在罗马", "忘记我住在哪里", "我已经忘记："),
+        ("أعيش في روما", "انس أين أعيش", "لقد نسيت:"),
+    ],
+)
+async def test_it_forgets_what_it_is_asked_to_and_says_so(
+    settings: Settings, content: str, message: str, said: str
+) -> None:
+    async with running(settings.model_copy(update={"openai_base_url": None})) as client:
+        for each in ("Tom the cat has fleas", content):
+            await tell(client, each)
+        answer = await client.chat(await client.new_session(), message)
+        await all_taken_in(settings)
+        assert answer["message"]["content"].startswith(f"{said}\n- {content}")
+        assert await known(client) == ["Tom the cat has fleas"]
 
 
 async def test_it_replaces_what_was_corrected(settings: Settings) -> None:

@@ -216,7 +216,7 @@ async def test_a_model_is_compared_with_the_recording_and_its_calls_reach_nothin
     found, missing = (message["content"] for message in provider.messages(2, role="tool")[1:])
     assert ("the text of itm-2" in found, "not recorded" in missing) == (True, True)
     offered = {tool["function"]["name"] for tool in provider.requests[0]["tools"]}
-    assert offered & {"mcp_get_item", "web_fetch", "remember", "web_search"} == {"mcp_get_item"}
+    assert offered & {"mcp_get_item", "web_fetch", "remember", "forget", "web_search"} == {"mcp_get_item"}
 
 
 def test_a_model_without_a_provider_is_refused(tmp_path: Path) -> None:

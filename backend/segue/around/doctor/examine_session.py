@@ -113,7 +113,7 @@ async def _open_tools(
     stack: AsyncExitStack, settings: Settings, stores: OpenStores, mcp: McpServers | None
 ) -> tuple[ToolAvailability, Clock]:
     memory = LongTermMemory(stores.database)
-    builtin = await builtin_tools(stack, settings, stores.database, remember=memory.remember, search=memory.search)
+    builtin = await builtin_tools(stack, settings, stores.database, memory)
     clock = await stack.enter_async_context(StoreClock(stores.database))
     catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp)
     everywhere = GlobalToolState(stores.cache, settings, unobserved)

@@ -35,7 +35,7 @@ from segue.around.offline.vocabulary import (
     sentence,
     tool_for,
 )
-from segue.memory.fact_cues import may_state_facts
+from segue.memory.fact_cues import asks_to_forget, is_about, may_state_facts
 from segue.plans.acknowledgement import classify
 from segue.plans.question import asked_in
 
@@ -43,6 +43,7 @@ LONGEST_READ = 1_000  # characters of each message
 MAX_SHOWN_ITEMS = 10
 MAX_SHOWN_CHARS = 1500
 MAX_FIELDS = 4
+MAX_FACTS_UNASKED = 5  # of which none is what a question is about
 TEXT_KEYS = ("body", "text", "content")
 _QUESTION = re.compile("[?？؟]")
 _SPELLED_OUT = re.compile(r"[\"“”«»「」]|\w\s*=")
@@ -51,8 +52,9 @@ _FIRST_CLAUSE = re.compile(r"^([^,;:.!，；。！،؛]{1,24})[,;:.!，；。！
 _STEP = re.compile(r"^Do step \d+ now: (.*)$", re.MULTILINE)
 _FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', re.MULTILINE)
 _NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
-# It needs none of these: results and facts are in its prompt, and facts are extracted after the turn.
-UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_memory"})
+FORGET = "forget"
+# It picks none of these by its words: results and facts are in its prompt, and facts are extracted after the turn.
+UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_memory", FORGET})
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,10 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
     if talk.fresh:
         shown = (present(result, talk.tools, talk.language) for result in reversed(talk.newest_first[: talk.fresh]))
         return _reply(talk, "\n\n".join(shown))
+    forget = next((tool for tool in tools if tool.name == FORGET), None)
+    if forget and asks_to_forget(talk.message):
+        about = [fact for fact in facts_in(talk.notes) if is_about(talk.message, fact)]
+        return call_to(forget, {"facts": about}) if about else _reply(talk, talk.say("nothing_to_forget"))
     return _supplied(talk) or _answer_message(talk)
 
 
@@ -251,7 +257,8 @@ def _aside(talk: Talk, text: str, *, accepting: bool) -> str:
         return talk.say("no_tool", part=text.strip(), tools=listed)
     if _QUESTION.search(text):
         if facts:
-            return talk.say("known", facts="\n".join(f"- {fact}" for fact in facts))
+            about = [fact for fact in facts if is_about(text, fact)] or facts[:MAX_FACTS_UNASKED]
+            return talk.say("known", facts="\n".join(f"- {fact}" for fact in about))
         return talk.say("unanswered", tools=listed)
     return talk.say("noted") if may_state_facts(text) else talk.say("idle", tools=listed)
 
@@ -284,6 +291,8 @@ def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) ->
     value = result.value
     if isinstance(value, dict) and value.get("status") == "failed" and "error" in value:
         return sentence(language, "failed", error=value["error"])
+    if result.tool == FORGET and isinstance(value, dict) and isinstance(value.get("forgotten"), list):
+        return sentence(language, "forgotten", facts="\n".join(f"- {fact}" for fact in value["forgotten"]))
     items = _items(value)
     if items is None:
         return _text_of(value, language)

@@ -9,9 +9,9 @@ from segue.domain.tool import Tool
 from segue.net.http_client import checked_client, tls_context
 from segue.tools.builtin.get_tool_result import get_tool_result_tool
 from segue.tools.builtin.remember import (
-    RememberFact,
-    SearchFacts,
+    UserFacts,
     current_time_tool,
+    forget_tool,
     remember_tool,
     search_memory_tool,
 )
@@ -21,14 +21,15 @@ from segue.tools.tool_settings import ToolSettings
 
 
 async def builtin_tools(
-    stack: AsyncExitStack, settings: ToolSettings, database: Database, *, remember: RememberFact, search: SearchFacts
+    stack: AsyncExitStack, settings: ToolSettings, database: Database, facts: UserFacts
 ) -> tuple[Tool, ...]:
     tools = [
         current_time_tool(),
         web_fetch_tool(client=await stack.enter_async_context(checked_client())),
         get_tool_result_tool(database, shown_bytes=settings.fresh_result_bytes),
-        remember_tool(remember),
-        search_memory_tool(search),
+        remember_tool(facts),
+        forget_tool(facts),
+        search_memory_tool(facts),
     ]
     if settings.web_search_provider != "none":
         searching = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
