@@ -148,12 +148,12 @@ async def test_a_large_answer_is_read_in_time_that_grows_with_its_size(ours: Mcp
 
 # Three million small objects: to read them where other work goes on held that up for a second and a half.
 async def test_an_answer_of_megabytes_holds_nothing_up(configure: Configure) -> None:
-    settings = ToolSettings(tool_timeout_s=PATIENCE_S, tool_result_max_bytes=1_000_000)
+    settings = ToolSettings(tool_timeout_s=PATIENCE_S, tool_result_max_bytes=4_000_000)
     async with McpServers(configure(odd=ODD), timeout_s=PATIENCE_S, start_timeout_s=PATIENCE_S) as servers:
         with loop_kept_free():
-            given = await run_tool(tool(servers, "large"), {"size": 900_000, "piece": "[]"}, WHO, settings=settings)
-    assert (given.status, given.payload.kind, given.payload.size_bytes) == ("succeeded", "json", 900_000 + 12)
-    assert given.summary == "Large: [] — 300000 result"
+            given = await run_tool(tool(servers, "large"), {"size": 3_000_000, "piece": "[]"}, WHO, settings=settings)
+    assert (given.status, given.payload.kind, given.payload.size_bytes) == ("succeeded", "json", 3_000_000 + 12)
+    assert given.summary == "Large: [] — 1000000 result"
 
 
 async def test_a_child_that_floods_stderr_is_not_blocked(ours: McpServers) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -244,3 +245,12 @@ def test_what_takes_too_much_of_the_window_is_dropped_oldest_first_but_never_of_
     assert "".join("01"[OPAQUE in message.additional_kwargs] for message in calling).rjust(4, "0") == kept
     for message in calling:
         assert (message.tool_calls[0]["args"] == LONG) == (OPAQUE in message.additional_kwargs)
+
+
+def test_what_providers_want_back_goes_before_the_words_of_older_turns() -> None:
+    session = turns_with_opaque_parts(3)
+    session.history[0] = replace(session.history[0], content="Look at this. " * 400)
+    shown = build_prompt(session, WindowLimits(messages=100, tokens=10_000, summarises=False), estimate).messages
+    calling = [message for message in shown if isinstance(message, AIMessage) and message.tool_calls]
+    assert [OPAQUE in message.additional_kwargs for message in calling] == [False, True, True]
+    assert "Look at this. " * 400 in shown[1].text
