@@ -249,7 +249,8 @@ def test_what_takes_too_much_of_the_window_is_dropped_oldest_first_but_never_of_
 
 def test_what_providers_want_back_goes_before_the_words_of_older_turns() -> None:
     session = turns_with_opaque_parts(3)
-    session.history[0] = replace(session.history[0], content="Look at this. " * 400)
+    opening, *others = session.history
+    session = replace(session, history=[replace(opening, content="Look at this. " * 400), *others])
     shown = build_prompt(session, WindowLimits(messages=100, tokens=10_000, summarises=False), estimate).messages
     calling = [message for message in shown if isinstance(message, AIMessage) and message.tool_calls]
     assert [OPAQUE in message.additional_kwargs for message in calling] == [False, True, True]

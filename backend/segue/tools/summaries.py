@@ -41,8 +41,11 @@ MAX_SUBJECT_CHARS = 80
 MAX_SUBJECTS = 2
 MAX_BESIDE_CHARS = 200
 MAX_KEYS_READ = 20
+MAX_FACTS = 6
 _NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
 _KINDS = ("media_type", "mime_type", "mimeType")
+_OUTPUTS = ("stderr", "stdout", "output")  # of a program: its last line says how it went
+_STATES = ("status", "state", "outcome", "result")
 _TEXTS = ("content", "text", "contents")  # the keys under which tools wrap the text of a file or a page
 _DELIMITERS = ("\t", "|", ";", ",")
 _RULE = re.compile(r"[\s|:+=-]*-[\s|:+=-]*")  # the line under the head of a Markdown table
@@ -254,23 +257,39 @@ def _describe_object(value: dict[str, Any]) -> str:
     if (text := text_in(value)) is not None:
         return _describe_text(text)
     lists = [(key, item) for key, item in value.items() if isinstance(item, list)]
-    if len(lists) == 1:
+    if len(lists) == 1 and value.keys().isdisjoint(_STATES):
         noun, items = lists[0]
         total = value.get("total")
         return _describe_list(noun, items, total if type(total) is int else len(items))
     name = _name_of(value)
-    keys = ", ".join(_described_key(key, item) for key, item in islice(value.items(), 12))
-    return f"{name} — {keys}" if name else f"object with {keys}" if keys else "empty object"
+    others = ((key, item) for key, item in islice(value.items(), MAX_KEYS_READ) if not name or kind_of_key(key) != 0)
+    facts = filter(None, (_fact(key, item, name) for key, item in others))
+    said = ", ".join(islice(facts, MAX_FACTS)) or ", ".join(map(_key_words, islice(value, MAX_FACTS)))
+    return f"{name} — {said}" if name else said or "empty object"
 
 
-def _described_key(key: str, item: Any) -> str:
+def _fact(key: str, item: Any, name: str | None) -> str | None:
+    """Returns what a member of an object says: "deleted", "exit code: 1", "from: Anna", of a program's output its last
+    line; None for what repeats the name, and for texts and objects.
+    """
+    words = _key_words(key)
     match item:
-        case list():
-            return f"{key} ({len(item)})"
-        case bool() | int() | float() if len(said := json.dumps(item)) <= MAX_VALUE_CHARS:
-            return f"{key}: {said}"
+        case bool():
+            return words if item else f"not {words}"
+        case int() | float() if len(said := json.dumps(item)) <= MAX_VALUE_CHARS and said != name:
+            return f"{words}: {said}"
+        case str() if key in _OUTPUTS and item.strip():
+            return f"{words}: {one_line(item.strip().rpartition(chr(10))[2], MAX_NAME_CHARS)}"
+        case str() if item.strip() and len(item) <= MAX_NAME_CHARS and "\n" not in item and item != name:
+            return item if key in _STATES else f"{words}: {item}"
+        case list() if item:
+            return f"{len(item)} {words}"
         case _:
-            return key
+            return None
+
+
+def _key_words(key: str) -> str:
+    return one_line(key[:MAX_KEY_CHARS].replace("_", " "), MAX_NAME_CHARS)
 
 
 def _describe_list(noun: str, items: list[Any], total: int) -> str:
