@@ -4,9 +4,11 @@ The field names are part of the HTTP API. Times are aware and in UTC.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
+
+import orjson
 
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
@@ -45,6 +47,37 @@ class TurnKey:
 def turn_key(session_id: str, row: Any) -> TurnKey:
     """Returns the key of a row that has the columns `id`, `seq` and `epoch` of `turns`."""
     return TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """What a client asks of one turn beside its message; a default stands for what it does not say.
+
+    `output_schema` is the JSON schema of the answer, `{}` for any JSON object, as JSON text: JSONB would not keep the
+    order of its members, in which a model writes them. `stop`, `max_tokens` and `temperature` are of the model's calls
+    for the answer. `instructions` go behind the agent's own, and `model` is in the place of the agent's.
+    """
+
+    output_schema: str | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    instructions: str | None = None
+    model: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that the client names, by name."""
+        members = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in members.items() if value not in (None, ())}
+
+    @property
+    def fingerprint(self) -> tuple[str, ...]:
+        """What has to be the same in a request that comes again. Options that a later release adds change none."""
+        return (f"options {orjson.dumps(self.given).decode()}",) if self.given else ()
+
+
+NO_OPTIONS: Final = TurnOptions()
 
 
 @dataclass(frozen=True, slots=True)

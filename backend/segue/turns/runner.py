@@ -253,6 +253,7 @@ class TurnRun:
             cache=deps.cache,
             agent=self._speaker.id,
             agent_digest=self._speaker.digest,
+            options=claim.options,
             settings=self._speaker.settings,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
             start_calls=partial(start_calls, deps.database, claim),
