@@ -29,8 +29,8 @@ from segue.api.doors.openai_request import (
     texts,
     turn_headers,
 )
-from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, Piece, Refused, asks
-from segue.api.event_streams import MEDIA_TYPE, EventStream
+from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, InWords, Piece, asks
+from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
@@ -163,12 +163,10 @@ async def do_task(
 
 
 DONE: Final = b"data: [DONE]\n\n"
-CHUNKS: Final[dict[str, Any]] = {
-    MEDIA_TYPE: {
-        "schema": {"type": "string", "description": "Chunks as OpenAI sends them, the last one `[DONE]`."},
-        "example": 'data: {"id":"chatcmpl-…","choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\ndata: [DONE]\n\n',
-    }
-}
+CHUNKS: Final = described_stream(
+    "Chunks as OpenAI sends them, the last one `[DONE]`.",
+    'data: {"id":"chatcmpl-…","choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\ndata: [DONE]\n\n',
+)
 
 router = router_of("doors", "/v1", route_class=DoorRoute)
 
@@ -263,7 +261,7 @@ class Chunks:
                 return self._delta(reasoning_content=piece.text) + self._status(piece)
             case Called():
                 return b""
-            case Refused(text):
+            case InWords(text):
                 return self._delta(refusal=text)
             case Answered(answer):
                 return self._ended(answer["usage"], finish_reason_of(answer))

@@ -100,7 +100,7 @@ SentItem = Annotated[
     AfterValidator(_with_role),
     WithJsonSchema({"type": "object", "anyOf": [{"required": ["role"], "properties": _OF_A_MESSAGE}, _OTHER_ITEM]}),
 ]
-Tokens = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
+TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
 
 
 class OpenAIBody(BaseModel):
@@ -128,8 +128,8 @@ class CompletionBody(OpenAIBody):
     ] = None
     response_format: Annotated[dict[str, Any] | None, doc("`json_schema` or `json_object`: the answer fits it.")] = None
     stop: Annotated[StopText | Stops | None, doc("The answer ends before the first of them.")] = None
-    max_tokens: Tokens = None
-    max_completion_tokens: Tokens = None
+    max_tokens: TokenLimit = None
+    max_completion_tokens: TokenLimit = None
 
 
 class ResponseBody(OpenAIBody):
@@ -144,7 +144,7 @@ class ResponseBody(OpenAIBody):
     previous_response_id: Annotated[str | None, doc("The `id` of the response that this goes on from.")] = None
     instructions: Annotated[str | None, doc("Go behind the agent's own.")] = None
     text: Annotated[dict[str, Any] | None, doc("With a `format` that is `json_schema` or `json_object`.")] = None
-    max_output_tokens: Tokens = None
+    max_output_tokens: TokenLimit = None
     background: Annotated[bool | None, doc("Answer at once, and do not wait.")] = None
 
 

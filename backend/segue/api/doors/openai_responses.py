@@ -31,8 +31,8 @@ from segue.api.doors.openai_request import (
     turn_headers,
     turn_of_response,
 )
-from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, Piece, Refused, asks
-from segue.api.event_streams import MEDIA_TYPE, EventStream
+from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, InWords, Piece, asks
+from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.api.schemas import Body, Metadata
 from segue.domain import turn_errors
@@ -42,15 +42,10 @@ from segue.domain.ids import is_id
 from segue.domain.session import Message, Session, Turn
 from segue.memory.history import user_messages_of
 
-EVENTS: Final[dict[str, Any]] = {
-    MEDIA_TYPE: {
-        "schema": {
-            "type": "string",
-            "description": "Events as OpenAI sends them, to `response.completed`, `.incomplete` or `.failed`.",
-        },
-        "example": 'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n',
-    }
-}
+EVENTS: Final = described_stream(
+    "Events as OpenAI sends them, to `response.completed`, `.incomplete` or `.failed`.",
+    'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n',
+)
 # What a client wants beside.
 _MADE_UP: Final = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
 _STATUSES: Final = {"queued": "queued", "running": "in_progress", "failed": "failed", "cancelled": "cancelled"}
@@ -135,7 +130,7 @@ class NewConversation(Body):
     metadata: Annotated[Metadata | None, doc("What the client keeps with it.")] = None
 
 
-class Conversation(BaseModel):
+class OpenAIConversation(BaseModel):
     """A session, as OpenAI describes a conversation."""
 
     id: Annotated[str, doc("For `conversation`: the session's.")]
@@ -145,13 +140,13 @@ class Conversation(BaseModel):
 
 
 @router.post("/conversations")
-async def create_conversation(body: NewConversation, client: DoorClientDep) -> Conversation:
+async def create_conversation(body: NewConversation, client: DoorClientDep) -> OpenAIConversation:
     """Makes a session, for clients of OpenAI's Conversations API."""
     return _conversation(await make_session(client.services, client.caller, {}, metadata=body.metadata or {}))
 
 
 @router.get("/conversations/{conversation_id}")
-async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> Conversation:
+async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> OpenAIConversation:
     """Shows a session as a conversation."""
     return _conversation(await _session_of(client, conversation_id))
 
@@ -163,8 +158,8 @@ async def _session_of(client: ClientRequest, conversation_id: str) -> Session:
     return session
 
 
-def _conversation(session: Session) -> Conversation:
-    return Conversation(id=session.id, created_at=int(session.created_at.timestamp()), metadata=session.metadata)
+def _conversation(session: Session) -> OpenAIConversation:
+    return OpenAIConversation(id=session.id, created_at=int(session.created_at.timestamp()), metadata=session.metadata)
 
 
 async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
@@ -223,7 +218,7 @@ class ResponseWriter:
     def answered(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> dict[str, Any]:
         """Returns the response of a turn that has completed."""
         text = answer["message"]["content"]
-        said = Refused(text) if is_structured and asks(answer) else AnswerText(text)
+        said = InWords(text) if is_structured and asks(answer) else AnswerText(text)
         self.frames([*map(_called, answer["tool_calls"]), said, Answered(answer)])
         return self.response
 
@@ -234,7 +229,7 @@ class ResponseWriter:
         match piece:
             case AnswerText(delta):
                 return self._said(delta if self._text is not None else delta.removeprefix(BETWEEN))
-            case Refused(text):
+            case InWords(text):
                 return self._closed() + self._said(text, _REFUSAL)
             case Called():
                 return self._closed() + self._called(piece)

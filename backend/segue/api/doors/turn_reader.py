@@ -46,7 +46,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class InWords:
     """What is said in the place of an answer that was to fit a schema: a question, while a plan waits."""
 
     text: str
@@ -59,7 +59,7 @@ class Answered:
     answer: Mapping[str, Any]
 
 
-Piece = AnswerText | Activity | Called | Refused | Answered | AppError
+Piece = AnswerText | Activity | Called | InWords | Answered | AppError
 
 
 class TurnReader:
@@ -119,7 +119,7 @@ class TurnReader:
         except AppError as error:
             return [error]
         if self._at_its_end and asks(answer):
-            return [Refused(answer["message"]["content"]), Answered(answer)]
+            return [InWords(answer["message"]["content"]), Answered(answer)]
         whole = answer["message"]["content"]
         rest = whole[len(self._said) :] if whole.startswith(self._said) else BETWEEN + whole
         return [*([AnswerText(rest)] if rest else []), Answered(answer)]
