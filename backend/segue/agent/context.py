@@ -49,8 +49,8 @@ class TurnContext:
     `start_calls`, which stores calls before they run. `emit` takes an event, only after its commit. `is_steered`
     returns whether the user has said something to the turn since, and `read_steers` makes it part of the turn, in the
     caller's transaction. `has_listener` returns whether the turn has a follower who wants words as they come.
-    `agent` is the id of the agent that answers, and `agent_digest` is its own. `options` are
-    what the client asked of the turn.
+    `agent` is the id of the agent that answers, and `agent_digest` is its own. `options` are what the client asked of
+    the turn.
     """
 
     owner: str

@@ -54,8 +54,8 @@ class TurnOptions:
     """What a client asks of one turn beside its message; a default stands for what it does not say.
 
     `output_schema` is the JSON schema of the answer as JSON text: JSONB would not keep the order of its members, in
-    which a model writes them. `stop`, `max_tokens` and `temperature` are of the model's calls
-    for the answer. `instructions` go behind the agent's own, and `model` is in the place of the agent's.
+    which a model writes them. `stop`, `max_tokens` and `temperature` are of the model's calls for the answer.
+    `instructions` go behind the agent's own, and `model` is in the place of the agent's.
     """
 
     output_schema: str | None = None

@@ -137,8 +137,8 @@ class MeteredModel:
     """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
 
     `name` is that of the model that answered last, the small one aside, and `finish_reason` why it ended;
-    `last_request` what was asked last. `waits_for`
-    is the model that is asked now, and since when, in seconds of `time.monotonic`.
+    `last_request` what was asked last. `waits_for` is the model that is asked now, and since when, in seconds of
+    `time.monotonic`.
     """
 
     waits_for: tuple[str, float] | None = None

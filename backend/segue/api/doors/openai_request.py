@@ -37,7 +37,6 @@ _TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "r
 _RESPONSE: Final = "resp_"
 
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "tool", "function")
-_OTHER_ITEM: Final = {"required": ["type"], "properties": {"type": {"type": "string"}}}
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
 MAX_STOPS: Final = 4
 MAX_STOP_CHARS: Final = 100
@@ -80,25 +79,21 @@ StreamField = Annotated[bool | None, doc("Answer with events.")]
 
 
 def _with_role(message: dict[str, Any]) -> dict[str, Any]:
-    """Takes items of `input` too, of which those without a role are no messages."""
     role = message.get("role")
-    if role is None and isinstance(message.get("type"), str) and "content" not in message:
-        return message
     if not isinstance(role, str) or role not in _ROLES:
         raise ValueError(f"There is no role {str(role)[:50]!r}: there are {', '.join(_ROLES)}.")
     return message
 
 
-_OF_A_MESSAGE: Final = {"role": {"type": "string", "enum": list(_ROLES)}}
-Sent = Annotated[
-    dict[str, Any],
-    AfterValidator(_with_role),
-    WithJsonSchema({"type": "object", "properties": _OF_A_MESSAGE, "required": ["role"]}),
-]
+def _with_role_or_type(item: dict[str, Any]) -> dict[str, Any]:
+    return item if item.get("role") is None and isinstance(item.get("type"), str) else _with_role(item)
+
+
+_ROLE: Final = {"properties": {"role": {"type": "string", "enum": list(_ROLES)}}, "required": ["role"]}
+_TYPE: Final = {"properties": {"type": {"type": "string"}}, "required": ["type"]}
+Sent = Annotated[dict[str, Any], AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
 SentItem = Annotated[
-    dict[str, Any],
-    AfterValidator(_with_role),
-    WithJsonSchema({"type": "object", "anyOf": [{"required": ["role"], "properties": _OF_A_MESSAGE}, _OTHER_ITEM]}),
+    dict[str, Any], AfterValidator(_with_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})
 ]
 TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
 

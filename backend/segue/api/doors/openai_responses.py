@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, assert_never
 import orjson
 from fastapi import Path
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from segue.api.chat import ClientRequest
@@ -48,7 +47,6 @@ EVENTS: Final = described_stream(
 )
 # What a client wants beside.
 _MADE_UP: Final = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
-_STATUSES: Final = {"queued": "queued", "running": "in_progress", "failed": "failed", "cancelled": "cancelled"}
 _STATUS_OF: Final = {"stop": "completed", "length": "incomplete"}
 SERVER_LABEL: Final = "segue"  # where tools run, for clients
 _TEXT: Final = "output_text"
@@ -130,23 +128,14 @@ class NewConversation(Body):
     metadata: Annotated[Metadata | None, doc("What the client keeps with it.")] = None
 
 
-class OpenAIConversation(BaseModel):
-    """A session, as OpenAI describes a conversation."""
-
-    id: Annotated[str, doc("For `conversation`: the session's.")]
-    object: Annotated[str, doc("Always `conversation`.")] = "conversation"
-    created_at: Annotated[int, doc("When it was made, in seconds since 1970.")]
-    metadata: Annotated[dict[str, Any], doc("What the client keeps with it.")]
-
-
 @router.post("/conversations")
-async def create_conversation(body: NewConversation, client: DoorClientDep) -> OpenAIConversation:
+async def create_conversation(body: NewConversation, client: DoorClientDep) -> dict[str, Any]:
     """Makes a session, for clients of OpenAI's Conversations API."""
     return _conversation(await make_session(client.services, client.caller, {}, metadata=body.metadata or {}))
 
 
 @router.get("/conversations/{conversation_id}")
-async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> OpenAIConversation:
+async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> dict[str, Any]:
     """Shows a session as a conversation."""
     return _conversation(await _session_of(client, conversation_id))
 
@@ -158,8 +147,9 @@ async def _session_of(client: ClientRequest, conversation_id: str) -> Session:
     return session
 
 
-def _conversation(session: Session) -> OpenAIConversation:
-    return OpenAIConversation(id=session.id, created_at=int(session.created_at.timestamp()), metadata=session.metadata)
+def _conversation(session: Session) -> dict[str, Any]:
+    created_at, metadata = int(session.created_at.timestamp()), session.metadata
+    return {"id": session.id, "object": "conversation", "created_at": created_at, "metadata": metadata}
 
 
 async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
@@ -177,7 +167,8 @@ async def _shown(client: ClientRequest, turn: Turn) -> Response:
     if turn.answer is not None:
         return JSONResponse(writer.answered(orjson.loads(orjson.dumps(turn.answer))))
     error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
-    return JSONResponse(writer.response | {"status": _STATUSES[turn.status], "error": error})
+    status = "in_progress" if turn.status == "running" else turn.status
+    return JSONResponse(writer.response | {"status": status, "error": error})
 
 
 def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Mapping[str, Any]) -> "ResponseWriter":
