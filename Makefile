@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
+.PHONY: help install run test check console pictures clients npm-clients sdk-clients mcp-servers mcp-conformance sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -98,6 +98,18 @@ $(KUBERNETES)/bin/kubernetes-validate: | install
 	test -x $(KUBERNETES)/bin/python || $(PYTHON) -m venv --without-pip $(KUBERNETES)
 	$(BIN)/uv pip install --quiet --python $(KUBERNETES)/bin/python $(KUBERNETES_VALIDATE) \
 		|| $(PIP:install=--python $(KUBERNETES)/bin/python install) $(KUBERNETES_VALIDATE)
+
+SDK_CLIENTS ?= .venv/sdk-clients
+SDK_PACKAGES := openai-agents==0.24.0 "pydantic-ai-slim[openai]==2.68.0" langchain-openai==1.7.3 litellm==1.109.1 llm==0.36
+
+sdk-clients: $(SDK_CLIENTS)/bin/llm  ## talk to a service with openai-agents, pydantic-ai, LangChain, litellm and llm, each way they can
+	SWEEP=1 SDK_CLIENTS=$(SDK_CLIENTS) $(BIN)/python -m pytest tests/api/doors/test_sdk_clients.py
+
+# litellm asks for a certifi of the same week, which an index may not have yet; it speaks to this machine alone here.
+$(SDK_CLIENTS)/bin/llm: | install
+	test -x $(SDK_CLIENTS)/bin/python || $(PYTHON) -m venv --without-pip $(SDK_CLIENTS)
+	echo certifi >$(SDK_CLIENTS)/overrides.txt
+	$(BIN)/uv pip install --quiet --python $(SDK_CLIENTS)/bin/python --override $(SDK_CLIENTS)/overrides.txt $(SDK_PACKAGES)
 
 NPM_CLIENTS := tests/clients/node_modules/.package-lock.json
 

@@ -30,6 +30,8 @@ OWNED: dict[str, Prefix] = {
     "chat_id": "ses",
     "attachment_id": "att",
     "key_id": "key",
+    "response_id": "turn",
+    "conversation_id": "ses",
 }
 SHARED = {"tool": "current_time", "agent_id": "segue", "asset": "nothing.js", "user": "nobody", "mcp_server": "nobody"}
 
@@ -130,6 +132,8 @@ async def things_of(client: Client) -> Things:
         "chat_id": session,
         "attachment_id": file.json()["id"],
         "key_id": key.json()["key"]["id"] if key.status_code == 201 else new_id("key", utc_now()),  # for ops alone
+        "response_id": f"resp_{session.removeprefix('ses_')}{answer['turn_id'].removeprefix('turn_')}",
+        "conversation_id": session,
     }
     assert things.keys() == OWNED.keys(), "make one of each thing in OWNED here"
     return things

@@ -7,6 +7,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
+from segue.domain.session import NO_OPTIONS, TurnOptions
 from segue.turns import claims, store
 from segue.turns.claims import Claim
 from segue.turns.store import ChatRequest
@@ -27,12 +28,15 @@ async def left_running(settings: Settings, client: Client, *workers: str) -> dic
 
 
 @asynccontextmanager
-async def abandoned(settings: Settings, session: str, *, lease_s: float = 0.0) -> AsyncIterator[tuple[Database, Claim]]:
+async def abandoned(
+    settings: Settings, session: str, *, lease_s: float = 0.0, options: TurnOptions = NO_OPTIONS
+) -> AsyncIterator[tuple[Database, Claim]]:
     """A turn that a worker has claimed that is not there any more."""
     assert settings.database_url is not None
     database = Database(settings.database_url.get_secret_value())
     async with database.autocommit() as connection:
-        await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
+        request = ChatRequest("hello?", options=options)
+        await store.begin_turn(connection, LOCAL_USER, session, request, now=utc_now(), room=9)
         claim = await claims.claim_next(connection, session, worker="gone", lease_s=lease_s)
     assert claim is not None
     yield database, claim

@@ -11,6 +11,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
+from segue.domain.session import TurnOptions
 from segue.memory.session_store import lock_session
 from segue.turns import claims, store
 from segue.turns.claims import Claim, Claimer
@@ -51,7 +52,8 @@ async def then_claimed(database: Database, session: str, request: ChatRequest) -
 async def test_it_is_the_claim_that_the_turn_would_have_got_from_the_queue(
     client: Client, database: Database, settings: Settings, provider: Provider
 ) -> None:
-    request = ChatRequest("My name is Ada.", force_web_search=True, stream=True, once=Once("k", "h"))
+    options = TurnOptions('{"b": 0, "a": 0}', stop=("END",), max_tokens=9, temperature=0.0, instructions="Be brief.")
+    request = ChatRequest("My name is Ada.", force_web_search=True, stream=True, once=Once("k", "h"), options=options)
     rows = []
     for earlier in range(2):
         found: list[Claim | None] = []
@@ -64,6 +66,7 @@ async def test_it_is_the_claim_that_the_turn_would_have_got_from_the_queue(
             rows.append(await row_of(settings, session))
         at_once, queued = found
         assert at_once is not None
+        assert at_once.options == options
         for each in fields(Claim):
             assert getattr(at_once, each.name) == getattr(queued, each.name) or each.name in OF_ONE_TURN, each.name
         assert at_once.key.turn_seq == 1 + 2 * earlier

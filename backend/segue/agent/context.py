@@ -16,7 +16,7 @@ from segue.agent.tool_choice import ToolChooser
 from segue.db.redis import Cache
 from segue.domain.events import Emit, SteerRead
 from segue.domain.ids import Clock
-from segue.domain.session import TurnKey
+from segue.domain.session import TurnKey, TurnOptions
 from segue.domain.telemetry import OpenSpan
 from segue.domain.tool import ToolContext
 from segue.domain.user_request import UserAnswer
@@ -49,7 +49,8 @@ class TurnContext:
     `start_calls`, which stores calls before they run. `emit` takes an event, only after its commit. `is_steered`
     returns whether the user has said something to the turn since, and `read_steers` makes it part of the turn, in the
     caller's transaction. `has_listener` returns whether the turn has a follower who wants words as they come.
-    `agent` is the id of the agent that answers, and `agent_digest` is its own.
+    `agent` is the id of the agent that answers, and `agent_digest` is its own. `options` are what the client asked of
+    the turn.
     """
 
     owner: str
@@ -60,6 +61,7 @@ class TurnContext:
     guard: ToolGuard
     agent: str
     agent_digest: str
+    options: TurnOptions
     chooser: ToolChooser
     cache: Cache
     settings: AgentSettings

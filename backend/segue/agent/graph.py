@@ -17,6 +17,7 @@ from segue.agent.context import TurnContext
 from segue.agent.plan_node import plan
 from segue.agent.state import TurnInput, TurnState, Update, language_of
 from segue.agent.stream_reply import emit_message, stream_reply
+from segue.agent.structured_answer import structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.domain.events import PlanChanged, StepFinished, StepStarted
 from segue.memory import short_term
@@ -50,7 +51,9 @@ def _question(state: TurnState) -> Question | None:
 
 
 async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Emits the answer: the loop's own or, if the loop reached a bound, the model's last words without calls."""
+    """Emits the answer: the loop's own or, if the loop reached a bound, the model's last words without calls. One that
+    is asked for as JSON is checked before anybody hears it.
+    """
     context, touched = runtime.context, state["touched_plan"]
     answer, started = state["answer"], state.get("started")
     if answer is None:
@@ -59,6 +62,9 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         asked = prompts.with_instruction(state["conversation"], prompts.OUT_OF_ROUNDS)
         reply, started = await stream_reply(context, asked, tools, tool_choice="none")
         answer = reply.text or prompts.NO_ANSWER
+    if context.options.output_schema is not None and (touched is None or touched.plan.status != "waiting"):
+        answer = await structured_answer(context, state, answer)
+        return {"answer": answer, "answer_id": emit_message(context, answer, started), "is_structured": True}
     postscript, left_waiting = state.get("postscript"), state.get("left_waiting")
     if left_waiting is not None and touched is not None and touched.plan.id != left_waiting.plan.id:
         postscript = plan_messages.superseded(left_waiting.plan, language_of(state))

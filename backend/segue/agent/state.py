@@ -81,7 +81,8 @@ class TurnState(TurnInput, total=False):
     conversation: what the model has been shown in this turn.
     asked_again: why a step that the user approved waits for another yes.
     answer: None until something answers; `started` is its message if part of it was emitted already, `answer_id` the
-        id it is stored under, `postscript` a text that follows it.
+        id it is stored under, `postscript` a text that follows it. It `is_structured` if it is JSON that fits the
+        schema of the client.
     tool_calls, references: the calls this turn made, in order, and the references to their results, newest first.
     """
 
@@ -98,6 +99,7 @@ class TurnState(TurnInput, total=False):
     answer: str | None
     started: StartedMessage | None
     answer_id: str
+    is_structured: bool
     postscript: str | None
     tool_calls: list[ToolCall]
     references: list[Reference]

@@ -5,7 +5,8 @@ A message that was started is always ended, and the text that was emitted is the
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from langchain_core.messages import BaseMessage
 
@@ -34,12 +35,16 @@ async def stream_reply(
     *,
     tool_choice: ToolChoiceMode = "auto",
 ) -> tuple[Reply, StartedMessage | None]:
-    """Returns the model's reply and, if any of it was emitted, the message that `emit_message` has to end."""
-    if not await context.has_listener():  # a whole answer costs less
-        return await context.model.reply(messages, tools, tool_choice=tool_choice), None
+    """Returns the model's reply, up to where the client wants it to stop, and, if any of it was emitted, the message
+    that `emit_message` has to end. Words that have to fit a schema are not emitted before they do.
+    """
+    options = context.options
+    asking = partial(context.model.reply, messages, tools, tool_choice=tool_choice, sampling=options.sampling)
+    if options.output_schema is not None or not await context.has_listener():  # a whole answer costs less
+        return _stopped(await asking(), options.stop), None
     heard = _HeardMessage(context)
     try:
-        reply = await context.model.reply(messages, tools, tool_choice=tool_choice, listener=heard.listener)
+        reply = _stopped(await asking(listener=heard.listener), options.stop)
     except asyncio.CancelledError:
         heard.cut_off()
         raise
@@ -48,7 +53,38 @@ async def stream_reply(
         raise
     finally:
         heard.end_reasoning()
-    return reply, StartedMessage(heard.message_id, len(reply.text)) if heard.message_id else None
+    return reply, StartedMessage(heard.message_id, heard.chars) if heard.message_id else None
+
+
+def _stopped(reply: Reply, stop: Sequence[str]) -> Reply:
+    return replace(reply, text=reply.text[: _end(reply.text, stop)]) if stop else reply
+
+
+def _end(text: str, stop: Sequence[str]) -> int | None:
+    """Returns where a text begins to say the sequence that it is the first to say whole; None if it says none."""
+    found = ((at + len(each), at) for each in stop if (at := text.find(each)) >= 0)
+    return min(found, default=(0, None))[1]
+
+
+class _UntilStop:
+    """Passes words on up to one of the sequences. What may be the beginning of one is kept back."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = stop
+        self._kept = ""
+        self._has_stopped = False
+
+    def add(self, piece: str) -> str:
+        if self._has_stopped or not self._stop:
+            return "" if self._has_stopped else piece
+        text = self._kept + piece
+        if (end := _end(text, self._stop)) is not None:
+            self._has_stopped = True
+            return text[:end]
+        beginnings = (n for each in self._stop for n in range(1, len(each)) if text.endswith(each[:n]))
+        passed = len(text) - max(beginnings, default=0)
+        self._kept = text[passed:]
+        return text[:passed]
 
 
 class _HeardMessage:
@@ -58,8 +94,14 @@ class _HeardMessage:
         self.message_id: str | None = None
         self._context = context
         self._said: list[str] = []
+        self._until_stop = _UntilStop(context.options.stop)
         self._reasoning_id: str | None = None
         self._reasoning_chars = 0
+
+    @property
+    def chars(self) -> int:
+        """How many characters have been emitted."""
+        return sum(map(len, self._said))
 
     @property
     def listener(self) -> Listener:
@@ -84,6 +126,8 @@ class _HeardMessage:
             self._reasoning_id = None
 
     def add(self, text: str) -> None:
+        if not (text := self._until_stop.add(text)):
+            return
         if self.message_id is None:
             self.end_reasoning()
             self.message_id = new_id("msg", self._context.clock())
@@ -97,6 +141,7 @@ class _HeardMessage:
             self._context.emit(TextEnded(self.message_id))
             self.message_id = None
             self._said.clear()
+        self._until_stop = _UntilStop(self._context.options.stop)
 
     def cut_off(self) -> None:
         """Ends the message, which is kept if it is its user who stops the turn."""

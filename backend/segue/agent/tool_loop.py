@@ -59,8 +59,10 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     read = state["acknowledgement"]
     if read.carries_yes or read.verdict == "confirm":
         turn.agreement = agreement_in(state)
-    note = state.get("note")
+    note, schema = state.get("note"), context.options.output_schema
     conversation = prompts.with_note(state["prompt"], note) if note else list(state["prompt"])
+    if schema is not None:
+        conversation = prompts.with_note(conversation, prompts.structured_note(schema))
     if state["earlier"] is not None:
         await _resume(turn, state, state["earlier"], conversation)
     await _show_attachments(turn, state, conversation)

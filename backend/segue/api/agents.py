@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from segue.api.deps import IdentityDep, Ops, Services, ServicesDep
 from segue.api.problems import PROBLEMS, problems
 from segue.api.schemas import Page
-from segue.domain.agent import LIMITS
+from segue.domain.agent import LIMITS, TurnOption
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity
 from segue.domain.plan import Confirm, ConfirmWords, Planning
@@ -19,7 +19,7 @@ from segue.users.audit import record_act
 AgentId = Annotated[str, Path(description="One of the list.")]
 
 _AS_DECLARED = (
-    "name", "description", "temperature", "reasoning_effort", "tools", "not_tools", "greeting", "examples",
+    "name", "description", "temperature", "reasoning_effort", "tools", "not_tools", "greeting", "examples", "options",
 )  # fmt: skip
 
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
@@ -48,6 +48,7 @@ class AgentDescription:
     web_search: Annotated[bool, doc("Whether it can search the web.")]
     greeting: Annotated[str | None, doc("To show in an empty session.")]
     examples: Annotated[tuple[str, ...], doc("Messages to offer there.")]
+    options: Annotated[tuple[TurnOption, ...], doc("What a client may ask of a turn of its.")]
 
 
 @router.get("")

@@ -9,6 +9,7 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
+from segue.agent.structured_answer import schema_text
 from segue.api.deps import (
     Caller,
     IdempotencyKey,
@@ -24,7 +25,7 @@ from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
 from segue.domain.field_types import doc
-from segue.domain.session import ChatAnswer, Session, Turn, TurnKey, TurnStatus
+from segue.domain.session import ChatAnswer, Session, Turn, TurnKey, TurnOptions, TurnStatus
 from segue.events import user_feed
 from segue.history.fork import fork_session
 from segue.memory.session_store import check_session
@@ -103,7 +104,7 @@ def as_chat(*codes: str) -> dict[str, Any]:
     return {"response_model": ChatAnswer, "responses": responses}
 
 
-@router.post("/{session_id}/chat", **as_chat("too_many_queued", "unknown_attachment"))
+@router.post("/{session_id}/chat", **as_chat("too_many_queued", "unknown_attachment", "option_not_allowed"))
 async def chat(session_id: SessionId, body: ChatBody, client: ClientDep) -> Response:
     """Sends a message to the agent. The answer is a ChatAnswer, or with `"stream": true` or `Accept: text/event-stream`
     the events of the turn as they happen, or with `background` a 202 at once. A client that goes away stops nothing.
@@ -113,6 +114,9 @@ async def chat(session_id: SessionId, body: ChatBody, client: ClientDep) -> Resp
     more: dict[str, Any] = {"force_web_search": body.force_web_search, "on_busy": body.on_busy, "attachment_ids": files}
     if not body.approves:
         fingerprint, more = (*fingerprint, "approves_nothing"), {**more, "approves": False}
+    if body.output_schema is not None:
+        options = TurnOptions(await schema_text(body.output_schema))
+        fingerprint, more = (*fingerprint, *options.fingerprint), {**more, "options": options}
     request = client.request(body.message, body, *fingerprint, **more)
     return await client.accept(session_id, request, body)
 

@@ -68,16 +68,23 @@ def tables() -> str:
 HEARTBEAT_S = 10
 PART_BYTES = 16_384  # sent at once: beside the socket's buffer, what a reader that does not read can hold
 MEDIA_TYPE = "text/event-stream"
-EVENTS: dict[str, Any] = {
-    MEDIA_TYPE: {
-        "schema": {
-            "type": "string",
-            "description": "AG-UI 1.0 events, one JSON object in each `data:`; `id:` is its position in the log.\n\n"
-            + tables(),
-        },
-        "example": 'id: 1\ndata: {"type":"RUN_STARTED","threadId":"ses_…","runId":"turn_…"}\n\n',
-    }
+# Of OpenAPI 3.2, and read in 3.1 too: what one event is. `schema` is of the stream, which is of no type of JSON.
+_EVENT: Final = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+    "required": ["data"],
 }
+
+
+def described_stream(description: str, example: str) -> dict[str, Any]:
+    """Returns the `content` of a response that is a stream of events, for openapi.json."""
+    return {MEDIA_TYPE: {"schema": {"description": description}, "itemSchema": _EVENT, "example": example}}
+
+
+EVENTS = described_stream(
+    f"AG-UI 1.0 events, one JSON object in each `data:`; `id:` is its position in the log.\n\n{tables()}",
+    'id: 1\ndata: {"type":"RUN_STARTED","threadId":"ses_…","runId":"turn_…"}\n\n',
+)
 OR_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": EVENTS}}
 
 router = router_of("chat", "/sessions")
@@ -182,18 +189,13 @@ async def framed(parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]
                 yield bytes(frames)
 
 
-FEED_EVENTS: dict[str, Any] = {
-    MEDIA_TYPE: {
-        "schema": {
-            "type": "string",
-            "description": "One JSON object in each `data:`; `id:` is its position. By `type`: `session_created` and "
-            "`session_titled` (session_id, title), `turn_started` (session_id, turn_id, title), `turn_ended` "
-            "(session_id, turn_id, status, of a problem its code), `approval_asked` (session_id, "
-            "turn_id, plan_id, version), `fact_noted` (memory_id, session_id), `replay_gap` (read the lists anew).",
-        },
-        "example": 'id: 1795355000000000\ndata: {"type":"turn_started","session_id":"ses_…","turn_id":"turn_…"}\n\n',
-    }
-}
+FEED_EVENTS = described_stream(
+    "One JSON object in each `data:`; `id:` is its position. By `type`: `session_created` and `session_titled` "
+    "(session_id, title), `turn_started` (session_id, turn_id, title), `turn_ended` (session_id, turn_id, status, of a "
+    "problem its code), `approval_asked` (session_id, turn_id, plan_id, version), `fact_noted` (memory_id, "
+    "session_id), `replay_gap` (read the lists anew).",
+    'id: 1795355000000000\ndata: {"type":"turn_started","session_id":"ses_…","turn_id":"turn_…"}\n\n',
+)
 
 
 @feed_router.get(

@@ -49,6 +49,10 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "plan_expired": (409, "Nothing was run. Ask for it anew."),
     "turn_in_progress": (409, "Nothing was accepted. Wait for the turn `turn_id`, or send it with another `on_busy`."),
     "not_in_history": (409, "The message is in a branch, to be read only. Read the history anew."),
+    "in_conversation": (
+        409,
+        "Nothing was deleted. Delete the conversation that `detail` names, if all of it is to go.",
+    ),
     "cannot_retry": (409, "Only the last turn, if it failed or was cancelled. Regenerate an answer instead."),
     "turn_cancelled": (
         409,
@@ -80,6 +84,9 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "query_in_session": (422, "Ask for the facts of a session or for those that a query finds, not for both."),
     "invalid_path": (422, "Correct the JMESPath, or ask for less."),
     "conversation_too_long": (422, "List its messages and results by page."),
+    "option_not_allowed": (400, "Nothing was accepted. Leave out `param`, which the agent does not allow."),
+    "unsupported_parameter": (400, "Nothing was accepted. Leave out `param`: it would change the answer, and cannot."),
+    "output_invalid": (502, "The message is kept. Ask with a simpler schema: `detail` says what does not fit."),
     "agents_invalid": (422, "Correct the file as `detail` says. The agents of before stay."),
     "rate_limited": (429, "Wait `retry_after_s`. `limit` says which limit it is."),
     "service_limit_reached": (429, "All users together have used up today's limit. Wait `retry_after_s`."),
@@ -111,6 +118,8 @@ OF_PARAMETERS: Final[Mapping[str, str]] = {  # of others as `session_id` it is `
     "agent_id": "unknown_agent",
     "tool": "unknown_tool",
     "user": "invalid_request",
+    "response_id": "turn_not_found",
+    "conversation_id": "session_not_found",
     "cursor": "invalid_cursor",
     "idempotency-key": "idempotency_key_reused",
 }
@@ -118,12 +127,13 @@ OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
 OF_TURNS: Final = {
     "service_limit_reached", "plan_changed", "turn_cancelled", "turn_interrupted", "turn_gave_up", "turn_timeout",
-    "turn_budget_spent", "model_unavailable", "model_timeout", "unreadable",
+    "turn_budget_spent", "model_unavailable", "model_timeout", "output_invalid", "unreadable",
 }  # fmt: skip
 OF_FILES: Final = ("attachment_quota_exceeded", "unsupported_attachment", "unreadable_attachment")
 OF_DOORS: Final = (
     *OF_FILES, "may_not_speak_for", "session_not_found", "turn_not_found", "unknown_agent", "turn_in_progress",
     "not_in_history", "idempotency_key_reused", "parts_unsupported", "too_many_queued",
+    "option_not_allowed",
 )  # fmt: skip
 OF_DECISIONS: Final = (
     "invalid_answer", "invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable",
@@ -192,7 +202,9 @@ class OpenAIError(BaseModel):
 def error_body(error: AppError, faults: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """`faults` are what validation found; the first is what the error is about."""
     kind = "server_error" if error.status >= 500 else _OPENAI_TYPES.get(error.status, "invalid_request_error")  # noqa: PLR2004
-    code, param = ("model_not_found", "model") if error.code == "unknown_agent" else (error.code, None)
+    code, param = (
+        ("model_not_found", "model") if error.code == "unknown_agent" else (error.code, error.extra.get("param"))
+    )
     if faults and len(faults[0]["loc"]) > 1:
         param = ".".join(faults[0]["loc"][1:])
     return {"error": {"message": error.detail, "type": kind, "code": code, "param": param}}

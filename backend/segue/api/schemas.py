@@ -113,6 +113,9 @@ class ChatBody(EditedMessage):
         "enqueue"
     )
     approves: Annotated[bool, doc("False: it is a program's, and a yes in it approves nothing that waits.")] = True
+    output_schema: Annotated[
+        dict[str, Any] | None, doc("A JSON schema that the answer fits; `output` is the answer then.")
+    ] = None
 
 
 class PlanDecision(Body):

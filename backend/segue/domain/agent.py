@@ -4,18 +4,19 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import orjson
 from pydantic import ConfigDict, Field
 
+from segue.domain.errors import AppError
 from segue.domain.plan import Confirm, ConfirmWords, Planning
 
 DEFAULT_AGENT: Final = "segue"  # there always is one of this id
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
 # They only find what a session has or may use, so patterns of `tools` need not name them; `not_tools` may.
 OF_THE_ENGINE: Final = frozenset({"get_tool_result", "find_tools"})
-NOT_RELIED_ON: Final = frozenset({"description", "greeting", "examples", "users", "groups"})
+NOT_RELIED_ON: Final = frozenset({"description", "greeting", "examples", "options", "users", "groups"})
 # In the place of the service's own.
 LIMITS: Final = ("planning", "confirm", "confirm_words", "max_rounds", "max_tool_calls", "max_parallel_calls")
 
@@ -26,13 +27,17 @@ Paragraph = Annotated[str, Field(max_length=2000)]
 Rounds = Annotated[int, Field(ge=1, le=1000)]
 ToolCalls = Annotated[int, Field(ge=1, le=10_000)]
 ParallelCalls = Annotated[int, Field(ge=1, le=100)]
+# What a client may ask of a turn, by the names of TurnOptions; `model` has a key of its own.
+TurnOption = Literal["output_schema", "stop", "max_tokens", "temperature", "instructions"]
+TURN_OPTIONS: Final[tuple[TurnOption, ...]] = get_args(TurnOption)
 OFFLINE: Final = "offline"  # the name of the model that answers while none is configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     """What is None is as the settings say. `tools` are patterns of the names it may use, as a shell has them, None for
-    all; what fits `not_tools` it may not. With `users` or `groups` it is for these users, and those in these groups.
+    all; what fits `not_tools` it may not. `options` are what clients may ask of its turns. With `users` or `groups` it
+    is for these users, and those in these groups.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -55,6 +60,7 @@ class Agent:
     web_search: bool | None = None
     greeting: Paragraph | None = None
     examples: Lines = ()
+    options: tuple[TurnOption, ...] = TURN_OPTIONS
     users: NameList | None = None
     groups: NameList | None = None
 
@@ -69,6 +75,12 @@ class Agent:
         is_for_all = self.users is None and self.groups is None
         return is_for_all or user in (self.users or ()) or not set(self.groups or ()).isdisjoint(groups)
 
+    def check_options(self, given: Iterable[str]) -> None:
+        """Raises AppError `option_not_allowed` if a client may not ask all of this of a turn."""
+        for name in given:
+            if name in TURN_OPTIONS and name not in self.options:
+                raise _not_allowed(name)
+
     @property
     def may_use_all(self) -> bool:
         return self.tools is None and not self.not_tools
@@ -80,6 +92,12 @@ class Agent:
 
 
 _PLAIN: Final = Agent()
+
+
+def _not_allowed(option: str) -> AppError:
+    detail = f"Nothing was accepted: this agent leaves `{option}` to nobody else. Send the message without."
+    title = "The agent does not allow this"
+    return AppError("option_not_allowed", status=400, title=title, detail=detail, extra={"param": option})
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:

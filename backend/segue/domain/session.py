@@ -4,9 +4,11 @@ The field names are part of the HTTP API. Times are aware and in UTC.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
+
+import orjson
 
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
@@ -20,7 +22,7 @@ Verdict = Literal["confirm", "reject", "amend", "none"]
 Strength = Literal["strong", "weak"]
 Rating = Literal["up", "down"]
 
-SHOWN_OF_REPORT = ("model", "agent", "agent_gone", "asked_again")  # by the message of an answer
+SHOWN_OF_REPORT = ("model", "agent", "agent_gone", "asked_again", "finish_reason")  # by the message of an answer
 EPOCHS = 1_000_000  # of a run: the epochs of the next one begin behind the next multiple
 READ_ATTACHMENT: Final = "read_attachment"  # the tool that a file's text is the result of; only the engine calls it
 MAX_ATTACHMENTS: Final = 10  # of a message
@@ -45,6 +47,42 @@ class TurnKey:
 def turn_key(session_id: str, row: Any) -> TurnKey:
     """Returns the key of a row that has the columns `id`, `seq` and `epoch` of `turns`."""
     return TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """What a client asks of one turn beside its message; a default stands for what it does not say.
+
+    `output_schema` is the JSON schema of the answer as JSON text: JSONB would not keep the order of its members, in
+    which a model writes them. `stop`, `max_tokens` and `temperature` are of the model's calls for the answer.
+    `instructions` go behind the agent's own, and `model` is in the place of the agent's.
+    """
+
+    output_schema: str | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    instructions: str | None = None
+    model: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that the client names, by name."""
+        members = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in members.items() if value not in (None, ())}
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What goes to the model with a request for its answer."""
+        return {name: value for name, value in self.given.items() if name in ("temperature", "max_tokens")}
+
+    @property
+    def fingerprint(self) -> tuple[str, ...]:
+        """What has to be the same in a request that comes again. Options that a later release adds change none."""
+        return (f"options {orjson.dumps(self.given).decode()}",) if self.given else ()
+
+
+NO_OPTIONS: Final = TurnOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +221,7 @@ class TurnReport:
 
     `agent` is the one that answered, None if it is the default one and the session's; `agent_gone` that of the session,
     if there was none of that name any more. `asked_again` is why a step that was approved waits for another yes.
+    `finish_reason` says that the answer reached its length limit, `is_structured` that it is JSON as the client asked.
     `prompt` is the last request to the model, None if the turn made none; its row has it in `run`.
     """
 
@@ -195,6 +234,8 @@ class TurnReport:
     agent: str | None = None
     agent_gone: str | None = None
     asked_again: str | None = None
+    finish_reason: Literal["length"] | None = None
+    is_structured: bool = False
     prompt: PromptReport | None = None
 
 
@@ -236,6 +277,9 @@ class ChatAnswer:
     memory_used: Annotated[MemoryReport, doc("What the model was shown of what was known.")]
     usage: Annotated[Usage, doc("What the turn took.")]
     model: Annotated[str, doc("The model that answered.")]
+    output: Annotated[Any, doc("With `output_schema`: the answer as JSON that fits it; null while a plan waits.")] = (
+        None
+    )
 
 
 TurnAnswer = ChatAnswer | AppError
@@ -248,6 +292,7 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
         status="completed",
         message=replace(message, metadata=answer_metadata(report)),
         tool_calls=calls,
+        output=orjson.loads(str(message.content)) if report.is_structured else None,
         **{name: getattr(report, name) for name in TurnReport.__slots__ if name in ChatAnswer.__slots__},
     )
 

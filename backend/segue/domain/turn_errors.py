@@ -1,6 +1,6 @@
 """The errors a turn may end with, worded for the user who sent the message. Each says that the message is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
@@ -33,6 +33,14 @@ def storage_lost() -> AppError:
         retryable=True,
         extra={"retry_after_s": 2},
     )
+
+
+def output_invalid(faults: Sequence[str]) -> AppError:
+    detail = (
+        "The model's answer does not fit the schema that was asked for, nor does its second try: "
+        f"{'; '.join(faults)}. The message is kept; ask with a simpler schema, or say in the message what goes where."
+    )
+    return AppError("output_invalid", status=502, title="The answer does not fit the schema", detail=detail)
 
 
 def internal() -> AppError:

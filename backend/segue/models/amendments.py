@@ -5,7 +5,7 @@ completions refuses of the parameters of a request, or misses in its messages.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Final, Literal
@@ -49,7 +49,7 @@ _OF_THESE_IMAGES: Final = re.compile(
 # What a request cannot do without.
 _ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
 # Under what other name a value goes if the first is refused.
-_RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
+RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
 # What stands for a part that an endpoint misses, by the name it misses it under: of messages and calls that another
 # model or the engine made, or whose own were dropped. The second is Google's own, for histories of other models.
 _OF_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {"reasoning_content": {"reasoning_content": " "}}
@@ -73,6 +73,7 @@ class RequestParts:
     tool_choice: ToolChoiceMode
     form: WireForm
     schema: AnswerSchema | None = None
+    sampling: Mapping[str, Any] | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     refused_sources: tuple[str, ...] = ()
     without_images: bool = False
@@ -196,6 +197,9 @@ class Learned:
     def __or__(self, other: "Learned") -> "Learned":
         return Learned(self.refused | other.refused, self.missed | other.missed)
 
+    def without(self, names: Collection[str]) -> "Learned":
+        return replace(self, refused=frozenset(each for each in self.refused if each[0] not in names))
+
     def after(self, refusal: ProviderRefusal, sent: RequestBody) -> tuple["Learned", str] | None:
         """Returns what is known after a refusal of this body, and the name it is about; None if it names nothing."""
         if is_unverifiable(refusal):  # of this conversation; what another gave is still welcome
@@ -216,7 +220,7 @@ class Learned:
                 given = sent.pop(name)
                 if (name, given) == ("tool_choice", "none"):
                     sent.pop("tools", None)  # else the model would call what it may only see
-                if (other := _RENAMED.get(name)) and (other, None) not in self.refused:
+                if (other := RENAMED.get(name)) and (other, None) not in self.refused:
                     sent[other] = given
         messages = body.get("messages", ())
         if unwanted := {name for name, _ in self.refused} - body.keys():

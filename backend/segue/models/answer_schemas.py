@@ -7,6 +7,8 @@ same in words, since other endpoints ignore or refuse a schema, and what comes i
 from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
+import orjson
+
 from segue.domain.session import MemoryKind
 
 AnswerSchema = Mapping[str, Any]
@@ -23,6 +25,11 @@ def _object(**members: AnswerSchema) -> dict[str, Any]:
 
 def _named(name: str, schema: AnswerSchema) -> dict[str, Any]:
     return {"name": name, "strict": True, "schema": schema}
+
+
+def of_client(schema: str) -> AnswerSchema:
+    """Returns the shape that a client wants, as it wrote it: not every such schema can be a strict one."""
+    return {"name": "answer", "schema": orjson.loads(schema)}
 
 
 _STEP: Final = _object(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import structlog
 from langchain_core.language_models import BaseChatModel
@@ -94,13 +94,15 @@ class Retries:
 
 class ReplyOptions(TypedDict, total=False):
     """`retries` is what the caller has left of them. `schema` is the shape of the answer, to which not every endpoint
-    holds the model. What is asked is charged to the `account`, also if no answer comes of it.
+    holds the model. What is asked is charged to the `account`, also if no answer comes of it. `sampling` has options of
+    SAMPLING, as far as the endpoint takes them.
     """
 
     tool_choice: ToolChoiceMode
     retries: Retries | None
     schema: AnswerSchema | None
     account: Account | None
+    sampling: Mapping[str, Any] | None
 
 
 class ChatModel:
@@ -131,6 +133,7 @@ class ChatModel:
         made_by = getattr(model, "made_by", "")
         self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
+        self._takes_sampling: bool = getattr(model, "takes_sampling", False)
         self.tariff = tariff or Tariff(name)
         self._key = key
         self._form = form_of(name)
@@ -169,7 +172,12 @@ class ChatModel:
         """
         account, retries = options.get("account"), options.get("retries")
         parts = RequestParts(
-            messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema")
+            messages,
+            tuple(tools),
+            options.get("tool_choice", "auto"),
+            self._form,
+            options.get("schema"),
+            options.get("sampling"),
         )
         request = self._request(parts if self._too_long is None else fitting(parts, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
@@ -201,10 +209,17 @@ class ChatModel:
         bound = self._tools.of(parts.tools, tool_choice=parts.tool_choice)
         if parts.schema is not None and self._takes_schemas:
             bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
+        if parts.sampling and self._takes_sampling:
+            bound = replace(bound, runnable=bound.runnable.bind(**self._bounded(parts.sampling)))
         shown = normal_form(parts.messages, parts.form, with_images=parts.without_images or self._takes_images)
         if parts.without_images:
             shown = without_images(shown) or shown
         return ModelRequest(bound, shown, parts, account, self._key.value if self._key else "")
+
+    def _bounded(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what a client names, within what the settings allow."""
+        at_most, asked = self._settings.answer_tokens, sampling.get("max_tokens")
+        return {**sampling, "max_tokens": min(asked, at_most)} if asked and at_most else dict(sampling)
 
     async def _in_time(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
         deadline_s = self._deadline_s(is_streamed=listener is not None)

@@ -6,7 +6,7 @@ down: a model that cannot answer is left alone for DOWN_S, then one call tries i
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -136,12 +136,14 @@ class ModelBudget:
 class MeteredModel:
     """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
 
-    `name` is that of the model that answered last, the small one aside; `last_request` what was asked last. `waits_for`
-    is the model that is asked now, and since when, in seconds of `time.monotonic`.
+    `name` is that of the model that answered last, the small one aside, and `finish_reason` why it ended;
+    `last_request` what was asked last. `waits_for` is the model that is asked now, and since when, in seconds of
+    `time.monotonic`.
     """
 
     waits_for: tuple[str, float] | None = None
     last_request: tuple[Sequence[BaseMessage], Sequence[ToolSpec]] | None = None
+    finish_reason: str = ""
 
     def __init__(self, models: Models, budget: ModelBudget, account: Account) -> None:
         self.account = account
@@ -175,6 +177,7 @@ class MeteredModel:
         listener: Listener | None = None,
         small: bool = False,
         schema: AnswerSchema | None = None,
+        sampling: Mapping[str, Any] | None = None,
     ) -> Reply:
         """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
         if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
@@ -193,6 +196,7 @@ class MeteredModel:
                 listener=listener and call.timing(listener),
                 schema=schema,
                 account=self.account,
+                sampling=sampling,
             )
             call.outcome, call.model = "answered", reply.model
         except AppError as error:
@@ -207,7 +211,7 @@ class MeteredModel:
             if len(self.calls) < MAX_CALLS:
                 self.calls.append(call.ended(self))
         if not small:
-            self.name = reply.model
+            self.name, self.finish_reason = reply.model, reply.finish_reason
         return reply
 
 

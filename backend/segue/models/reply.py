@@ -16,6 +16,9 @@ from segue.memory.history_window import CountTokens, estimate
 ToolChoiceMode = Literal["auto", "required", "none"]
 
 SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
+# Options that a client may name for one turn, for models with `takes_sampling`. What an endpoint says of their values
+# is remembered for no other request.
+SAMPLING: Final = ("temperature", "max_tokens")
 
 ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}  # by LangChain's types
 

@@ -43,7 +43,7 @@ class InputSchema:
             raise UnfitSchema(f"its references lead to over {MAX_EXPANSION} subschemas")
         self._validator = _compiled(orjson.loads(orjson.dumps(schema)), tool)
 
-    def faults(self, args: Mapping[str, Any]) -> list[str]:
+    def faults(self, args: Any) -> list[str]:
         """Returns what is wrong with the arguments, at most five things, or nothing if they fit."""
         if self._validator.is_valid(args):
             return []
@@ -76,6 +76,11 @@ def accepts(tool: Tool, args: dict[str, Any]) -> bool:
     except (ToolRetry, ToolFailed):
         return False
     return True
+
+
+def faults_by(schema: str, value: object) -> list[str]:
+    """Returns what is wrong with a value by a schema in JSON text. Raises UnfitSchema if the schema cannot be used."""
+    return _schema("", schema.encode()).faults(value)
 
 
 @lru_cache(maxsize=512)

@@ -20,7 +20,7 @@ from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge
 from segue.domain.ids import Clock, new_id
 from segue.domain.plan import BUTTON_MESSAGES, Button, Plan, end
-from segue.domain.session import TurnKey, TurnStatus, turn_key
+from segue.domain.session import NO_OPTIONS, TurnKey, TurnStatus, turn_key
 from segue.domain.tool import Tool, ToolFailed
 from segue.memory.session_store import lock_session
 from segue.plans import approvals
@@ -192,7 +192,8 @@ async def admit(
     `instead_of` a message `not_the_users`, `cannot_edit_steer`, `not_in_history`.
     """
     prepares = request.instead_of is not None or request.abandons is not None
-    steers = request.on_busy == "steer" and not request.attachments  # files are read where a turn begins
+    # Files are read where a turn begins, and options are of one.
+    steers = request.on_busy == "steer" and not request.attachments and request.options == NO_OPTIONS
     if not (prepares or steers):
         try:
             async with database.autocommit() as connection:
@@ -245,6 +246,7 @@ async def _cleared(
         force_web_search=opening.force_web_search,
         attachments=request.attachments if request.message else opening.attachments,
         approves=request.approves and (bool(request.message) or not opening.by_program),
+        options=request.options if request.message else opening.options,
         note=await note_of_calls(connection, session_id, read_only=read_only),
     )
 

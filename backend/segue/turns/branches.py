@@ -18,7 +18,7 @@ from segue.db.models import messages, sessions, turns
 from segue.domain.errors import NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import new_id
-from segue.domain.session import Attached, Role
+from segue.domain.session import NO_OPTIONS, Attached, Role, TurnOptions
 from segue.memory.history import BY_PROGRAM, user_messages_of
 from segue.memory.session_store import first_words
 from segue.memory.summary import columns_before
@@ -55,6 +55,7 @@ class Opening:
     force_web_search: bool
     attachments: tuple[Attached, ...]
     by_program: bool
+    options: TurnOptions
 
 
 async def opening_of(connection: AsyncConnection, session_id: str, message_id: str) -> Opening:
@@ -75,7 +76,8 @@ async def opening_of(connection: AsyncConnection, session_id: str, message_id: s
     forced = asked is not None and asked.force_web_search
     files = [Attached(**file) for each in said for file in each.metadata.get("attachments", ())]
     by_program = any(BY_PROGRAM in each.metadata for each in said)
-    return Opening(row.role, row.branch, steered, row.seq, content, forced, tuple(dict.fromkeys(files)), by_program)
+    attached, options = tuple(dict.fromkeys(files)), asked.options if asked is not None else NO_OPTIONS
+    return Opening(row.role, row.branch, steered, row.seq, content, forced, attached, by_program, options)
 
 
 async def opening_after(connection: AsyncConnection, session_id: str, seq: int) -> str | None:

@@ -31,7 +31,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
 from segue.db.rows import readable, reader
 from segue.domain.errors import NotFound
-from segue.domain.session import EPOCHS, TurnKey
+from segue.domain.session import EPOCHS, NO_OPTIONS, TurnKey, TurnOptions
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
@@ -55,7 +55,7 @@ class TurnRequest:
     """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
     `language` and `time_zone` the session's, the latter empty if nobody has named one. `amends`, `args_changed` and
     `remember` say of a button what it did. `steers` is the turn that was to read the message. What waits stays as it is
-    for a yes without `approves`.
+    for a yes without `approves`. `options` are what the client asked of the turn.
     """
 
     force_web_search: bool
@@ -70,6 +70,7 @@ class TurnRequest:
     time_zone: str = ""
     steers: str | None = None
     approves: bool = True
+    options: TurnOptions = NO_OPTIONS
 
 
 _read_request, _read_references, _read_choice = reader(TurnRequest), reader(tuple[str, ...]), reader(ToolChoice)
@@ -115,6 +116,7 @@ class Claim:
     decided_plan_id: str | None
     amends: bool
     approves: bool
+    options: TurnOptions
     shown_plan: tuple[str, int] | None
     language: str | None
     time_zone: str

@@ -253,6 +253,7 @@ class TurnRun:
             cache=deps.cache,
             agent=self._speaker.id,
             agent_digest=self._speaker.digest,
+            options=claim.options,
             settings=self._speaker.settings,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
             start_calls=partial(start_calls, deps.database, claim),
@@ -306,6 +307,8 @@ class TurnRun:
             agent=self._speaker.id if self._speaker.id != DEFAULT_AGENT or is_gone else None,
             asked_again=state.get("asked_again"),
             agent_gone=claim.agent if is_gone else None,
+            finish_reason="length" if self._model.finish_reason == "length" else None,
+            is_structured=state.get("is_structured", False),
             prompt=await self._last_request(state),
         )
         self._finishing = True

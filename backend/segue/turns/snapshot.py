@@ -50,7 +50,9 @@ def who_answers(speaker: Speaker, guard: ToolGuard, chooser: ToolChooser, claim:
     specs, settings = [tool.spec for tool in guard.tools().values()], speaker.settings
     confirmation = confirmation_line(specs, settings.confirm, has_rule=settings.before_call is not None)
     is_gone = speaker.id != claim.agent
-    instructions = instructions_of(speaker.agent, claim.owner, confirmation, is_gone=is_gone)
+    instructions = instructions_of(
+        speaker.agent, claim.owner, confirmation, asked=claim.options.instructions, is_gone=is_gone
+    )
     return Answering(speaker.models.main.made_by, instructions, chooser.choose)
 
 

@@ -36,7 +36,7 @@ from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.db.rows import without_defaults
 from segue.domain.ids import digest_of_json, new_id
-from segue.domain.session import Attached, Message, TurnKey, TurnReport
+from segue.domain.session import NO_OPTIONS, Attached, Message, TurnKey, TurnOptions, TurnReport
 from segue.domain.telemetry import RunTimeline
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
@@ -91,7 +91,7 @@ class ChatRequest:
     and version, that the message is said instead of an answer to: if it waits, it is cancelled.
     A button may have `args_changed` and `remember`; one that `amends` has a text of the user's. `steers` is
     the turn that is to read the message if it can. A program's message has no `approves`: a yes in it is none.
-    The client named `attachment_ids`, whose files are `attachments`.
+    The client named `attachment_ids`, whose files are `attachments`, and `options` of the turn.
     """
 
     message: str
@@ -110,6 +110,7 @@ class ChatRequest:
     abandons: tuple[str, int] | None = None
     steers: str | None = None
     approves: bool = True
+    options: TurnOptions = NO_OPTIONS
     attachment_ids: tuple[str, ...] = ()
     attachments: tuple[Attached, ...] = ()
 

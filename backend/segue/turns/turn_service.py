@@ -111,7 +111,7 @@ class TurnService:
 
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
         """Stores a message as a turn and dispatches it. Raises what `admit` raises, and AppError `rate_limited`,
-        `unknown_attachment`.
+        `unknown_attachment`, `option_not_allowed`.
         """
         deps = self._deps
         known = await self._accepted_before(owner, session_id, request.once)
@@ -119,6 +119,8 @@ class TurnService:
             await self._interrupt(owner, request, known)
             return known
         again = known.turn.turn_id if known else None
+        if request.options.given:
+            await self._check_options(owner, session_id, request)
         if request.attachment_ids:
             async with deps.database.read_only() as connection:
                 files = await attached(connection, owner, session_id, request.attachment_ids)
@@ -287,6 +289,12 @@ class TurnService:
             return None
         async with self._deps.database.read_only() as connection:
             return await accepted_before(connection, owner, session_id, once)
+
+    async def _check_options(self, owner: str, session_id: str, request: ChatRequest) -> None:
+        async with self._deps.database.read_only() as connection:
+            session = await session_store.get_session(connection, owner, session_id)
+        speaker = self._deps.agents.speaker(session.agent, owner, request.origin.groups)
+        speaker.agent.check_options(request.options.given)
 
     async def _admit(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
         """If a place is free here, the statement that accepts the message claims its turn too, and it runs at once."""

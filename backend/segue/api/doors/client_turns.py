@@ -21,7 +21,7 @@ from segue.api.attachments import too_large
 from segue.api.chat import ClientRequest
 from segue.api.doors.clients import NameTaken, find_session, make_session, with_agent
 from segue.domain.errors import AppError, InvalidRequest
-from segue.domain.session import MAX_ATTACHMENTS, Message, Session
+from segue.domain.session import MAX_ATTACHMENTS, NO_OPTIONS, Message, Session, TurnOptions
 from segue.history.imports import Said
 from segue.memory.history import final_messages
 from segue.memory.session_store import find_named, name_session
@@ -143,10 +143,13 @@ class SentMessage:
     is_retry: bool = False
     files: tuple[SentFile, ...] = ()
     stream: bool = False
+    options: TurnOptions = NO_OPTIONS
 
     @property
     def digests(self) -> tuple[str, ...]:
-        return tuple(file.digest for file in self.files)
+        """Of what is sent with the text. A client that names its messages may ask the same with other options."""
+        options = () if self.message_id else self.options.fingerprint
+        return (*(file.digest for file in self.files), *map(_digest, options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +335,7 @@ def _request(client: ClientRequest, sent: SentMessage, key: str, *, instead_of: 
         stream=sent.stream,
         origin=client.origin,
         instead_of=instead_of,
+        options=sent.options,
     )
 
 

@@ -24,6 +24,7 @@ MAX_CLIENT_ID_CHARS = 200
 SIGNED_USER: Final = "x-openwebui-user-jwt"
 NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the first that is there counts
 ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
+NO_METADATA: Final[Mapping[str, Any]] = {}
 
 
 class NameTaken(Exception):
@@ -74,6 +75,7 @@ async def make_session(
     agent: str | None = None,
     said: Sequence[Said] = (),
     key: str = "",
+    metadata: Mapping[str, Any] = NO_METADATA,
 ) -> Session:
     """Makes a session with these names: of each, the id of the session that has it until now. With what was `said` as
     its first turns, the last under the idempotency `key`. Raises NameTaken if another session has a name.
@@ -82,7 +84,7 @@ async def make_session(
     async with services.database.transaction() as connection:
         now, zone = services.clock(), services.settings.session_time_zone
         session = await session_store.create_session(
-            connection, caller, title=None, metadata={}, now=now, time_zone=zone, **given
+            connection, caller, title=None, metadata=metadata, now=now, time_zone=zone, **given
         )
         for name, before in names.items():
             if not await session_store.name_session(connection, caller, name, session.id, instead_of=before):

@@ -23,13 +23,14 @@ from segue.api.doors.openai_request import (
     CompletionBody,
     answer_of,
     conversation_of,
+    from_open_webui,
     message_of,
     stream,
     texts,
     turn_headers,
 )
-from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, Piece
-from segue.api.event_streams import MEDIA_TYPE, EventStream
+from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, InWords, Piece, asks
+from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
@@ -60,7 +61,10 @@ class CompletionMessage(BaseModel):
     """What the assistant says."""
 
     role: Annotated[Literal["assistant"], doc("Always `assistant`.")] = "assistant"
-    content: Annotated[str, doc("The text.")]
+    content: Annotated[str | None, doc("The text; null beside a `refusal`.")]
+    refusal: Annotated[
+        str | None, doc("What is said in the place of JSON that was asked for: the question of a plan.")
+    ] = None
 
 
 class CompletionChoice(BaseModel):
@@ -68,7 +72,7 @@ class CompletionChoice(BaseModel):
 
     index: Annotated[int, doc("Always 0.")] = 0
     message: Annotated[CompletionMessage, doc("The answer.")]
-    finish_reason: Annotated[Literal["stop"], doc("Always `stop`.")] = "stop"
+    finish_reason: Annotated[Literal["stop", "length"], doc("`length` if it reached `max_tokens`.")] = "stop"
 
 
 class CompletionUsage(BaseModel):
@@ -98,14 +102,17 @@ class OpenAIResponse(BaseModel):
     id: Annotated[str, doc("For `previous_response_id`.")]
     object: Annotated[Literal["response"], doc("Always `response`.")] = "response"
     created_at: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
-    status: Annotated[Literal["completed"], doc("Of a response that is not streamed.")] = "completed"
+    status: Annotated[
+        Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("How it stands.")
+    ]
     model: Annotated[str, doc("The agent.")]
     output: Annotated[
         list[dict[str, Any]],
-        doc("Each tool that ran, as a `function_call` and its `function_call_output`; the message."),
+        doc("Each tool that ran, as an `mcp_call` with its output; the message."),
     ]
     conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
-    usage: Annotated[dict[str, Any], doc("What the turn took.")]
+    error: Annotated[dict[str, Any] | None, doc("Why it failed: `code` and `message`.")] = None
+    usage: Annotated[dict[str, Any] | None, doc("What the turn took, once it has ended.")] = None
 
 
 def usage_of(usage: Mapping[str, Any], given: str, got: str) -> dict[str, Any]:
@@ -156,12 +163,10 @@ async def do_task(
 
 
 DONE: Final = b"data: [DONE]\n\n"
-CHUNKS: Final[dict[str, Any]] = {
-    MEDIA_TYPE: {
-        "schema": {"type": "string", "description": "Chunks as OpenAI sends them, the last one `[DONE]`."},
-        "example": 'data: {"id":"chatcmpl-…","choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\ndata: [DONE]\n\n',
-    }
-}
+CHUNKS: Final = described_stream(
+    "Chunks as OpenAI sends them, the last one `[DONE]`.",
+    'data: {"id":"chatcmpl-…","choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\ndata: [DONE]\n\n',
+)
 
 router = router_of("doors", "/v1", route_class=DoorRoute)
 
@@ -184,7 +189,9 @@ def _model(speaker: Speaker) -> ModelOfAgent:
 
 
 @router.post(
-    "/chat/completions", response_model=Completion, responses={200: {"content": CHUNKS}, **problems(*OF_DOORS)}
+    "/chat/completions",
+    response_model=Completion,
+    responses={200: {"content": CHUNKS}, **problems(*OF_DOORS, "unsupported_parameter")},
 )
 async def create_chat_completion(body: CompletionBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that the client names in
@@ -197,20 +204,31 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
         head["id"] = f"chatcmpl-{token_hex(13)}"
         if body.stream:
             return EventStream(Chunks(head, statuses=False, usage=wants_usage).whole(text, asdict(charge)))
-        return JSONResponse(_completion(head, text, asdict(charge)))
+        return JSONResponse(_completion(head, {"content": text}, asdict(charge)))
     request = await message_of(client.http, body.messages, agent=body.model, body=given)
     turn = (await begin(client, request)).turn
     head["id"] = f"chatcmpl-{turn.turn_id}"
+    is_structured = request.options.output_schema is not None
     if body.stream:
-        is_open_webui = any(name.startswith("x-openwebui-") for name in client.http.headers)
-        return stream(client, turn, Chunks(head, statuses=is_open_webui, usage=wants_usage))
+        writer = Chunks(head, statuses=from_open_webui(client.http), usage=wants_usage)
+        return stream(client, turn, writer, at_its_end=is_structured)
     answer = await answer_of(client, turn)
-    completion = _completion(head, answer["message"]["content"], answer["usage"])
+    said: dict[str, Any] = {"content": answer["message"]["content"]}
+    if is_structured and asks(answer):
+        said = {"content": None, "refusal": said["content"]}
+    completion = _completion(head, said, answer["usage"], finish_reason_of(answer))
     return JSONResponse(completion, headers=turn_headers(turn))
 
 
-def _completion(head: Mapping[str, Any], text: str, usage: Mapping[str, Any]) -> dict[str, Any]:
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+def finish_reason_of(answer: Mapping[str, Any]) -> str:
+    """`answer` is a ChatAnswer, or what there is of one for a task."""
+    return str(answer.get("message", {}).get("metadata", {}).get("finish_reason", "stop"))
+
+
+def _completion(
+    head: Mapping[str, Any], said: Mapping[str, Any], usage: Mapping[str, Any], finish_reason: str = "stop"
+) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish_reason}
     return {**head, "object": "chat.completion", "choices": [choice], "usage": completion_usage(usage)}
 
 
@@ -233,7 +251,7 @@ class Chunks:
         return self._delta(role="assistant", content="")
 
     async def whole(self, text: str, usage: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        yield self._delta(role="assistant", content=text) + self._ended(usage) + DONE
+        yield self._delta(role="assistant", content=text) + self._ended(usage, "stop") + DONE
 
     def frame(self, piece: Piece) -> bytes:
         match piece:
@@ -243,8 +261,10 @@ class Chunks:
                 return self._delta(reasoning_content=piece.text) + self._status(piece)
             case Called():
                 return b""
+            case InWords(text):
+                return self._delta(refusal=text)
             case Answered(answer):
-                return self._ended(answer["usage"])
+                return self._ended(answer["usage"], finish_reason_of(answer))
             case AppError():
                 return _data(error_body(piece))
             case _:
@@ -259,8 +279,8 @@ class Chunks:
         status = {"description": activity.status, "done": activity.is_done}
         return self._chunk([], event={"type": "status", "data": status})
 
-    def _ended(self, usage: Mapping[str, Any]) -> bytes:
-        end = self._chunk([{"index": 0, "delta": {}, "finish_reason": "stop"}])
+    def _ended(self, usage: Mapping[str, Any], finish_reason: str) -> bytes:
+        end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
         return end + (self._chunk([], usage=completion_usage(usage)) if self._usage else b"")
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:

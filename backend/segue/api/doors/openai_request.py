@@ -7,9 +7,10 @@ from contextlib import aclosing
 from typing import Annotated, Any, Final, Protocol
 
 import orjson
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.requests import Request
 
+from segue.agent.structured_answer import ANY_OBJECT, schema_text
 from segue.api.chat import ClientRequest
 from segue.api.doors.client_turns import SentMessage, is_file, parts_unsupported, sent_files
 from segue.api.doors.clients import on_disconnect
@@ -18,7 +19,7 @@ from segue.api.event_streams import EventStream
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
-from segue.domain.session import TurnKey
+from segue.domain.session import TurnKey, TurnOptions
 from segue.events.event_buffer import Entry
 from segue.history.imports import Said
 
@@ -31,11 +32,43 @@ NO_CONVERSATION_PREFIX: Final = "local:"  # Open WebUI's temporary chats, all th
 MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"
 PARENT_ID_HEADER: Final = "x-openwebui-user-message-parent-id"
 RETRY_HEADER: Final = "x-stainless-retry-count"
-_ROLES: Final = frozenset({"user", "assistant", "system", "developer", "tool", "function"})
+_ROLES: Final = ("user", "assistant", "system", "developer", "tool", "function")
 _TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _RESPONSE: Final = "resp_"
 
-Model = Annotated[str, Field(max_length=200), doc("An agent: one of `GET /v1/models`.")]
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "tool", "function")
+MAX_INSTRUCTIONS_CHARS: Final = 32_000
+MAX_STOPS: Final = 4
+MAX_STOP_CHARS: Final = 100
+_NOT_OF_THE_CLIENT: Final = "The agent calls tools of its own, and none of the client's."
+_ONE_ANSWER: Final = "There is one answer, without probabilities."
+_SAMPLING: Final = "Of what sampling is like only `temperature` can be said."
+StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
+# What would change the answer and is not done: with which values it changes nothing, and why it is refused otherwise.
+# Everything else that is not a field of the bodies is taken and changes nothing, as `user`, `seed` and `store`.
+UNSUPPORTED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
+    "n": ((1,), _ONE_ANSWER),
+    "logprobs": ((False,), _ONE_ANSWER),
+    "top_logprobs": ((0,), _ONE_ANSWER),
+    "top_p": ((1,), _SAMPLING),
+    "presence_penalty": ((0,), _SAMPLING),
+    "frequency_penalty": ((0,), _SAMPLING),
+    "logit_bias": (({},), _SAMPLING),
+    "modalities": ((["text"],), "Answers are text."),
+    "audio": ((), "Answers are text."),
+    "tools": (([],), _NOT_OF_THE_CLIENT),
+    "functions": (([],), _NOT_OF_THE_CLIENT),
+    "tool_choice": (("auto", "none"), _NOT_OF_THE_CLIENT),
+    "function_call": (("auto", "none"), _NOT_OF_THE_CLIENT),
+    "max_tool_calls": ((), "How many calls a turn may make is a setting of the agent."),
+    "web_search_options": ((), "The agent searches the web when it sees fit."),
+    "prompt": ((), "No prompts are stored here: send the text."),
+}
+# Open WebUI sends them with every message of a user who has any there.
+_OF_OPEN_WEBUI: Final = frozenset({"tools", "functions", "tool_choice", "function_call"})
+
+Model = Annotated[str, Field(min_length=1, max_length=200), doc("An agent: one of `GET /v1/models`.")]
 MetadataField = Annotated[
     dict[str, Any] | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
 ]
@@ -45,46 +78,133 @@ ConversationField = Annotated[
 StreamField = Annotated[bool | None, doc("Answer with events.")]
 
 
-class CompletionBody(BaseModel):
-    """A conversation whose last message is new. Other fields of OpenAI's are taken, and change nothing."""
+def _with_role(message: dict[str, Any]) -> dict[str, Any]:
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise ValueError(f"There is no role {str(role)[:50]!r}: there are {', '.join(_ROLES)}.")
+    return message
+
+
+def _with_role_or_type(item: dict[str, Any]) -> dict[str, Any]:
+    return item if item.get("role") is None and isinstance(item.get("type"), str) else _with_role(item)
+
+
+_ROLE: Final = {"properties": {"role": {"type": "string", "enum": list(_ROLES)}}, "required": ["role"]}
+_TYPE: Final = {"properties": {"type": {"type": "string"}}, "required": ["type"]}
+Sent = Annotated[dict[str, Any], AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
+SentItem = Annotated[
+    dict[str, Any], AfterValidator(_with_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})
+]
+TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
+
+
+class OpenAIBody(BaseModel):
+    """What both APIs take. Its other fields are refused as UNSUPPORTED says, or taken and change nothing."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: Model
-    messages: Annotated[
-        list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES), doc("The last one is the user's.")
-    ]
     stream: StreamField = None
+    conversation: ConversationField = None
+    metadata: MetadataField = None
+    temperature: Annotated[
+        Annotated[float, Field(ge=0, le=2)] | None, doc("For the model's calls, as far as it takes one.")
+    ] = None
+
+
+class CompletionBody(OpenAIBody):
+    """A conversation whose last message is new. docs/frontends.md says what of OpenAI's other fields is refused."""
+
+    messages: Annotated[
+        list[Sent], Field(min_length=1, max_length=MAX_MESSAGES), doc("The last one of the user's is new.")
+    ]
     stream_options: Annotated[
         dict[str, Any] | None, doc("With `include_usage` the last chunk says what the turn took.")
     ] = None
-    conversation: ConversationField = None
-    metadata: MetadataField = None
+    response_format: Annotated[dict[str, Any] | None, doc("`json_schema` or `json_object`: the answer fits it.")] = None
+    stop: Annotated[StopText | Stops | None, doc("The answer ends before the first of them.")] = None
+    max_tokens: TokenLimit = None
+    max_completion_tokens: TokenLimit = None
 
 
-class ResponseBody(BaseModel):
-    """A message, or a conversation whose last one is new. Other fields of OpenAI's are taken, and change nothing."""
+class ResponseBody(OpenAIBody):
+    """A message, or a conversation whose last one is new. docs/frontends.md says what of OpenAI's other fields is
+    refused.
+    """
 
-    model: Model
     input: Annotated[
-        str | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)],
-        doc("What the user says, or items of which the last is the user's message."),
+        str | Annotated[list[SentItem], Field(min_length=1, max_length=MAX_MESSAGES)],
+        doc("What the user says, or items of which the user's last message is new."),
     ]
-    stream: StreamField = None
-    conversation: ConversationField = None
     previous_response_id: Annotated[str | None, doc("The `id` of the response that this goes on from.")] = None
-    metadata: MetadataField = None
+    instructions: Annotated[str | None, doc("Go behind the agent's own.")] = None
+    text: Annotated[dict[str, Any] | None, doc("With a `format` that is `json_schema` or `json_object`.")] = None
+    max_output_tokens: TokenLimit = None
+    background: Annotated[bool | None, doc("Answer at once, and do not wait.")] = None
+
+
+def from_open_webui(http: Request) -> bool:
+    return any(name.startswith("x-openwebui-") for name in http.headers)
+
+
+async def options_of(http: Request, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> TurnOptions:
+    """Returns what is asked of the turn. Raises AppError `unsupported_parameter` for what would change the answer and
+    is not done.
+    """
+    tolerated = _OF_OPEN_WEBUI if from_open_webui(http) else frozenset()
+    for name, (harmless, why) in UNSUPPORTED.items():
+        value = body.get(name)
+        if value is not None and value not in harmless and name not in tolerated:
+            raise unsupported(name, why)
+    said = [body.get("instructions") or "", texts(messages, "system", "developer")]
+    instructions = "\n\n".join(filter(None, (each.strip() for each in said)))
+    if len(instructions) > MAX_INSTRUCTIONS_CHARS:
+        raise unsupported("instructions", f"Instructions have {MAX_INSTRUCTIONS_CHARS} characters at most.")
+    stop = body.get("stop") or ()
+    limits = (body.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
+    return TurnOptions(
+        output_schema=await _schema_of(body),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        max_tokens=next(filter(None, limits), None),
+        temperature=body.get("temperature"),
+        instructions=instructions or None,
+    )
+
+
+async def _schema_of(body: Mapping[str, Any]) -> str | None:
+    """Returns the schema in `response_format`, or in `text` of a response."""
+    wanted, param = body.get("response_format"), "response_format"
+    if wanted is None:
+        wanted, param = (body.get("text") or {}).get("format"), "text.format"
+    match wanted:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return ANY_OBJECT
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}} | {"schema": dict(schema)}:
+            try:
+                return await schema_text(schema)
+            except InvalidRequest as unfit:
+                raise unsupported(param, unfit.detail) from unfit
+    raise unsupported(param, "It is `json_schema` with a `schema`, `json_object` or `text`.")
+
+
+def unsupported(param: str, why: str) -> AppError:
+    title, detail = "Not supported", f"`{param}` cannot be taken as it is, and nothing was accepted. {why}"
+    return AppError("unsupported_parameter", status=400, title=title, detail=detail, extra={"param": param})
 
 
 async def message_of(
     http: Request, messages: Sequence[Mapping[str, Any]], *, agent: str, body: Mapping[str, Any]
 ) -> SentMessage:
-    """`body` may name the conversation. Raises AppError `invalid_request`, `parts_unsupported`, NotFound for a
-    `previous_response_id` that is none of ours.
+    """`body` may name the conversation. A conversation that ends with the output of a tool is that of the turn which
+    has run it: the user's last message again. Raises AppError `invalid_request`, `parts_unsupported`,
+    `unsupported_parameter`, NotFound for a `previous_response_id` that is none of ours.
     """
-    for message in messages:
-        role = message.get("role", "tool")  # items of `input` without a role are a tool's
-        if not isinstance(role, str) or role not in _ROLES:
-            raise InvalidRequest(f"There is no role {str(role)[:50]!r}: there are {', '.join(sorted(_ROLES))}.")
     spoken = [message for message in messages if message.get("role") in ("user", "assistant")]
+    has_run = _is_output(messages[-1])
+    while has_run and spoken and spoken[-1]["role"] == "assistant":
+        spoken.pop()
     if not spoken or spoken[-1]["role"] != "user":
         raise InvalidRequest("The last message has to be the user's: an answer is not continued, and tools run here.")
     text, files = _text(spoken[-1].get("content"), is_new=True), await sent_files(spoken[-1].get("content"))
@@ -101,9 +221,14 @@ async def message_of(
         after=after,
         message_id=http.headers.get(MESSAGE_ID_HEADER) or None,
         parent_id=http.headers.get(PARENT_ID_HEADER),
-        is_retry=http.headers.get(RETRY_HEADER, "0") != "0",
+        is_retry=has_run or http.headers.get(RETRY_HEADER, "0") != "0",
+        options=await options_of(http, messages, body),
         stream=bool(body.get("stream")),
     )
+
+
+def _is_output(item: Mapping[str, Any]) -> bool:
+    return item.get("type") in _OUTPUTS or item.get("role") in _OUTPUTS
 
 
 def texts(messages: Sequence[Mapping[str, Any]], *roles: str) -> str:
@@ -124,15 +249,15 @@ class Writer(Protocol):
     def frame(self, piece: Piece) -> bytes: ...
 
 
-def stream(client: ClientRequest, turn: TurnKey, writer: Writer) -> EventStream:
-    """Returns the events of a turn as they happen."""
-    frames, options = _frames(client.services.events.follow(turn), writer), on_disconnect(client, turn)
+def stream(client: ClientRequest, turn: TurnKey, writer: Writer, *, at_its_end: bool = False) -> EventStream:
+    """Returns the events of a turn as they happen; its words `at_its_end` if they have to be checked first."""
+    frames = _frames(client.services.events.follow(turn), writer, TurnReader(at_its_end=at_its_end))
+    options = on_disconnect(client, turn)
     return EventStream(frames, headers=turn_headers(turn), farewell=writer.interrupted, **options)
 
 
-async def _frames(parts: AsyncGenerator[Sequence[Entry]], writer: Writer) -> AsyncIterator[bytes]:
+async def _frames(parts: AsyncGenerator[Sequence[Entry]], writer: Writer, reader: TurnReader) -> AsyncIterator[bytes]:
     yield writer.begin()
-    reader = TurnReader()
     async with aclosing(parts):
         async for entries in parts:
             if frames := b"".join(writer.frame(piece) for entry in entries for piece in reader.read(entry.event)):
@@ -154,9 +279,15 @@ def turn_headers(turn: TurnKey) -> dict[str, str]:
     return {"X-Session-Id": turn.session_id, "X-Turn-Id": turn.turn_id}
 
 
-def response_id(turn: TurnKey) -> str:
+def response_id(session_id: str, turn_id: str) -> str:
     """Says which session and turn it is of, so that nothing has to be kept to find them."""
-    return _RESPONSE + turn.session_id.partition("_")[2] + turn.turn_id.partition("_")[2]
+    return _RESPONSE + session_id.partition("_")[2] + turn_id.partition("_")[2]
+
+
+def turn_of_response(response_id: str) -> tuple[str, str]:
+    """Returns the ids of a response's session and turn, which there may be none of."""
+    names = response_id.removeprefix(_RESPONSE)
+    return f"ses_{names[:26]}", f"turn_{names[26:]}"
 
 
 def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None, str | None]:
@@ -165,8 +296,7 @@ def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None,
     conversation = body.get("conversation")
     given.append((conversation.get("id") if isinstance(conversation, dict) else conversation, None))
     if isinstance(previous := body.get("previous_response_id"), str) and previous not in NO_CONVERSATION:
-        names = previous.removeprefix(_RESPONSE)
-        given.append((f"ses_{names[:26]}", f"turn_{names[26:]}"))
+        given.append(turn_of_response(previous))
     metadata = body.get("metadata") or {}
     given += [(metadata.get(name), None) for name in CONVERSATION_METADATA]
     for client_id, after in given:

@@ -1,44 +1,70 @@
-"""`/v1/responses`: a turn is a response. A tool that has run is a call and, at once, its output: nothing is left to do.
+"""`/v1/responses`: a turn is a response; `/v1/conversations`: a session is a conversation.
 
-The id of a response says which session and turn it is of, so `previous_response_id` needs nothing that is kept.
+A tool that has run is an `mcp_call` with its output, since clients run every `function_call` that they see. The id of a
+response says which session and turn it is of, so `previous_response_id` and what reads a response need nothing that is
+kept.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict
 from secrets import token_hex
-from typing import Any, Final, assert_never
+from typing import Annotated, Any, Final, assert_never
 
 import orjson
+from fastapi import Path
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
+from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorClientDep
-from segue.api.doors.openai_chat import OpenAIResponse, do_task, is_task, usage_of
-from segue.api.doors.openai_request import ResponseBody, answer_of, message_of, response_id, stream, turn_headers
-from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, Piece
-from segue.api.event_streams import MEDIA_TYPE, EventStream
+from segue.api.doors.clients import DoorClientDep, find_session, make_session
+from segue.api.doors.openai_chat import OpenAIResponse, do_task, finish_reason_of, is_task, usage_of
+from segue.api.doors.openai_request import (
+    ResponseBody,
+    answer_of,
+    from_open_webui,
+    message_of,
+    response_id,
+    stream,
+    turn_headers,
+    turn_of_response,
+)
+from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, InWords, Piece, asks
+from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
+from segue.api.schemas import Body, Metadata
 from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, NotFound
+from segue.domain.field_types import doc
+from segue.domain.ids import is_id
+from segue.domain.session import Message, Session, Turn
+from segue.memory.history import user_messages_of
 
-EVENTS: Final[dict[str, Any]] = {
-    MEDIA_TYPE: {
-        "schema": {
-            "type": "string",
-            "description": "Events as OpenAI sends them, to `response.completed` or `.failed`.",
-        },
-        "example": 'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n',
-    }
-}
+EVENTS: Final = described_stream(
+    "Events as OpenAI sends them, to `response.completed`, `.incomplete` or `.failed`.",
+    'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n',
+)
 # What a client wants beside.
 _MADE_UP: Final = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
+_STATUS_OF: Final = {"stop": "completed", "length": "incomplete"}
+SERVER_LABEL: Final = "segue"  # where tools run, for clients
+_TEXT: Final = "output_text"
+_REFUSAL: Final = "refusal"
+_WORDS: Final = {_TEXT: "text", _REFUSAL: "refusal"}  # where the words of a part stand
+_BESIDE: Final[Mapping[str, Mapping[str, Any]]] = {_TEXT: {"logprobs": []}, _REFUSAL: {}}
+
+ResponseId = Annotated[str, Path(max_length=200, description="The `id` of a response.")]
+ConversationId = Annotated[str, Path(max_length=200, description="A session's id, or what a client calls it.")]
 
 router = router_of("doors", "/v1", route_class=DoorRoute)
 
 
-@router.post("/responses", response_model=OpenAIResponse, responses={200: {"content": EVENTS}, **problems(*OF_DOORS)})
+@router.post(
+    "/responses",
+    response_model=OpenAIResponse,
+    responses={200: {"content": EVENTS}, **problems(*OF_DOORS, "unsupported_parameter")},
+)
 async def create_response(body: ResponseBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's Responses API. The session is the one that
     `previous_response_id`, `conversation` or another place names, or that has the earlier messages.
@@ -48,19 +74,106 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     if is_task(client, messages, model=body.model):
         text, charge = await do_task(client, messages, model=body.model, body=given)
-        writer = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
-        begun, frames = writer.begin(), writer.frames([AnswerText(text), Answered({"usage": asdict(charge)})])
-        return EventStream(_once(begun + frames)) if body.stream else JSONResponse(writer.response)
+        task = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
+        begun, frames = task.begin(), task.frames([AnswerText(text), Answered({"usage": asdict(charge)})])
+        return EventStream(_once(begun + frames)) if body.stream else JSONResponse(task.response)
     request = await message_of(client.http, messages, agent=body.model, body=given)
-    turn = (await begin(client, request)).turn
-    head |= {"conversation": {"id": turn.session_id}, "previous_response_id": body.previous_response_id}
-    writer = ResponseWriter({**head, "id": response_id(turn)})
+    turn, is_structured = (await begin(client, request)).turn, request.options.output_schema is not None
+    head |= {"previous_response_id": body.previous_response_id, "background": bool(body.background)}
+    writer = _writer(client, turn.session_id, turn.turn_id, head)
     if body.stream:
-        return stream(client, turn, writer)
+        return stream(client, turn, writer, at_its_end=is_structured)
+    if body.background:
+        return JSONResponse(writer.response | {"status": "queued"}, headers=turn_headers(turn))
     answer = await answer_of(client, turn)
-    calls = (_called(call) for call in answer["tool_calls"])
-    writer.frames([*calls, AnswerText(answer["message"]["content"]), Answered(answer)])
-    return JSONResponse(writer.response, headers=turn_headers(turn))
+    return JSONResponse(writer.answered(answer, is_structured=is_structured), headers=turn_headers(turn))
+
+
+@router.get("/responses/{response_id}", response_model=OpenAIResponse)
+async def get_response(response_id: ResponseId, client: DoorClientDep) -> Response:
+    """Shows a response as it stands: one that is made in the background is `completed` in the end."""
+    return await _shown(client, await _turn_of(client, response_id))
+
+
+@router.delete("/responses/{response_id}", responses=problems("in_conversation"))
+async def delete_response(response_id: ResponseId, client: DoorClientDep) -> dict[str, Any]:
+    """Deletes a response that is all there is of its session, and the session with it. One of several is refused: what
+    came after rests on it.
+    """
+    turn, turns = await _turn_of(client, response_id), client.services.turns
+    if len(await turns.list(client.caller, turn.session_id, before=None, limit=2)) > 1:
+        detail = f"What came after rests on it. Delete all of it: DELETE /sessions/{turn.session_id}"
+        raise AppError("in_conversation", status=409, title="Part of a conversation", detail=detail)
+    await turns.delete_session(client.caller, turn.session_id)
+    return {"id": response_id, "object": "response.deleted", "deleted": True}
+
+
+@router.get("/responses/{response_id}/input_items")
+async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> dict[str, Any]:
+    """Lists what the user said in the turn of a response, as messages of OpenAI's."""
+    turn = await _turn_of(client, response_id)
+    async with client.services.database.read_only() as connection:
+        items = [_input_item(each) for each in await user_messages_of(connection, turn.turn_id)]
+    return {"object": "list", "data": items, "first_id": items[0]["id"], "last_id": items[-1]["id"], "has_more": False}
+
+
+def _input_item(said: Message) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": said.content}]
+    return {"id": said.id, "type": "message", "role": "user", "status": "completed", "content": content}
+
+
+class NewConversation(Body):
+    """A conversation to make. What was said before comes with the first `input`."""
+
+    metadata: Annotated[Metadata | None, doc("What the client keeps with it.")] = None
+
+
+@router.post("/conversations")
+async def create_conversation(body: NewConversation, client: DoorClientDep) -> dict[str, Any]:
+    """Makes a session, for clients of OpenAI's Conversations API."""
+    return _conversation(await make_session(client.services, client.caller, {}, metadata=body.metadata or {}))
+
+
+@router.get("/conversations/{conversation_id}")
+async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> dict[str, Any]:
+    """Shows a session as a conversation."""
+    return _conversation(await _session_of(client, conversation_id))
+
+
+async def _session_of(client: ClientRequest, conversation_id: str) -> Session:
+    session = await find_session(client.services, client.caller, conversation_id)
+    if session is None:
+        raise NotFound("session")
+    return session
+
+
+def _conversation(session: Session) -> dict[str, Any]:
+    created_at, metadata = int(session.created_at.timestamp()), session.metadata
+    return {"id": session.id, "object": "conversation", "created_at": created_at, "metadata": metadata}
+
+
+async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
+    session_id, turn_id = turn_of_response(response_id)
+    if not (is_id("ses", session_id) and is_id("turn", turn_id)):
+        raise NotFound("turn")
+    return await client.services.turns.read(client.caller, session_id, turn_id)
+
+
+async def _shown(client: ClientRequest, turn: Turn) -> Response:
+    """Answers with the response that a turn is by now."""
+    session = await _session_of(client, turn.session_id)
+    head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
+    writer = _writer(client, turn.session_id, turn.turn_id, head)
+    if turn.answer is not None:
+        return JSONResponse(writer.answered(orjson.loads(orjson.dumps(turn.answer))))
+    error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
+    status = "in_progress" if turn.status == "running" else turn.status
+    return JSONResponse(writer.response | {"status": status, "error": error})
+
+
+def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Mapping[str, Any]) -> "ResponseWriter":
+    names = {"id": response_id(session_id, turn_id), "conversation": {"id": session_id}}
+    return ResponseWriter({**head, **names}, as_functions=from_open_webui(client.http))
 
 
 def _called(call: Mapping[str, Any]) -> Called:
@@ -73,21 +186,32 @@ async def _once(frames: bytes) -> AsyncIterator[bytes]:
 
 
 class ResponseWriter:
-    """Writes one turn as the events of a response. `response` is what it has become until then."""
+    """Writes one turn as the events of a response. `response` is what it has become until then. Calls of tools are
+    written `as_functions` for Open WebUI, which shows no others, and runs none of these.
+    """
 
     interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
         {"type": "error", **error_body(turn_errors.interrupted())["error"]}
     )
     end = b""
 
-    def __init__(self, head: Mapping[str, Any]) -> None:
+    def __init__(self, head: Mapping[str, Any], *, as_functions: bool = False) -> None:
         begun: dict[str, Any] = {"object": "response", "status": "in_progress", "output": [], "error": None}
         self.response: dict[str, Any] = {**_MADE_UP, **head, **begun}
         self._number = 0
-        self._text: list[str] | None = None  # of the message that is open
+        self._as_functions = as_functions
+        self._text: list[str] | None = None  # of the message that is open, in a part of this kind
+        self._kind = _TEXT
 
     def begin(self) -> bytes:
         return b"".join(self._event(f"response.{name}", response=self.response) for name in ("created", "in_progress"))
+
+    def answered(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> dict[str, Any]:
+        """Returns the response of a turn that has completed."""
+        text = answer["message"]["content"]
+        said = InWords(text) if is_structured and asks(answer) else AnswerText(text)
+        self.frames([*map(_called, answer["tool_calls"]), said, Answered(answer)])
+        return self.response
 
     def frames(self, pieces: Iterable[Piece]) -> bytes:
         return b"".join(map(self.frame, pieces))
@@ -96,10 +220,13 @@ class ResponseWriter:
         match piece:
             case AnswerText(delta):
                 return self._said(delta if self._text is not None else delta.removeprefix(BETWEEN))
+            case InWords(text):
+                return self._closed() + self._said(text, _REFUSAL)
             case Called():
-                return self._closed() + b"".join(map(self._whole_item, _call_items(piece)))
+                return self._closed() + self._called(piece)
             case Answered(answer):
-                return self._closed() + self._ended("completed", usage=usage_of(answer["usage"], "input", "output"))
+                usage = usage_of(answer["usage"], "input", "output")
+                return self._closed() + self._ended(_STATUS_OF[finish_reason_of(answer)], usage=usage)
             case AppError():
                 error = error_body(piece)["error"]
                 return self._closed() + self._ended("failed", error={name: error[name] for name in ("code", "message")})
@@ -108,28 +235,44 @@ class ResponseWriter:
             case _:
                 assert_never(piece)
 
-    def _said(self, delta: str) -> bytes:
+    def _said(self, delta: str, kind: str = _TEXT) -> bytes:
         if not delta:
             return b""
         opened = b""
         if self._text is None:
-            self._text = []
+            self._text, self._kind = [], kind
             opened = self._event("response.output_item.added", output_index=self._index, item=self._message())
-            opened += self._event("response.content_part.added", **self._place, part=_part(""))
+            opened += self._event("response.content_part.added", **self._place, part=_part(kind, ""))
         self._text.append(delta)
-        return opened + self._event("response.output_text.delta", **self._place, delta=delta, logprobs=[])
+        return opened + self._event(f"response.{kind}.delta", **self._place, delta=delta, **_BESIDE[kind])
 
     def _closed(self) -> bytes:
         if self._text is None:
             return b""
-        text = "".join(self._text)
-        done = self._event("response.output_text.done", **self._place, text=text, logprobs=[])
-        done += self._event("response.content_part.done", **self._place, part=_part(text))
-        item = {**self._message(), "status": "completed", "content": [_part(text)]}
+        text, kind = "".join(self._text), self._kind
+        done = self._event(f"response.{kind}.done", **self._place, **{_WORDS[kind]: text}, **_BESIDE[kind])
+        done += self._event("response.content_part.done", **self._place, part=_part(kind, text))
+        item = {**self._message(), "status": "completed", "content": [_part(kind, text)]}
         done += self._event("response.output_item.done", output_index=self._index, item=item)
         self.response["output"].append(item)
         self._text = None
         return done
+
+    def _called(self, call: Called) -> bytes:
+        if self._as_functions:
+            return b"".join(map(self._whole_item, _call_items(call)))
+        item = _mcp_item(call)
+        place = {"item_id": item["id"], "output_index": self._index}
+        begun = item | {"status": "in_progress", "arguments": "", "output": None, "error": None}
+        arguments = {"arguments": call.arguments}
+        written = self._event("response.output_item.added", output_index=self._index, item=begun)
+        written += self._event("response.mcp_call.in_progress", **place)
+        written += self._event("response.mcp_call_arguments.delta", **place, delta=call.arguments)
+        written += self._event("response.mcp_call_arguments.done", **place, **arguments)
+        written += self._event(f"response.mcp_call.{item['status']}", **place)
+        written += self._event("response.output_item.done", output_index=self._index, item=item)
+        self.response["output"].append(item)
+        return written
 
     def _whole_item(self, item: Mapping[str, Any]) -> bytes:
         place = {"output_index": self._index, "item": item}
@@ -139,6 +282,8 @@ class ResponseWriter:
 
     def _ended(self, status: str, **more: Any) -> bytes:
         self.response |= {"status": status, **more}
+        if status == "incomplete":
+            self.response["incomplete_details"] = {"reason": "max_output_tokens"}
         return self._event(f"response.{status}", response=self.response)
 
     @property
@@ -159,8 +304,23 @@ class ResponseWriter:
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(event))
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": []}
+def _part(kind: str, text: str) -> dict[str, Any]:
+    return {"type": kind, _WORDS[kind]: text, **({"annotations": []} if kind == _TEXT else {})}
+
+
+def _mcp_item(call: Called) -> dict[str, Any]:
+    summary, has_failed = call.reference.get("summary") or "", call.reference.get("status") != "succeeded"
+    error = {"type": "mcp_tool_execution_error", "content": summary}
+    return {
+        "id": f"mcp_{call.call_id}",
+        "type": "mcp_call",
+        "status": "failed" if has_failed else "completed",
+        "server_label": SERVER_LABEL,
+        "name": call.name,
+        "arguments": call.arguments,
+        "output": None if has_failed else summary,
+        "error": error if has_failed else None,
+    }
 
 
 def _call_items(call: Called) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -46,19 +46,29 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
+class InWords:
+    """What is said in the place of an answer that was to fit a schema: a question, while a plan waits."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """The turn has completed: its ChatAnswer."""
 
     answer: Mapping[str, Any]
 
 
-Piece = AnswerText | Activity | Called | Answered | AppError
+Piece = AnswerText | Activity | Called | InWords | Answered | AppError
 
 
 class TurnReader:
-    """An answer begins with what is said before a tool is called. It ends with the message that counts."""
+    """An answer begins with what is said before a tool is called. It ends with the message that counts, which is the
+    only one if it is read `at_its_end`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_its_end: bool = False) -> None:
+        self._at_its_end = at_its_end
         self._calls: dict[str, tuple[str, str]] = {}
         self._said = ""  # of the message that is being said
         self._has_said = False
@@ -68,6 +78,8 @@ class TurnReader:
             return self._end(encoded)
         event = orjson.loads(encoded)
         match event["type"]:
+            case "TEXT_MESSAGE_START" | "TEXT_MESSAGE_CONTENT" if self._at_its_end:
+                return []
             case "TEXT_MESSAGE_START":
                 self._said = ""
                 return [AnswerText(BETWEEN)] if self._has_said else []
@@ -106,9 +118,16 @@ class TurnReader:
             answer = orjson.loads(answer_json(encoded))
         except AppError as error:
             return [error]
+        if self._at_its_end and asks(answer):
+            return [InWords(answer["message"]["content"]), Answered(answer)]
         whole = answer["message"]["content"]
         rest = whole[len(self._said) :] if whole.startswith(self._said) else BETWEEN + whole
         return [*([AnswerText(rest)] if rest else []), Answered(answer)]
+
+
+def asks(answer: Mapping[str, Any]) -> bool:
+    """Whether a ChatAnswer is a question to the user, in words also if it was to fit a schema."""
+    return bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
 
 
 def _step(step: Mapping[str, Any]) -> str:

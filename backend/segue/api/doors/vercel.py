@@ -20,7 +20,7 @@ from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.agui import Json, RunFrames, nothing_new, run_events, text_of
 from segue.api.doors.client_turns import SentFile, sent_files, with_files
 from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, find_session, session_of_client
-from segue.api.event_streams import MEDIA_TYPE, EventStream, frame, framed
+from segue.api.event_streams import EventStream, described_stream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import PlanDecision
 from segue.domain import turn_errors
@@ -45,7 +45,7 @@ _TEXTS: Final = {
     "REASONING_MESSAGE_CONTENT": "reasoning-delta",
     "REASONING_MESSAGE_END": "reasoning-end",
 }
-CHUNKS: Final[dict[str, Any]] = {MEDIA_TYPE: {"schema": {"type": "string", "description": "A UI message stream."}}}
+CHUNKS: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
 
 ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 

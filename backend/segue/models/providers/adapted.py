@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 import httpx2
@@ -35,13 +35,15 @@ from segue.models.refusals import (
     parameter_named,
     too_long,
 )
-from segue.models.reply import REASONING, SCHEMA
+from segue.models.reply import REASONING, SAMPLING, SCHEMA
 from segue.secret_files import LiveKey
 
 log = structlog.get_logger()
 
 
 class AsyncChatModel(BaseChatModel):
+    takes_sampling: ClassVar[bool] = True
+
     @abstractmethod
     async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
         """Returns the answer. The options are those of the request, `tools` among them."""
@@ -115,6 +117,7 @@ class AdaptedModel(AsyncChatModel):
     made_by: str
     max_answer_bytes: int
     asks_for_whole_answers: bool = False
+    max_tokens_name: str = "max_tokens"
 
     @property
     def takes_schemas(self) -> bool:
@@ -126,10 +129,22 @@ class AdaptedModel(AsyncChatModel):
         return self._with(tools, **kwargs)
 
     def _with(self, tools: Sequence[Any] = (), *, tool_choice: str = "", **options: Any) -> Self:
-        """Returns the model that asks with these tools, and with a schema of the answer if one is given."""
+        """Returns the model that asks with these tools, and with what else the options name. What is refused of a
+        client's options is not remembered: other values may be welcome.
+        """
         changed: dict[str, Any] = {}
+        given: dict[str, Any] = {name: options.pop(name) for name in SAMPLING if name in options}
+        if "max_tokens" in given:
+            given[self.max_tokens_name] = given.pop("max_tokens")
+        is_clients = bool(given)
         if SCHEMA in options:
-            changed["parameters"] = {**self.parameters, **self.schema_parameters(options.pop(SCHEMA))}
+            schema = options.pop(SCHEMA)
+            given |= self.schema_parameters(schema)
+            is_clients |= not schema.get("strict")
+        if given:
+            changed["parameters"] = {**self.parameters, **given}
+        if is_clients:
+            changed["refused"] = self.refused - given.keys()
         if tools and (tool_choice != "none" or "none" in self.choices):
             chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
             offered = [self.offered(tool) for tool in tools]

@@ -6,7 +6,7 @@ of messages' content, deadlines and retries.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -142,21 +142,23 @@ class Endpoint:
         self._max_answer_bytes = max_answer_bytes
         self._learned = NOTHING_LEARNED
 
-    async def ask(self, body: RequestBody) -> dict[str, Any]:
-        """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
-        async with aclosing(self._asked(body)) as received:
+    async def ask(self, body: RequestBody, *, forget: Collection[str] = ()) -> dict[str, Any]:
+        """Returns the whole answer. What is refused of the parameters in `forget` is left out of this request alone.
+        Raises ModelFailure, TimeoutError or ValueError.
+        """
+        async with aclosing(self._asked(body, forget)) as received:
             return cast(dict[str, Any], await anext(received))
 
-    async def stream(self, body: RequestBody) -> AsyncIterator[dict[str, Any] | None]:
+    async def stream(self, body: RequestBody, *, forget: Collection[str] = ()) -> AsyncIterator[dict[str, Any] | None]:
         """Yields the events of an answer, and None as a sign of life. Raises as `ask` does.
 
         The last one yielded is empty if the provider said that the answer is complete.
         """
-        async with aclosing(self._asked({**body, "stream": True})) as received:
+        async with aclosing(self._asked({**body, "stream": True}, forget)) as received:
             async for event in received:
                 yield event
 
-    async def _asked(self, body: RequestBody) -> AsyncGenerator[dict[str, Any] | None]:
+    async def _asked(self, body: RequestBody, forget: Collection[str]) -> AsyncGenerator[dict[str, Any] | None]:
         """Yields an answer, asked for again without what the endpoint refuses, or with what it misses."""
         learned, has_begun = self._learned, False
         while True:
@@ -167,7 +169,7 @@ class Endpoint:
                         if event and not has_begun:
                             has_begun = True
                             if learned is not self._learned:
-                                self._learned |= learned  # kept only once it has helped
+                                self._learned |= learned.without(forget)  # kept only once it has helped
                         yield event
             except ProviderRefusal as refusal:
                 more = None if has_begun else learned.after(refusal, sent)

@@ -16,12 +16,13 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from pydantic import Field
 
+from segue.models.amendments import RENAMED
 from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions
 from segue.models.providers.completion_reader import AnswerWords, CompletionReader
 from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
 from segue.models.providers.event_stream import write_json
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
-from segue.models.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, ROLES, SCHEMA, Opaque
+from segue.models.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, ROLES, SAMPLING, SCHEMA, Opaque
 
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
@@ -43,7 +44,7 @@ class ChatCompletions(AsyncChatModel):
     takes_schemas: bool = True
 
     async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
-        body = await self.endpoint.ask(self._body(messages, options))
+        body = await self.endpoint.ask(self._body(messages, options), forget=_of_client(options))
         reader = CompletionReader()
         choice = body["choices"][0]
         words = reader.add_choice(choice, choice["message"])
@@ -54,7 +55,7 @@ class ChatCompletions(AsyncChatModel):
     async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
         body = self._body(messages, {**options, "stream_options": {"include_usage": True}})
         reader, complete = CompletionReader(), False
-        async with aclosing(self.endpoint.stream(body)) as received:
+        async with aclosing(self.endpoint.stream(body, forget=_of_client(options))) as received:
             async for event in received:
                 complete = event == {}
                 for choice in (event or {}).get("choices") or ():
@@ -128,6 +129,13 @@ def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
             if opaque:
                 wire |= opaque["message"]
     return wire
+
+
+def _of_client(options: Mapping[str, Any]) -> set[str]:
+    """Returns the parameters that a client has a say in. Which go under another name is remembered all the same."""
+    named = {RENAMED.get(name, name) for name in SAMPLING if name in options}
+    is_clients = SCHEMA in options and not options[SCHEMA].get("strict")
+    return named | {"response_format"} if is_clients else named
 
 
 def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:

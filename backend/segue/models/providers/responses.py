@@ -58,6 +58,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             choices={"required": "required", "none": "none"},
             made_by=made_by(options, "responses"),
             max_answer_bytes=options.max_answer_bytes,
+            max_tokens_name="max_output_tokens",
             asks_for_whole_answers=True,
             cache=False,
         )
