@@ -180,7 +180,7 @@ async def start(
         turns=turns,
         attachments=Attachments(database, settings, clock),
         mcp=mcp,
-        examine=Doctor(settings, stores, mcp, availability, clock).examine,
+        examine=Doctor(settings, stores, mcp, availability, clock, files).examine,
         metrics=metrics,
     )
 

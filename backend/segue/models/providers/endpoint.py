@@ -59,15 +59,17 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 def with_live_key(options: ProviderOptions) -> list[RequestHook]:
     """Returns hooks that send the key as it is now: libraries keep the one that they were made with."""
-    live = options.live_key
-    if live is None:
+    keys = options.keys
+    if keys is None:
         return []
 
     async def renew(request: httpx2.Request) -> None:
+        if len(keys.seen) == 1:
+            return
         for name, value in list(request.headers.items()):
             scheme, space, token = value.rpartition(" ")
-            if token in live.seen:
-                request.headers[name] = f"{scheme}{space}{live.value}"
+            if token in keys.seen:
+                request.headers[name] = f"{scheme}{space}{keys.value}"
 
     return [renew]
 
