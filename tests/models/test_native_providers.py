@@ -2,7 +2,7 @@
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import ModuleType
@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from structlog.testing import capture_logs
 
+from segue.agent.render_messages import file_message
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge
@@ -24,6 +25,7 @@ from segue.models.chat_model import ChatModel
 from segue.models.open_models import open_model
 from segue.models.streamed_answer import Listener
 from segue.models.traced_call import response
+from segue.tools.normalize import BinaryPart
 from tests.support import gemini_api, messages_api, responses_api
 from tests.support.native_api import KEY, NativeApi, scripted_api
 from tests.support.service import Client, running
@@ -98,6 +100,49 @@ async def answered(client: Client, session: str, message: str, *, as_stream: boo
         return str((await client.chat(session, message))["message"]["content"])
     sent = await streamed(client, session, message)
     return "".join(each.event["delta"] for each in sent if each.type == "TEXT_MESSAGE_CONTENT")
+
+
+# Where a provider takes a PDF: the parts of what the user says, and the one that it is.
+PDFS: dict[str, tuple[Callable[[Any], Any], Callable[[str, str], dict[str, Any]]]] = {
+    "anthropic": (
+        lambda body: body["messages"][-1]["content"],
+        lambda data, _: {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": data},
+        },
+    ),
+    "google_genai": (
+        lambda body: body["contents"][-1]["parts"],
+        lambda data, _: {"inlineData": {"data": data, "mime_type": "application/pdf"}},
+    ),
+    "openai": (
+        lambda body: body["input"][-1]["content"],
+        lambda data, name: {
+            "type": "input_file",
+            "filename": name,
+            "file_data": f"data:application/pdf;base64,{data}",
+        },
+    ),
+}
+
+
+@WAYS
+async def test_a_pdf_goes_as_the_provider_takes_it_and_not_again_once_it_is_refused(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    parts_in, part_of = PDFS[native.model.partition(":")[0]]
+    said, file = "The file in the result of call_1.", BinaryPart("application/pdf", "JVBERi0=", "application/pdf")
+    refusal = api.error(400, "This model does not support PDF input.")
+    api.will(native.protocol.says("900."), refusal, *[native.protocol.says("900.")] * 2)
+    async with AsyncExitStack() as stack:
+        reading = settings_of.model_copy(update={"llm_pdf": "native"})
+        model = await open_model(stack, reading, native.model, observe=unobserved, span=untraced)
+        for _ in range(3):
+            asked = [*ASKED, file_message({"call_1": file})]
+            assert (await model.reply(asked, listener=SILENT if as_stream else None)).text == "900."
+    shown = part_of("JVBERi0=", "call_1.pdf")
+    assert [shown in list(parts_in(body)) for body in api.requests] == [True, True, False, False]
+    assert [said in str(body) for body in api.requests] == [True, True, True, False]
 
 
 async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(

@@ -22,10 +22,10 @@ from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.models import traced_call
-from segue.models.amendments import RequestParts, amended, fitting, images_refused
+from segue.models.amendments import RequestParts, amended, fitting, media_refused
 from segue.models.answer_schemas import AnswerSchema
 from segue.models.model_settings import ModelSettings
-from segue.models.normal_form import form_of, normal_form, own_ids, takes_images, without_images
+from segue.models.normal_form import form_of, media_in, normal_form, own_ids, takes_images, without_media
 from segue.models.refusals import (
     BROKE_OFF,
     MALFORMED,
@@ -112,7 +112,7 @@ class ChatModel:
 
     `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
     `tariff` says what its calls are charged; without one they have no price. One of the `keys` that is refused is
-    left out for a while. `server` is what a span says of its address.
+    left out for a while. `server` is what a span says of its address. It is shown of MEDIA what it `takes`.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ChatModel:
         self.tariff = tariff or Tariff(name)
         self._keys = keys
         self._form = form_of(name)
-        self._takes_images = takes_images(name)
+        self.takes = {"image_url"} if takes_images(name) else set[str]()
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
         self._settings = settings
         self._observe = observe
@@ -205,9 +205,9 @@ class ChatModel:
         bound = self._tools.of(parts.tools, tool_choice=parts.tool_choice)
         if parts.schema is not None and self._takes_schemas:
             bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
-        shown = normal_form(parts.messages, parts.form, with_images=parts.without_images or self._takes_images)
-        if parts.without_images:
-            shown = without_images(shown) or shown
+        shown = normal_form(parts.messages, parts.form, media=self.takes | parts.without_media)
+        if parts.without_media:
+            shown = without_media(shown, parts.without_media)
         return ModelRequest(bound, shown, parts, account)
 
     async def _in_time(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
@@ -265,10 +265,11 @@ class ChatModel:
         """Returns what to ask instead after a refusal, None if nothing helps."""
         if not isinstance(error, ProviderRefusal):
             return None
-        if (refused := images_refused(error)) and without_images(request.messages):
-            self._takes_images = refused == "these"
-            log.warning("model_images_left_out", reason=error.message, status=error.status)
-            return replace(request.parts, without_images=True)
+        if refused := media_refused(error, media_in(request.messages)):
+            kind, extent = refused
+            self.takes -= {kind} if extent == "all" else set()
+            log.warning("model_media_left_out", media=kind, of=extent, reason=error.message, status=error.status)
+            return replace(request.parts, without_media=request.parts.without_media | {kind})
         instead = amended(request.parts, error, list(request.bound.names))
         if instead is not None:
             left_out = sorted(instead.left_out.keys() - request.parts.left_out.keys())

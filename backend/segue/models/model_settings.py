@@ -37,6 +37,7 @@ class ModelSettings(UserSettings):
     llm_max_output_tokens: PositiveCount | None = None
     llm_reasoning_effort: str | None = None
     llm_structured_output: Literal["auto", "off"] = "auto"
+    llm_pdf: Literal["auto", "native", "text"] = "auto"
     llm_extra_body: Mapping[str, Any] = {}
     llm_extra_headers: Mapping[str, SecretStr] = {}
     llm_timeout_s: Seconds = 300

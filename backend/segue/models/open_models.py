@@ -20,8 +20,9 @@ from segue.domain.telemetry import Observe, OpenSpan
 from segue.models.chat_model import ChatModel, with_a_key
 from segue.models.metered_model import Models, ModelWithFallback
 from segue.models.model_settings import ModelSettings
+from segue.models.normal_form import reads_pdfs
 from segue.models.providers.adapted import ProviderOptions
-from segue.models.providers.endpoint import Endpoint, endpoint_of
+from segue.models.providers.endpoint import Endpoint, endpoint_of, takes_files
 from segue.models.refusals import MALFORMED, ModelFailure
 from segue.secret_files import LiveKeys, SecretFiles
 from segue.users.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
@@ -101,7 +102,7 @@ async def open_model(
     """Returns the model of this name; errors name the `setting` that it has its name from."""
     options = provider_options(settings, name, files)
     kind = ChatModel if fallback is None else partial(ModelWithFallback, fallback=fallback)
-    return kind(
+    opened = kind(
         await _provider(stack, options),
         name=name,
         setting=setting,
@@ -112,6 +113,9 @@ async def open_model(
         keys=options.keys,
         server=options.server,
     )
+    if settings.llm_pdf == "native" or (settings.llm_pdf == "auto" and takes_files(options) and reads_pdfs(name)):
+        opened.takes.add("file")
+    return opened
 
 
 def _tariff(settings: ModelSettings, name: str) -> Tariff:

@@ -26,7 +26,8 @@ CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken
 OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
 
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
-IMAGE_TOKENS: Final = 1600  # of a large one, with the providers that say what it takes
+# Of a large image, with the providers that say what it takes; and of a PDF with as many pages as are shown.
+MEDIA_TOKENS: Final = {"image_url": 1600, "file": 30 * 1600}
 MAX_NAME_CHARS: Final = 64
 NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name, from their own templates.
@@ -147,5 +148,5 @@ def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], 
     offered = (f"{tool.name}{tool.description}{tool.input_schema}" for tool in tools)
     texts = (*(message.text for message in messages), *calls, *offered)
     parts = (part for each in messages if isinstance(each.content, list) for part in each.content)
-    images = sum(1 for part in parts if isinstance(part, dict) and part.get("type") == "image_url")
-    return sum(map(count, texts)) + IMAGE_TOKENS * images
+    media = sum(MEDIA_TOKENS.get(str(part.get("type")), 0) for part in parts if isinstance(part, dict))
+    return sum(map(count, texts)) + media

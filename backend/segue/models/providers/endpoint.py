@@ -27,6 +27,7 @@ RequestHook = Callable[[httpx2.Request], Awaitable[None]]
 UNPACKED: Final = {"Accept-Encoding": "identity"}
 _PACKED: Final = "The model provider packed its answer although it was asked not to."
 _OPENAI_HOST: Final = "api.openai.com"
+_WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
 _CONNECT_S: Final = 10.0
 _HEADERS: Final = {
@@ -91,6 +92,11 @@ def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[Req
 
 def is_openai_itself(options: ProviderOptions) -> bool:
     return urlsplit(options.url).hostname == _OPENAI_HOST
+
+
+def takes_files(options: ProviderOptions) -> bool:
+    """Returns whether a provider is known to hand files on to models that read them."""
+    return bool(options.provider.extra) or urlsplit(options.url).hostname in _WITH_FILES
 
 
 def library_arguments(options: ProviderOptions) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from pydantic import Field
 
 from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions
@@ -112,6 +112,8 @@ def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
     """Returns a message as chat completions take it. What is opaque goes back to the endpoint that made it only."""
     wire: dict[str, Any] = {"role": ROLES[message.type], "content": message.content}
     match message:
+        case HumanMessage() if isinstance(message.content, list):
+            wire["content"] = [_wire_part(part) for part in message.content]
         case ToolMessage():
             wire["tool_call_id"] = message.tool_call_id
         case AIMessage():
@@ -128,6 +130,13 @@ def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
             if opaque:
                 wire |= opaque["message"]
     return wire
+
+
+def _wire_part(part: Any) -> Any:
+    if part["type"] != "file":
+        return part
+    data = f"data:{part['mime_type']};base64,{part['base64']}"
+    return {"type": "file", "file": {"filename": part["filename"], "file_data": data}}
 
 
 def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:
