@@ -40,7 +40,7 @@ def listed(secrets: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class RefusedKey:
     """A key that was refused. `until` is in seconds of the keys' clock, `why` the cause of the refusal."""
 
     until: float
@@ -61,7 +61,7 @@ class LiveKeys:
         self.never_told: set[str] = set()
         self._look = look
         self._clock = clock
-        self._left_out: dict[str, LeftOut] = {}
+        self._left_out: dict[str, RefusedKey] = {}
         self.renew(text)
 
     def renew(self, text: str) -> None:
@@ -83,7 +83,7 @@ class LiveKeys:
         """Returns the place of a key in the list, from 1, by which people are told of it; 0 if it is gone."""
         return self.all.index(key) + 1 if key in self.all else 0
 
-    def left_out(self) -> dict[int, LeftOut]:
+    def left_out(self) -> dict[int, RefusedKey]:
         """Returns what is left out now, by its number."""
         now = self._clock()
         return {self.number(key): left for key, left in self._left_out.items() if left.until > now}
@@ -94,7 +94,7 @@ class LiveKeys:
     async def refused(self, key: str, why: str, seconds: float) -> None:
         """Leaves a key out for these seconds, and reads the file at once."""
         if key in self.all:
-            self._left_out[key] = LeftOut(until=self._clock() + seconds, why=why)
+            self._left_out[key] = RefusedKey(until=self._clock() + seconds, why=why)
         await self._look()
 
 
