@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +18,8 @@ from segue.log import never_log
 from segue.watch import Watch
 
 MAX_BYTES = 65_536
+
+Look = Callable[[], Awaitable[None]]
 
 log = structlog.get_logger()
 
@@ -39,29 +40,21 @@ def listed(secrets: str) -> list[str]:
     return secrets.replace(",", " ").split()
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedKey:
-    """A key that was refused. `until` is in seconds of the keys' clock, `why` the cause of the refusal."""
-
-    until: float
-    why: str
-
-
 class LiveKeys:
     """The keys of a provider, as the setting or the file called `name` lists them now. They are tried in their order.
 
-    `seen` holds every key that there was; `never_told` may hold other secrets too.
+    `seen` holds every key that there was; `never_told` may hold other secrets too. `look` reads the file.
     """
 
     def __init__(
-        self, name: str, text: str, look: Callable[[], Awaitable[None]], clock: Callable[[], float] = time.monotonic
+        self, name: str, text: str, look: Look | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.name = name
         self.seen: set[str] = set()
         self.never_told: set[str] = set()
         self._look = look
         self._clock = clock
-        self._left_out: dict[str, RefusedKey] = {}
+        self._left_out: dict[str, tuple[float, str]] = {}  # until when, and why
         self.renew(text)
 
     def renew(self, text: str) -> None:
@@ -76,17 +69,15 @@ class LiveKeys:
         """The first key that is not left out; if all are, the one that comes back first."""
         if not self._left_out:
             return self.all[0]
-        left, now = self._left_out, self._clock()
-        return min(self.all, key=lambda key: max(left[key].until - now, 0.0) if key in left else 0.0)
+        return min(self.all, key=lambda key: max(self._left_out.get(key, (0.0, ""))[0], self._clock()))
 
     def number(self, key: str) -> int:
         """Returns the place of a key in the list, from 1, by which people are told of it; 0 if it is gone."""
         return self.all.index(key) + 1 if key in self.all else 0
 
-    def left_out(self) -> dict[int, RefusedKey]:
-        """Returns what is left out now, by its number."""
-        now = self._clock()
-        return {self.number(key): left for key, left in self._left_out.items() if left.until > now}
+    def left_out(self) -> dict[int, str]:
+        """Returns why keys are left out now, by their numbers."""
+        return {self.number(key): why for key, (until, why) in self._left_out.items() if until > self._clock()}
 
     def works(self, key: str) -> None:
         self._left_out.pop(key, None)
@@ -94,12 +85,9 @@ class LiveKeys:
     async def refused(self, key: str, why: str, seconds: float) -> None:
         """Leaves a key out for these seconds, and reads the file at once."""
         if key in self.all:
-            self._left_out[key] = RefusedKey(until=self._clock() + seconds, why=why)
-        await self._look()
-
-
-async def _nothing_to_read() -> None:
-    pass
+            self._left_out[key] = self._clock() + seconds, why
+        if self._look is not None:
+            await self._look()
 
 
 class SecretFiles:
@@ -110,7 +98,7 @@ class SecretFiles:
         self._first = self.secrets
         self._folder = folder
         self._keys: dict[tuple[str, str], LiveKeys] = {}
-        self._listeners: list[Callable[[], Awaitable[None]]] = []
+        self._listeners: list[Look] = []
         self._watch = AsyncExitStack()
 
     def keys(self, name: str, text: str) -> LiveKeys:
@@ -119,11 +107,11 @@ class SecretFiles:
         """
         if (name, text) not in self._keys:
             is_of_file = text == self._first.get(name)
-            known = self.secrets[name] if is_of_file else text
-            self._keys[name, text] = LiveKeys(name, known, self.look if is_of_file else _nothing_to_read)
+            known, look = (self.secrets[name], self.look) if is_of_file else (text, None)
+            self._keys[name, text] = LiveKeys(name, known, look)
         return self._keys[name, text]
 
-    def on_change(self, listener: Callable[[], Awaitable[None]]) -> None:
+    def on_change(self, listener: Look) -> None:
         self._listeners.append(listener)
 
     async def __aenter__(self) -> Self:

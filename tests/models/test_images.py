@@ -19,9 +19,10 @@ from segue.tools.attachment_store import MAX_SHOWN_PAGES
 from segue.tools.normalize import BinaryPart
 from tests.support.files import PNG, pdf
 from tests.support.plans import planned
-from tests.support.provider import Provider, calls, fails, says
+from tests.support.provider import Provider, calls, completion, fails, says
 from tests.support.results import use_toolbox
 from tests.support.service import running
+from tests.support.streams import streamed
 from tests.support.sweeps import first
 from tests.support.toolbox import PIXEL
 from tests.support.uploads import uploaded
@@ -202,6 +203,61 @@ async def test_a_pdf_of_many_pages_is_read_by_its_text(settings: Settings, provi
             provider.will(says("So many."))
             await client.chat(session, "How many pages?", attachments=[file])
             assert len(pdfs(provider)) == shown
+
+
+PART = {"type": "image_url", "image_url": {"url": URL}}
+MADE = {
+    "beside the words": ({"role": "assistant", "content": "A pixel.", "images": [PART]}, "A pixel."),
+    "without words": ({"role": "assistant", "content": "", "images": [PART, PART]}, "✓ make_image: image/png, 0.1 kB"),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+@pytest.mark.parametrize(("message", "words"), MADE.values(), ids=list(MADE))
+async def test_an_image_that_a_model_makes_is_a_file_of_the_turn_and_never_text(
+    settings: Settings, provider: Provider, message: dict[str, Any], words: str, *, stream: bool
+) -> None:
+    async with running(settings) as client:
+        session = await client.new_session()
+        provider.will(completion(message, "stop"), says("It is black."))
+        if stream:
+            sent = await streamed(client, session, "Draw a pixel.")
+            assert PIXEL not in str(sent)
+            answer = sent[-1].event["result"]
+        else:
+            answer = await client.chat(session, "Draw a pixel.")
+        [call] = answer["tool_calls"]
+        loaded = await client.http.get(f"/sessions/{session}/tool-results/{call['tool_call_id']}", params={"part": 0})
+        await client.chat(session, "What colour is it?")
+        rows = await client.messages(session)
+    assert answer["message"]["content"] == words
+    assert (call["tool_name"], call["metadata"]["summary"]) == ("make_image", "image/png, 0.1 kB")
+    assert (loaded.status_code, loaded.headers["content-type"], loaded.content) == (200, "image/png", PNG)
+    assert PIXEL not in str(rows) + str(provider.requests[1])
+    assert call["tool_call_id"] in str(rows)
+
+
+async def test_images_among_the_parts_of_an_answer_with_calls_are_stored_and_do_not_go_back_as_they_came(
+    settings: Settings, provider: Provider
+) -> None:
+    noon = {"id": "c1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    said = {"role": "assistant", "content": [thought, PART], "tool_calls": [noon]}
+    provider.will(completion(said, "tool_calls"), says("There."))
+    async with running(settings) as client:
+        answer = await client.chat(await client.new_session(), "Draw a pixel, then echo.")
+    assert [call["tool_name"] for call in answer["tool_calls"]] == ["make_image", "echo"]
+    assert images(provider) == [URL]
+    assert not any(PIXEL in str(each["content"]) for each in provider.messages(role="assistant"))
+
+
+async def test_what_is_no_image_is_no_file(settings: Settings, provider: Provider) -> None:
+    page = base64.b64encode(b"<script>alert(1)</script>" * 20).decode()
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{page}"}}
+    provider.will(completion({"role": "assistant", "content": "There.", "images": [part]}, "stop"))
+    async with running(settings) as client:
+        answer = await client.chat(await client.new_session(), "Draw a pixel.")
+    assert (answer["message"]["content"], answer["tool_calls"]) == ("There.", [])
 
 
 @pytest.mark.parametrize(

@@ -213,9 +213,7 @@ async def test_a_list_of_keys_in_a_file_is_read_anew_and_those_that_stay_keep_th
 async def test_a_key_comes_back_when_its_time_is_over_and_until_then_the_one_that_comes_back_first_is_asked() -> None:
     now = 1000.0
 
-    async def look() -> None: ...
-
-    keys = LiveKeys("OPENAI_API_KEY", "a,b", look, clock=lambda: now)
+    keys = LiveKeys("OPENAI_API_KEY", "a,b", clock=lambda: now)
     await keys.refused("a", "rate_limit", 60)
     assert (keys.value, set(keys.left_out())) == ("b", {1})
     await keys.refused("b", "rate_limit", 30)

@@ -1,10 +1,11 @@
 """Providers with protocols of their own: turns with tools and thinking, what is counted, what becomes of errors."""
 
 import asyncio
+import base64
 import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.support import gemini_api, messages_api, responses_api
 from tests.support.native_api import KEY, NativeApi, scripted_api
 from tests.support.service import Client, running
 from tests.support.streams import streamed
+from tests.support.toolbox import PIXEL
 
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
 SILENT = Listener(lambda _: None, lambda: None)
@@ -143,6 +145,30 @@ async def test_a_pdf_goes_as_the_provider_takes_it_and_not_again_once_it_is_refu
     shown = part_of("JVBERi0=", "call_1.pdf")
     assert [shown in list(parts_in(body)) for body in api.requests] == [True, True, False, False]
     assert [said in str(body) for body in api.requests] == [True, True, True, False]
+
+
+DRAWN = {
+    "openai": {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": PIXEL},
+    "google_genai": {"inlineData": {"mimeType": "image/png", "data": PIXEL}},
+}
+
+
+@WAYS
+@pytest.mark.parametrize("native", [NATIVE["gemini"], NATIVE["responses"]], ids=["gemini", "responses"], indirect=True)
+async def test_an_image_that_the_provider_makes_is_apart_from_the_words_and_does_not_go_back(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    made = native.protocol.says("A pixel.")
+    api.will(replace(made, parts=(DRAWN[native.model.partition(":")[0]], *made.parts)), native.protocol.says("Black."))
+    async with running(settings_of) as client:
+        session = await client.new_session()
+        assert await answered(client, session, "Draw a pixel.", as_stream=as_stream) == "A pixel."
+        assert await answered(client, session, "What colour is it?", as_stream=as_stream) == "Black."
+        rows = await client.messages(session)
+        made_by = next(row["tool_call_id"] for row in rows if row["role"] == "tool")
+        loaded = await client.http.get(f"/sessions/{session}/tool-results/{made_by}", params={"part": 0})
+    assert (loaded.headers["content-type"], base64.b64encode(loaded.content).decode()) == ("image/png", PIXEL)
+    assert PIXEL not in str(rows) + str(api.requests)
 
 
 async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(

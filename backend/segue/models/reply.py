@@ -23,6 +23,7 @@ ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": 
 RAW_TEXT: Final = "segue_text"  # text that ends in half a character, which `content` may not hold
 REASONING: Final = "segue_reasoning"
 CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken arguments for their longest valid part
+MADE_IMAGES: Final = "segue_images"  # a list of `data:` texts
 OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
 
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
@@ -70,7 +71,8 @@ class Reply:
 
     `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
     `reasoning_tokens` of the output. `left_out` are the tools that the endpoint refused, each with its words.
-    `opaque_is_dead` says that it could not verify what it had given with earlier answers.
+    `opaque_is_dead` says that it could not verify what it had given with earlier answers. `images` are those that the
+    model has made, as `data:` texts.
     """
 
     text: str
@@ -88,10 +90,11 @@ class Reply:
     finish_reason: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
     opaque_is_dead: bool = False
+    images: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not self.text and not self.calls
+        return not (self.text or self.calls or self.images)
 
 
 def opaque_parts(reply: Reply, calls: Iterable[ModelCall]) -> dict[str, Any] | None:

@@ -161,8 +161,7 @@ async def _probe(
     latency_ms, outcome, key, with_key = None, "answered", {}, ""
     if of_several is not None:
         number, keys = of_several
-        left = keys.left_out().get(number)
-        key = {"key": number, "left_out": left and left.why}
+        key = {"key": number, "left_out": keys.left_out().get(number)}
         with_key = f" with key {number} of {keys.name}"
     started = time.monotonic()
     try:

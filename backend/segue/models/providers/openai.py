@@ -21,7 +21,7 @@ from segue.models.providers.completion_reader import AnswerWords, CompletionRead
 from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
 from segue.models.providers.event_stream import write_json
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
-from segue.models.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, ROLES, SCHEMA, Opaque
+from segue.models.reply import CALLS, MADE_IMAGES, OPAQUE, RAW_TEXT, REASONING, ROLES, SCHEMA, Opaque
 
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
@@ -82,7 +82,8 @@ class ChatCompletions(AsyncChatModel):
         """Returns what a message says beside its words."""
         opaque = reader.opaque()
         given_back = {} if opaque is None else {OPAQUE: Opaque(self.made_by, opaque)}
-        calls = {CALLS: calls} if (calls := reader.calls()) else {}
+        calls: dict[str, Any] = {CALLS: made} if (made := reader.calls()) else {}
+        calls |= {MADE_IMAGES: reader.images} if reader.images else {}
         told = {"finish_reason": reader.finish_reason, "model_name": reader.model, "id": reader.response_id}
         kept = {**extra, **calls, **given_back}
         return {"additional_kwargs": kept, "usage_metadata": reader.usage, "response_metadata": told}
