@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from structlog.testing import capture_logs
 
-from segue.agent.render_messages import file_message
+from segue.agent.render_messages import image_message
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge
@@ -133,14 +133,14 @@ async def test_a_pdf_goes_as_the_provider_takes_it_and_not_again_once_it_is_refu
     settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
 ) -> None:
     parts_in, part_of = PDFS[native.model.partition(":")[0]]
-    said, file = "The file in the result of call_1.", BinaryPart("application/pdf", "JVBERi0=", "application/pdf")
+    said, file = "Files in the result of call_1.", BinaryPart("application/pdf", "JVBERi0=", "application/pdf")
     refusal = api.error(400, "This model does not support PDF input.")
     api.will(native.protocol.says("900."), refusal, *[native.protocol.says("900.")] * 2)
     async with AsyncExitStack() as stack:
         reading = settings_of.model_copy(update={"llm_pdf": "native"})
         model = await open_model(stack, reading, native.model, observe=unobserved, span=untraced)
         for _ in range(3):
-            asked = [*ASKED, file_message({"call_1": file})]
+            asked = [*ASKED, image_message({"call_1": [file]})]
             assert (await model.reply(asked, listener=SILENT if as_stream else None)).text == "900."
     shown = part_of("JVBERi0=", "call_1.pdf")
     assert [shown in list(parts_in(body)) for body in api.requests] == [True, True, False, False]

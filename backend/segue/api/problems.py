@@ -80,6 +80,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "query_in_session": (422, "Ask for the facts of a session or for those that a query finds, not for both."),
     "invalid_path": (422, "Correct the JMESPath, or ask for less."),
     "conversation_too_long": (422, "List its messages and results by page."),
+    "option_not_allowed": (400, "Nothing was accepted. Leave out `param`, which the agent does not allow."),
     "agents_invalid": (422, "Correct the file as `detail` says. The agents of before stay."),
     "rate_limited": (429, "Wait `retry_after_s`. `limit` says which limit it is."),
     "service_limit_reached": (429, "All users together have used up today's limit. Wait `retry_after_s`."),

@@ -347,8 +347,8 @@ async def with_a_key(
         try:
             answer = await ask()
         except ProviderRefusal as refusal:
-            has_begun = begun is not None and begun.has_come
-            if has_begun or (cause := refusal.cause.name) not in KEY_LEFT_OUT_S:
+            cause = refusal.cause.name
+            if (begun is not None and begun.has_come) or cause not in KEY_LEFT_OUT_S:
                 raise
             seconds = min(max(refusal.retry_after_s or KEY_LEFT_OUT_S[cause], 1.0), MAX_KEY_LEFT_OUT_S)
             number = keys.number(tried[-1])

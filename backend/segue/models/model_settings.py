@@ -105,9 +105,9 @@ class ModelSettings(UserSettings):
     @property
     def named_models(self) -> list[tuple[str, str]]:
         """Returns the models that answer and those in their place, each with the setting that names it."""
-        named = (("LLM_MODEL", self.llm_model), ("LLM_SMALL_MODEL", self.llm_small_model))
-        fallbacks = [("LLM_FALLBACK_MODEL", name) for name in self.llm_fallback_models]
-        return [(setting, name) for setting, name in named if name] + fallbacks
+        small = [("LLM_SMALL_MODEL", self.llm_small_model)] if self.llm_small_model else []
+        fallbacks = (("LLM_FALLBACK_MODEL", name) for name in self.llm_fallback_models)
+        return [("LLM_MODEL", self.llm_model), *small, *fallbacks]
 
     @property
     def answer_tokens(self) -> int | None:

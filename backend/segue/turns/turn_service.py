@@ -111,7 +111,7 @@ class TurnService:
 
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
         """Stores a message as a turn and dispatches it. Raises what `admit` raises, and AppError `rate_limited`,
-        `unknown_attachment`.
+        `unknown_attachment`, `option_not_allowed`.
         """
         deps = self._deps
         known = await self._accepted_before(owner, session_id, request.once)
@@ -119,6 +119,10 @@ class TurnService:
             await self._interrupt(owner, request, known)
             return known
         again = known.turn.turn_id if known else None
+        if request.options.model is not None:
+            async with deps.database.read_only() as connection:
+                session = await session_store.get_session(connection, owner, session_id)
+            deps.agents.speaker(session.agent, owner, request.origin.groups).check_model(request.options.model)
         if request.attachment_ids:
             async with deps.database.read_only() as connection:
                 files = await attached(connection, owner, session_id, request.attachment_ids)

@@ -143,26 +143,23 @@ async def _look_at_models(settings: Settings, files: SecretFiles, report: Diagno
         for setting, name in settings.named_models:
             provider, _ = provider_and_id(name)
             given, _ = settings.access_to(provider)
-            keys = files.keys(provider.key, given.get_secret_value()) if given else None
-            for number, key in enumerate(keys.all if keys else ("",), start=1):
-                with_key = bounded.model_copy(update={provider.key.lower(): SecretStr(key)} if keys else {})
+            keys = files.keys(provider.key, given.get_secret_value() if given else "")
+            for number, key in enumerate(keys.all, start=1):
+                with_key = bounded.model_copy(update={provider.key.lower(): SecretStr(key)} if key else {})
                 model = await open_model(stack, with_key, name, setting, observe=unobserved, span=untraced)
-                of_several = (number, keys) if keys and len(keys.all) > 1 else None
-                probes.append(_probe(model, settings, report, of_several))
+                probes.append(_probe(model, settings, report, keys, number))
         return await asyncio.gather(*probes)
 
 
 async def _probe(
-    model: "ChatModel", settings: Settings, report: Diagnosis, of_several: tuple[int, LiveKeys] | None
+    model: "ChatModel", settings: Settings, report: Diagnosis, keys: LiveKeys, number: int
 ) -> dict[str, Any]:
     from segue.models.refusals import outcome_of, what_to_mend  # noqa: PLC0415 (the same)
 
     where = urlsplit(settings.access_to(model.provider)[1] or model.provider.default_url).hostname or "?"
-    latency_ms, outcome, key, with_key = None, "answered", {}, ""
-    if of_several is not None:
-        number, keys = of_several
-        key = {"key": number, "left_out": keys.left_out().get(number)}
-        with_key = f" with key {number} of {keys.name}"
+    latency_ms, outcome, is_one = None, "answered", len(keys.all) == 1
+    key = {} if is_one else {"key": number, "left_out": keys.left_out().get(number)}
+    with_key = "" if is_one else f" with key {number} of {keys.name}"
     started = time.monotonic()
     try:
         await model.probe()
