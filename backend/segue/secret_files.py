@@ -71,23 +71,21 @@ class LiveKeys:
             return self.all[0]
         return min(self.all, key=lambda key: max(self._left_out.get(key, (0.0, ""))[0], self._clock()))
 
-    def number(self, key: str) -> int:
-        """Returns the place of a key in the list, from 1, by which people are told of it; 0 if it is gone."""
-        return self.all.index(key) + 1 if key in self.all else 0
-
     def left_out(self) -> dict[int, str]:
-        """Returns why keys are left out now, by their numbers."""
-        return {self.number(key): why for key, (until, why) in self._left_out.items() if until > self._clock()}
+        """Returns why keys are left out now, by their places in the list, from 1."""
+        return {self.all.index(key) + 1: why for key, (until, why) in self._left_out.items() if until > self._clock()}
 
     def works(self, key: str) -> None:
         self._left_out.pop(key, None)
 
-    async def refused(self, key: str, why: str, seconds: float) -> None:
-        """Leaves a key out for these seconds, and reads the file at once."""
-        if key in self.all:
+    async def refused(self, key: str, why: str, seconds: float) -> int:
+        """Leaves a key out for these seconds, and reads the file at once. Returns its place in the list, 0 if none."""
+        place = self.all.index(key) + 1 if key in self.all else 0
+        if place:
             self._left_out[key] = self._clock() + seconds, why
         if self._look is not None:
             await self._look()
+        return place
 
 
 class SecretFiles:

@@ -14,7 +14,7 @@ from segue.agent.turn_calls import MAX_IMAGES_BYTES
 from segue.around.replay.request_rules import invalid_history
 from segue.config import Settings
 from segue.domain.session import RequestedCall
-from segue.models.normal_form import MEDIA, NO_FILES, NO_IMAGES, WireForm, normal_form, reads_pdfs, takes_images
+from segue.models.normal_form import MEDIA, NO_FILES, NO_IMAGES, WireForm, media_of, normal_form
 from segue.tools.attachment_store import MAX_SHOWN_PAGES
 from segue.tools.normalize import BinaryPart
 from tests.support.files import PNG, pdf
@@ -195,7 +195,7 @@ async def test_an_endpoint_that_refuses_a_pdf_is_asked_again_without_and_learned
     assert NO_FILES in str(provider.requests[1])
 
 
-async def test_a_pdf_of_many_pages_is_read_by_its_text(settings: Settings, provider: Provider) -> None:
+async def test_more_than_so_many_pages_are_read_by_their_text(settings: Settings, provider: Provider) -> None:
     async with running(settings.model_copy(update={"llm_pdf": "native"})) as client:
         for pages, shown in ((MAX_SHOWN_PAGES, 1), (MAX_SHOWN_PAGES + 1, 0)):
             session = await client.new_session()
@@ -203,6 +203,10 @@ async def test_a_pdf_of_many_pages_is_read_by_its_text(settings: Settings, provi
             provider.will(says("So many."))
             await client.chat(session, "How many pages?", attachments=[file])
             assert len(pdfs(provider)) == shown
+        files = [await uploaded(client, session, pdf(*["A page."] * pages)) for pages in (20, 11, 10)]
+        provider.will(says("So many."))
+        await client.chat(session, "How many pages?", attachments=files)
+        assert len(pdfs(provider)) == 2
 
 
 PART = {"type": "image_url", "image_url": {"url": URL}}
@@ -268,7 +272,7 @@ async def test_what_is_no_image_is_no_file(settings: Settings, provider: Provide
     ],
 )
 def test_the_models_that_read_pdfs_are_known_by_name(names: str, *, known: bool) -> None:
-    assert {name for name in names.split() if reads_pdfs(name) is not known} == set()
+    assert {name for name in names.split() if ("file" in media_of(name)) is not known} == set()
 
 
 @pytest.mark.parametrize(
@@ -284,7 +288,7 @@ def test_the_models_that_read_pdfs_are_known_by_name(names: str, *, known: bool)
     ],
 )
 def test_the_models_that_take_images_are_known_by_name(names: str, *, known: bool) -> None:
-    assert {name for name in names.split() if takes_images(name) is not known} == set()
+    assert {name for name in names.split() if ("image_url" in media_of(name)) is not known} == set()
 
 
 def test_images_keep_the_history_valid_wherever_they_stand() -> None:

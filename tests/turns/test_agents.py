@@ -15,7 +15,7 @@ from segue.domain.ids import UNKNOWN_ZONE
 from segue.tools.catalog import BUILTIN
 from tests.support.identity import new_key, speaking
 from tests.support.plans import deletion, planned
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, completion, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 
@@ -146,6 +146,20 @@ async def test_a_queued_turn_has_its_model_on_another_instance_and_one_key_is_fo
     async with running(choosing) as client:
         [turn] = await client.ended(session)
     assert (turn["answer"]["model"], [request["model"] for request in provider.requests]) == ("express", ["express"])
+
+
+async def test_what_the_model_that_was_named_has_thought_goes_back_to_it_in_later_turns_and_to_no_other(
+    choosing: Settings, provider: Provider
+) -> None:
+    noon = {"id": "c1", "type": "function", "function": {"name": "current_time", "arguments": "{}"}}
+    thought = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [noon]}
+    provider.will(completion(thought, "tool_calls"), says("Noon."), says("Noon, I said."), says("Noon, it said."))
+    async with running(choosing) as client:
+        session = await client.new_session()
+        for model in ("express", "express", "freight"):
+            await client.chat(session, "What time is it?", model=model)
+    told = ["reasoning_content" in str(request["messages"]) for request in provider.requests]
+    assert told == [False, True, True, False]
 
 
 @pytest.mark.parametrize("path", ["/agui", "/api/chat"])

@@ -168,9 +168,8 @@ async def keep_made_images(turn: TurnCalls, reply: Reply, conversation: list[Bas
     to the conversation. Returns the words of the reply; without any, what was made.
     """
     most, now = turn.context.settings.tool_result_max_bytes, turn.context.clock()
-    read = partial(map, partial(make_payload, max_bytes=most), ({"image": url} for url in reply.images[:MAX_IMAGES]))
-    calls = []
-    for payload in await to_thread.run_sync(lambda: list(read())):
+    read, calls = partial(make_payload, max_bytes=most), []
+    for payload in await to_thread.run_sync(lambda: [read({"image": url}) for url in reply.images[:MAX_IMAGES]]):
         if made := [part for part in payload.parts if part.kind in IMAGES]:
             told = f"{made[0].media_type}, {made[0].size_bytes / 1000:.1f} kB"
             outcome = CallOutcome("succeeded", payload, None, 0, summary=told, gist=told)

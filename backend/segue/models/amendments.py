@@ -40,10 +40,7 @@ _OF_MEDIA: Final = {
     "file": re.compile(r"\bpdf|\bfiles?\b|input_file|\bdocuments?\b|inline_?data|mime", re.IGNORECASE),
     "image_url": re.compile(r"image|vision|multi-?modal|mmproj", re.IGNORECASE),
 }
-_OF_ANY_MEDIA: Final = re.compile(
-    r"(?:content|variant|type).{0,40}(?:must be|should be|expected|supported|values).{0,40}(?:string|text)",
-    re.IGNORECASE,
-)
+_OF_ANY_MEDIA: Final = re.compile(r"content.{0,40}(?:must be|should be|expected).{0,20}string", re.IGNORECASE)
 _OF_THESE: Final = re.compile(
     r"invalid[_ ](?:image|pdf|file)|image_parse|unsupported[_ ]image|too[_ ](?:large|big|small|many)|dimension|corrupt"
     r"|decod|process(?:ing)?[_ ](?:the[_ ])?(?:image|pdf|file)|not valid|encrypted|password|\bpages\b|empty"

@@ -25,7 +25,7 @@ from segue.models import traced_call
 from segue.models.amendments import RequestParts, amended, fitting, media_refused
 from segue.models.answer_schemas import AnswerSchema
 from segue.models.model_settings import ModelSettings
-from segue.models.normal_form import form_of, media_in, normal_form, own_ids, takes_images, without_media
+from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, without_media
 from segue.models.refusals import (
     BROKE_OFF,
     MALFORMED,
@@ -138,7 +138,7 @@ class ChatModel:
         self.tariff = tariff or Tariff(name)
         self._keys = keys
         self._form = form_of(name)
-        self.takes = {"image_url"} if takes_images(name) else set[str]()
+        self.takes = media_of(name) - {"file"}
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
         self._settings = settings
         self._observe = observe
@@ -351,11 +351,10 @@ async def with_a_key(
             if (begun is not None and begun.has_come) or cause not in KEY_LEFT_OUT_S:
                 raise
             seconds = min(max(refusal.retry_after_s or KEY_LEFT_OUT_S[cause], 1.0), MAX_KEY_LEFT_OUT_S)
-            number = keys.number(tried[-1])
-            await keys.refused(tried[-1], cause, seconds)
+            place = await keys.refused(tried[-1], cause, seconds)
             if keys.value in tried:
                 raise
-            log.warning("model_key_left_out", setting=keys.name, key=number, cause=cause, for_s=seconds)
+            log.warning("model_key_left_out", setting=keys.name, key=place, cause=cause, for_s=seconds)
         else:
             keys.works(tried[-1])
             return answer

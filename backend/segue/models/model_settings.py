@@ -100,7 +100,7 @@ class ModelSettings(UserSettings):
     @property
     def llm_fallback_models(self) -> tuple[str, ...]:
         """Returns the models that answer in the place of others, in their order."""
-        return tuple(filter(None, map(str.strip, (self.llm_fallback_model or "").split(","))))
+        return tuple(dict.fromkeys(filter(None, map(str.strip, (self.llm_fallback_model or "").split(",")))))
 
     @property
     def named_models(self) -> list[tuple[str, str]]:

@@ -63,20 +63,22 @@ FAMILIES: Final[tuple[tuple[str, WireForm], ...]] = (
     ),
 )
 ANY_MODEL: Final = WireForm()
-# Models that take images. One that is not named here gets none; an endpoint that refuses them gets none again.
-_WITH_IMAGES = re.compile(
-    r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
-    r"|gemini-(?:[1-9]|flash|pro)|gemma-?3n?[-:](?!1b|270m)|llama-?4|pixtral|magistral|ministral-3"
-    r"|mistral-(?:small|medium|large)-(?:latest|3|2[56]\d\d)|grok-[4-9]|glm-\d[\d.]*v|kimi-k2\.5|nova-(?:lite|pro|premier)"
-    r"|llava|minicpm-v|internvl|molmo|smolvlm|qvq|qwen[\w.-]*-(?:vl|omni)|phi-[\w.]+-multimodal|vision|[-_]vl\b",
-    re.IGNORECASE,
-)
-# Models that read PDFs themselves, if their endpoint hands them on.
-_WITH_PDFS = re.compile(
-    r"gpt-4o|gpt-4\.1|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini"
-    r"|claude-(?:3[-.][57]|[4-9]|opus|sonnet|haiku)|gemini-(?:[1-9]|flash|pro)",
-    re.IGNORECASE,
-)
+# Models that take media, by the types of their parts. One that is not named here gets none; an endpoint that refuses
+# them gets none again. PDFs have to be handed on by the endpoint too.
+_TAKE: Final = {
+    "image_url": re.compile(
+        r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
+        r"|gemini-(?:[1-9]|flash|pro)|gemma-?3n?[-:](?!1b|270m)|llama-?4|pixtral|magistral|ministral-3"
+        r"|mistral-(?:small|medium|large)-(?:latest|3|2[56]\d\d)|grok-[4-9]|glm-\d[\d.]*v|kimi-k2\.5|nova-(?:lite|pro|premier)"
+        r"|llava|minicpm-v|internvl|molmo|smolvlm|qvq|qwen[\w.-]*-(?:vl|omni)|phi-[\w.]+-multimodal|vision|[-_]vl\b",
+        re.IGNORECASE,
+    ),
+    "file": re.compile(
+        r"gpt-4o|gpt-4\.1|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini"
+        r"|claude-(?:3[-.][57]|[4-9]|opus|sonnet|haiku)|gemini-(?:[1-9]|flash|pro)",
+        re.IGNORECASE,
+    ),
+}
 
 
 @lru_cache
@@ -84,14 +86,9 @@ def form_of(model: str) -> WireForm:
     return next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
 
 
-def takes_images(model: str) -> bool:
-    """Returns whether a model of this name is known to take images."""
-    return _WITH_IMAGES.search(model) is not None
-
-
-def reads_pdfs(model: str) -> bool:
-    """Returns whether a model of this name is known to read PDFs."""
-    return _WITH_PDFS.search(model) is not None
+def media_of(model: str) -> set[str]:
+    """Returns which of MEDIA a model of this name is known to take."""
+    return {kind for kind, names in _TAKE.items() if names.search(model)}
 
 
 def normal_form(

@@ -20,7 +20,7 @@ from segue.domain.telemetry import Observe, OpenSpan
 from segue.models.chat_model import ChatModel, with_a_key
 from segue.models.metered_model import Models, ModelWithFallback
 from segue.models.model_settings import ModelSettings
-from segue.models.normal_form import reads_pdfs
+from segue.models.normal_form import media_of
 from segue.models.providers.adapted import ProviderOptions
 from segue.models.providers.endpoint import Endpoint, endpoint_of, takes_files
 from segue.models.refusals import MALFORMED, ModelFailure
@@ -113,7 +113,7 @@ async def open_model(
         keys=options.keys,
         server=options.server,
     )
-    if settings.llm_pdf == "native" or (settings.llm_pdf == "auto" and takes_files(options) and reads_pdfs(name)):
+    if {"native": True, "text": False}.get(settings.llm_pdf, takes_files(options) and "file" in media_of(name)):
         opened.takes.add("file")
     return opened
 

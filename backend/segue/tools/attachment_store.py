@@ -38,7 +38,7 @@ from segue.tools.tool_settings import ToolSettings
 
 MAX_NAME_CHARS = 200
 MAX_SHOWN_BYTES = 6_000_000  # of an image or a PDF that models are shown
-MAX_SHOWN_PAGES = 30  # of a PDF: each takes a model as much as an image; of a longer one it reads the text
+MAX_SHOWN_PAGES = 30  # of a message's PDFs: each takes a model as much as an image; of others it reads the text
 AT_ONCE = 2  # files that a process reads and stores, each of them in memory
 
 _SHOWN = (attachments.c.id, attachments.c.name, attachments.c.media_type, attachments.c.size_bytes)
@@ -165,18 +165,23 @@ async def read_attached(
     wanted = (attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files]))
     statement = select(*_LISTED, *columns).where(*wanted)
     rows = {row.id: row for row in await connection.execute(statement)}
-    return {each.id: await _outcome(rows[each.id]) if each.id in rows else _GONE for each in files}
+    outcomes, pages_left = dict[str, CallOutcome](), MAX_SHOWN_PAGES
+    for row in filter(None, map(rows.get, (each.id for each in files))):
+        pages = pages_in(row.summary) if row.media_type == PDF else 0
+        outcomes[row.id] = await _outcome(row, is_short=0 < pages <= pages_left)
+        pages_left -= pages if pages <= pages_left else 0
+    return {each.id: outcomes.get(each.id, _GONE) for each in files}
 
 
 _GONE = failed("This file has been deleted.")
 
 
-async def _outcome(row: Any) -> CallOutcome:
+async def _outcome(row: Any, *, is_short: bool) -> CallOutcome:
     summary = one_line(f"{row.name}: {row.summary}", MAX_SUMMARY_CHARS)
     if row.media_type not in IMAGES:
         payload = await payload_of_stored(StoredResult("text", row.text))
         known = readable(_read_identifiers, row.identifiers or (), "attachments", row.id) or ()
-        if row.shown is not None and 0 < pages_in(row.summary) <= MAX_SHOWN_PAGES:
+        if row.shown is not None and is_short:
             payload = replace(payload, parts=(await _part(row),))
         return CallOutcome("succeeded", payload, None, 0, None, summary, known, row.summary)
     about = {"name": row.name, "media_type": row.media_type, "size_bytes": row.size_bytes}

@@ -150,13 +150,13 @@ class TurnRun:
         self._finishing = False
         self._began = time.monotonic()
         self._said: NewMessage | None = None
-        self._speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
+        speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
+        self._speaker = speaker.answering_with(claim.options.model)
         self._account = Account(
             deps.books, claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
         )
         budget = ModelBudget(self._speaker.settings.max_model_calls)
-        self._models = self._speaker.others.get(claim.options.model or "", self._speaker.models)
-        self._model = MeteredModel(self._models, budget, self._account)
+        self._model = MeteredModel(self._speaker.models, budget, self._account)
         # With a method of its own to save, the run would not be freed by itself.
         save = partial(store.store_tool_choice, deps.database, claim)
         self._guard, self._chooser = tools_of_turn(deps, claim, self._speaker, save=save)
@@ -268,7 +268,7 @@ class TurnRun:
 
     async def _run_graph(self, state: TurnInput, context: TurnContext) -> TurnState:
         ended: dict[str, Any] = {**state}
-        name, main = self._speaker.agent.name, self._models.main
+        name, main = self._speaker.agent.name, self._speaker.models.main
         with self._deps.span("agent", agent=name, model=main.id, provider=main.traced_as) as span:
             # In its other mode LangGraph reads the whole state after each node.
             steps = await self._deps.graph.ainvoke(state, context=context, stream_mode="updates")

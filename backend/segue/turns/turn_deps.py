@@ -5,7 +5,7 @@ The agents are replaced together, or none. A turn takes its agent when it starts
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -44,6 +44,10 @@ class Speaker:
     models: Models
     settings: AgentSettings
     others: Mapping[str, Models] = field(default_factory=dict)
+
+    def answering_with(self, name: str | None) -> "Speaker":
+        """Returns the agent with the model that a request asked for, if it still allows it."""
+        return replace(self, models=self.others[name]) if name is not None and name in self.others else self
 
     def check_model(self, name: str) -> None:
         """Raises AppError `option_not_allowed`."""
