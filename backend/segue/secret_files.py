@@ -105,8 +105,7 @@ class SecretFiles:
         """
         if (name, text) not in self._keys:
             is_of_file = text == self._first.get(name)
-            known, look = (self.secrets[name], self.look) if is_of_file else (text, None)
-            self._keys[name, text] = LiveKeys(name, known, look)
+            self._keys[name, text] = LiveKeys(name, *((self.secrets[name], self.look) if is_of_file else (text,)))
         return self._keys[name, text]
 
     def on_change(self, listener: Look) -> None:

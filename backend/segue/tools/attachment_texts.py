@@ -150,8 +150,7 @@ def _from_pdf(content: bytes) -> _Found:
 
 def pages_in(summary: str) -> int:
     """Returns how many pages a PDF has by the summary of its text; 0 if that does not say."""
-    found = _PAGES.match(summary)
-    return int(found[1]) if found else 0
+    return int(found[1]) if (found := _PAGES.match(summary)) else 0
 
 
 def _from_docx(content: bytes) -> _Found:

@@ -52,11 +52,8 @@ class Speaker:
     def check_model(self, name: str) -> None:
         """Raises AppError `option_not_allowed`."""
         if name not in (allowed := (self.models.main.name, *self.others)):
-            detail = (
-                f"Nothing was accepted: the agent answers with {', '.join(allowed)}. `model` has to be one of them."
-            )
-            title, extra = "The agent does not allow this", {"param": "model"}
-            raise AppError("option_not_allowed", status=400, title=title, detail=detail, extra=extra)
+            title, detail = "The agent does not allow this", f"`model` has to be one of {', '.join(allowed)}."
+            raise AppError("option_not_allowed", status=400, title=title, detail=detail, extra={"param": "model"})
 
 
 class Agents:
