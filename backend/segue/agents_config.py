@@ -167,7 +167,8 @@ def declared_agents(
 
 
 def _check_models(file: AgentsFile, agent_id: str, agent: Agent, settings: Settings) -> None:
-    for key, model in {"model": agent.model, "small_model": agent.small_model}.items():
+    named = [("model", agent.model), ("small_model", agent.small_model), *(("models", each) for each in agent.models)]
+    for key, model in named:
         if model is None:
             continue
         fault = settings.fault_of_model(model, is_needed=settings.model_configured)

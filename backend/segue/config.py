@@ -14,10 +14,11 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_va
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from segue.api.api_settings import ApiSettings
+from segue.domain.agent import PROVIDERS
 from segue.domain.field_types import Seconds, SecretUrl, Url
 from segue.domain.redaction import header_secrets, is_recognisable
 from segue.models.model_settings import ModelSettings
-from segue.secret_files import read_secrets
+from segue.secret_files import listed, read_secrets
 
 _PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)")
 _WEBHOOK_SECRET_BYTES = (24, 64)
@@ -164,12 +165,13 @@ class Settings(ApiSettings, ModelSettings, BaseSettings):
         values = [value.get_secret_value() for value in given if isinstance(value, SecretStr)]
         values += header_secrets(value.get_secret_value() for value in self.llm_extra_headers.values())
         passwords = [unquote(found) for value in values for found in _PASSWORD_IN_URL.findall(value)]
-        signing = [*_listed(self.webhook_secret), *self.mcp_token_keys]
-        return {secret for secret in (*values, *passwords, *signing) if is_recognisable(secret)}
+        of_lists = [*_listed(self.webhook_secret), *self.mcp_token_keys]
+        of_lists += [key for provider in PROVIDERS.values() for key in _listed(self.access_to(provider)[0])]
+        return {secret for secret in (*values, *passwords, *of_lists) if is_recognisable(secret)}
 
 
 def _listed(secrets: SecretStr | None) -> list[str]:
-    return secrets.get_secret_value().replace(",", " ").split() if secrets else []
+    return listed(secrets.get_secret_value()) if secrets else []
 
 
 def _webhook_secret(text: str) -> bytes:

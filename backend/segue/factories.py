@@ -6,6 +6,7 @@ A library that is slow to import and that only some settings need is imported in
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from sys import maxsize
 from types import MappingProxyType
@@ -180,7 +181,7 @@ async def start(
         turns=turns,
         attachments=Attachments(database, settings, clock),
         mcp=mcp,
-        examine=Doctor(settings, stores, mcp, availability, clock).examine,
+        examine=Doctor(settings, stores, mcp, availability, clock, files).examine,
         metrics=metrics,
     )
 
@@ -303,7 +304,8 @@ async def _speakers(
     for agent_id, agent in declared.items():
         own = {name: value for name in LIMITS if (value := getattr(agent, name)) is not None}
         models, limits = await chat_models.of(agent), settings.model_copy(update=own)
-        speakers[agent_id] = Speaker(agent_id, agent, agent.digest, models, limits)
+        others = {name: await chat_models.of(replace(agent, model=name)) for name in agent.models}
+        speakers[agent_id] = Speaker(agent_id, agent, agent.digest, models, limits, others)
     return speakers
 
 

@@ -1,9 +1,11 @@
 """Secrets in the files of a folder, as orchestrators mount them: read at the start, and again when they change.
 
-A file is named after a setting or a variable of mcp.json. Which of them there are is not known here.
+A file is named after a setting or a variable of mcp.json. Which of them there are is not known here. Also the keys that
+a setting or such a file lists, of which those that are refused are left out for a while.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -16,6 +18,8 @@ from segue.log import never_log
 from segue.watch import Watch
 
 MAX_BYTES = 65_536
+
+Look = Callable[[], Awaitable[None]]
 
 log = structlog.get_logger()
 
@@ -31,24 +35,57 @@ def read_secrets(folder: Path | None) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-class LiveKey:
-    """A key as its file has it now. `seen` holds every value it has had; `never_told` may hold other secrets too."""
+def listed(secrets: str) -> list[str]:
+    """Returns the secrets of a text, between commas or blanks."""
+    return secrets.replace(",", " ").split()
 
-    def __init__(self, value: str, look: Callable[[], Awaitable[None]]) -> None:
-        self.value = value
-        self.seen = {value}
-        self.never_told = {value}
+
+class LiveKeys:
+    """The keys of a provider, as the setting or the file called `name` lists them now. They are tried in their order.
+
+    `seen` holds every key that there was; `never_told` may hold other secrets too. `look` reads the file.
+    """
+
+    def __init__(
+        self, name: str, text: str, look: Look | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name = name
+        self.seen: set[str] = set()
+        self.never_told: set[str] = set()
         self._look = look
+        self._clock = clock
+        self._left_out: dict[str, tuple[float, str]] = {}  # until when, and why
+        self.renew(text)
 
-    def renew(self, value: str) -> None:
-        self.seen.add(value)
-        self.never_told.add(value)
-        self.value = value
+    def renew(self, text: str) -> None:
+        """Those that stay keep their health."""
+        self.all = tuple(dict.fromkeys(listed(text))) or (text,)
+        self.seen.update(self.all)
+        self.never_told.update(self.all)
+        self._left_out = {key: left for key, left in self._left_out.items() if key in self.all}
 
-    async def has_replaced(self, refused: str) -> bool:
-        """Reads the file at once. Returns whether it has another key than the one that was refused."""
-        await self._look()
-        return self.value != refused
+    @property
+    def value(self) -> str:
+        """The first key that is not left out; if all are, the one that comes back first."""
+        if not self._left_out:
+            return self.all[0]
+        return min(self.all, key=lambda key: max(self._left_out.get(key, (0.0, ""))[0], self._clock()))
+
+    def left_out(self) -> dict[int, str]:
+        """Returns why keys are left out now, by their places in the list, from 1."""
+        return {self.all.index(key) + 1: why for key, (until, why) in self._left_out.items() if until > self._clock()}
+
+    def works(self, key: str) -> None:
+        self._left_out.pop(key, None)
+
+    async def refused(self, key: str, why: str, seconds: float) -> int:
+        """Leaves a key out for these seconds, and reads the file at once. Returns its place in the list, 0 if none."""
+        place = self.all.index(key) + 1 if key in self.all else 0
+        if place:
+            self._left_out[key] = self._clock() + seconds, why
+        if self._look is not None:
+            await self._look()
+        return place
 
 
 class SecretFiles:
@@ -56,18 +93,22 @@ class SecretFiles:
 
     def __init__(self, folder: Path | None) -> None:
         self.secrets: Mapping[str, str] = read_secrets(folder)
+        self._first = self.secrets
         self._folder = folder
-        self._keys: dict[str, LiveKey] = {}
-        self._listeners: list[Callable[[], Awaitable[None]]] = []
+        self._keys: dict[tuple[str, str], LiveKeys] = {}
+        self._listeners: list[Look] = []
         self._watch = AsyncExitStack()
 
-    def follow(self, name: str, value: str | None) -> LiveKey | None:
-        """Returns the key of this name if the setting has its `value` from a file, and None if from elsewhere."""
-        if value is None or self.secrets.get(name) != value:
-            return None
-        return self._keys.setdefault(name, LiveKey(value, self.look))
+    def keys(self, name: str, text: str) -> LiveKeys:
+        """Returns the keys of the setting of this name, which all that ask for them share: those of a file, if the
+        setting has its `text` from there.
+        """
+        if (name, text) not in self._keys:
+            is_of_file = text == self._first.get(name)
+            self._keys[name, text] = LiveKeys(name, *((self.secrets[name], self.look) if is_of_file else (text,)))
+        return self._keys[name, text]
 
-    def on_change(self, listener: Callable[[], Awaitable[None]]) -> None:
+    def on_change(self, listener: Look) -> None:
         self._listeners.append(listener)
 
     async def __aenter__(self) -> Self:
@@ -84,10 +125,11 @@ class SecretFiles:
         if not changed:
             return
         never_log(found[name] for name in changed if is_recognisable(found[name]))
+        for (name, text), keys in self._keys.items():
+            if name in changed and text == self._first.get(name):
+                never_log(filter(is_recognisable, listed(found[name])))
+                keys.renew(found[name])
         self.secrets = found
-        for name in changed:
-            if name in self._keys:
-                self._keys[name].renew(found[name])
         log.info("secrets_read", names=changed)
         for listener in self._listeners:
             await listener()

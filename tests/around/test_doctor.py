@@ -41,6 +41,7 @@ SERVICE = {
     "pgvector",
     "mcp",
     "model",
+    "models",
     "data_folder",
     "settings",
 }
@@ -200,6 +201,34 @@ async def test_the_model_is_asked_as_a_turn_asks_and_a_refusal_names_the_setting
     [problem] = [each for each in report["problems"] if each["area"] == "model"]
     assert problem["do"].startswith(todo)
     assert todo in said
+
+
+async def test_a_key_of_several_that_is_refused_is_told_by_its_number_and_what_the_service_leaves_out(
+    settings: Settings, provider: Provider, tmp_path: Path
+) -> None:
+    async def takes_the_second(_: dict[str, Any]) -> Response:
+        return says("ok") if provider.headers[-1]["authorization"].endswith("-2") else fails(429)
+
+    provider.always("hello", takes_the_second)
+    provider.always("Are you there?", takes_the_second)
+    (tmp_path / "OPENAI_API_KEY").write_text(f"{CANARY}-0 {CANARY}-2")
+    listed = SecretStr(f"{CANARY}-1,{CANARY}-2")
+    keys = {"openai_api_key": listed, "llm_fallback_model": "spare,other", "secrets_dir": tmp_path}
+    async with running(settings.model_copy(update=keys)) as client:
+        before = (await client.get("/ops/doctor"))["models"]
+        await client.chat(await client.new_session(), "hello")
+        report = await client.get("/ops/doctor")
+    assert CANARY not in str(report)
+    found = [(each["name"], each["key"], each["outcome"]) for each in report["models"]]
+    assert found == [
+        (name, number, "answered" if number == 2 else "rate_limit")
+        for name in ("scripted", "spare", "other")
+        for number in (1, 2)
+    ]
+    assert [each["left_out"] for each in (*before[:2], *report["models"][:2])] == [None, None, "rate_limit", None]
+    said = [each["what"] for each in report["problems"] if each["area"] == "model"]
+    assert "does not answer with key 1 of OPENAI_API_KEY (rate_limit)" in said[0]
+    assert len(said) == 3
 
 
 async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 from segue.config import Settings
 from segue.models.open_models import provider_options
 from segue.models.providers.endpoint import with_live_key
-from segue.secret_files import SecretFiles
+from segue.secret_files import LiveKeys, SecretFiles
 from tests.support.logs import awaiting
 from tests.support.provider import Provider, raw, says
 from tests.support.service import running
+from tests.support.sweeps import first
 
 OLD, NEW = "canary-old-0123456789", "canary-new-0123456789"  # of no form by which a secret is known
 
@@ -95,8 +96,11 @@ async def test_a_file_that_changes_is_read_within_seconds_and_one_that_is_gone_k
 async def test_a_key_of_the_environment_is_not_replaced_by_a_file(rotated: Settings, folder: Path) -> None:
     files = SecretFiles(folder)
     set_elsewhere = rotated.model_copy(update={"openai_api_key": SecretStr("sk-set-elsewhere")})
-    for settings, live in ((rotated, True), (set_elsewhere, False)):
-        assert (provider_options(settings, "gpt-5-mini", files).live_key is not None) is live
+    before = [provider_options(settings, "gpt-5-mini", files) for settings in (rotated, set_elsewhere)]
+    (folder / "OPENAI_API_KEY").write_text(NEW)
+    await files.look()
+    later = [provider_options(settings, "gpt-5-mini", files) for settings in (rotated, set_elsewhere)]
+    assert [options.key for options in (*before, *later)] == [NEW, "sk-set-elsewhere"] * 2
 
 
 @pytest.mark.parametrize("header", ["Bearer {}", "{}"])
@@ -109,6 +113,114 @@ async def test_the_clients_of_libraries_send_the_key_as_it_is_now(rotated: Setti
     request = httpx2.Request("POST", "http://127.0.0.1/", headers={"x-key": header.format(OLD), "x-other": f"{OLD}0"})
     await hook(request)
     assert (request.headers["x-key"], request.headers["x-other"]) == (header.format(NEW), f"{OLD}0")
+
+
+KEYS = [f"canary-{number}-0123456789" for number in range(3)]
+REFUSALS = {
+    "a wrong key": (401, "invalid_api_key"),
+    "no credit": (402, "insufficient_balance"),
+    "no quota": (429, "insufficient_quota"),
+    "limited": (429, "rate_limit_exceeded"),
+}
+
+
+class Keyring:
+    """A provider that refuses each key as it is told to, and repeats it."""
+
+    def __init__(self, provider: Provider) -> None:
+        self.refuses: dict[str, tuple[int, str]] = {}
+        self.sent: list[str] = []
+        self._provider = provider
+        provider.always("hello", self.answer)
+
+    async def answer(self, _: dict[str, Any]) -> Response:
+        self.sent.append(key := self._provider.headers[-1]["authorization"].removeprefix("Bearer "))
+        if key not in self.refuses:
+            return says("hi")
+        status, code = self.refuses[key]
+        refusal = raw({"error": {"message": f"No more for {key}.", "code": code}})
+        refusal.status_code = status
+        return refusal
+
+
+@pytest.fixture
+def with_keys(settings: Settings) -> Settings:
+    keys = {"openai_api_key": SecretStr(", ".join(KEYS)), "planning": "never", "llm_max_retries": 0}
+    return settings.model_copy(update=keys)
+
+
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+@pytest.mark.parametrize(("status", "code"), first(2, REFUSALS.values()), ids=list(REFUSALS))
+async def test_a_key_that_is_refused_is_left_out_and_the_next_of_the_list_is_asked(
+    with_keys: Settings, provider: Provider, status: int, code: str, *, as_stream: bool
+) -> None:
+    ring = Keyring(provider)
+    ring.refuses = {KEYS[0]: (status, code), KEYS[1]: (401, "invalid_api_key")}
+    with capture_logs() as logs:
+        async with running(with_keys) as client:
+            session = await client.new_session()
+            for _ in range(2):
+                answer = await client.send(session, "hello", stream=as_stream)
+                assert (answer.status_code, '"content":"hi"' in answer.text) == (200, True)
+    assert ring.sent == [*KEYS, KEYS[2]]
+    left_out = [(each["setting"], each["key"]) for each in logs if each["event"] == "model_key_left_out"]
+    assert left_out == [("OPENAI_API_KEY", 1), ("OPENAI_API_KEY", 2)]
+    assert not any(key in str(logs) for key in KEYS)
+
+
+async def test_if_every_key_is_refused_each_is_asked_once_and_the_next_message_asks_again(
+    with_keys: Settings, provider: Provider
+) -> None:
+    ring = Keyring(provider)
+    ring.refuses = dict.fromkeys(KEYS, (401, "invalid_api_key"))
+    async with running(with_keys) as client:
+        session = await client.new_session()
+        refused = await client.send(session, "hello")
+        ring.refuses.clear()
+        assert (await client.chat(session, "hello"))["message"]["content"] == "hi"
+    assert (refused.json()["code"], refused.json()["provider_code"]) == ("model_unavailable", "invalid_api_key")
+    assert not any(key in refused.text for key in KEYS)
+    assert ring.sent == [*KEYS, KEYS[0]]
+
+
+async def test_another_fault_of_the_request_asks_no_other_key(with_keys: Settings, provider: Provider) -> None:
+    ring = Keyring(provider)
+    ring.refuses = dict.fromkeys(KEYS, (503, "overloaded"))
+    async with running(with_keys) as client:
+        await client.send(await client.new_session(), "hello")
+    assert ring.sent == KEYS[:1]
+
+
+async def test_a_list_of_keys_in_a_file_is_read_anew_and_those_that_stay_keep_their_health(
+    with_keys: Settings, provider: Provider, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.watch.LOOK_EVERY_S", 3600)
+    file, given = folder / "OPENAI_API_KEY", "\n".join(KEYS[:2])
+    file.write_text(given)
+    ring = Keyring(provider)
+    ring.refuses = {KEYS[0]: (429, "insufficient_quota")}
+    of_file = {"secrets_dir": folder, "openai_api_key": SecretStr(given)}
+    with capture_logs() as logs:
+        async with running(with_keys.model_copy(update=of_file)) as client:
+            session = await client.new_session()
+            await client.chat(session, "hello")
+            ring.refuses[KEYS[1]] = (401, "invalid_api_key")
+            file.write_text(f"{KEYS[0]},{KEYS[2]}")
+            await client.chat(session, "hello")
+    assert ring.sent == [KEYS[0], KEYS[1], KEYS[1], KEYS[2]]
+    assert not any(key in str(logs) for key in KEYS)
+
+
+async def test_a_key_comes_back_when_its_time_is_over_and_until_then_the_one_that_comes_back_first_is_asked() -> None:
+    now = 1000.0
+
+    keys = LiveKeys("OPENAI_API_KEY", "a,b", clock=lambda: now)
+    await keys.refused("a", "rate_limit", 60)
+    assert (keys.value, set(keys.left_out())) == ("b", {1})
+    await keys.refused("b", "rate_limit", 30)
+    assert (keys.value, set(keys.left_out())) == ("b", {1, 2})
+    now += 60
+    assert (keys.value, keys.left_out()) == ("a", {})
 
 
 def test_settings_are_taken_from_files_last_and_a_folder_that_is_none_is_refused(

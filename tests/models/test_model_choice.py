@@ -113,6 +113,29 @@ async def test_a_model_that_is_down_is_left_alone_and_then_tried_by_one_call(
     assert models_of(provider) == ["scripted", "spare", "spare"] * 2 + ["scripted", "scripted"]
 
 
+async def test_fallbacks_are_asked_in_their_order_each_with_a_health_of_its_own(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(refuses(404, "model_not_found"), fails(503), says("42"), says("43"))
+    listed = settings.model_copy(update={"llm_fallback_model": "spare, scripted,other"})
+    async with running(listed) as client:
+        session = await client.new_session()
+        for said in ("42", "43"):
+            answer = await client.chat(session, "What is it?")
+            assert (answer["message"]["content"], answer["model"]) == (said, "other")
+    assert models_of(provider) == ["scripted", "spare", "other", "other"]
+
+
+async def test_three_models_share_one_deadline(settings: Settings, provider: Provider) -> None:
+    provider.will(never, never, says("42"))
+    listed = {"llm_fallback_model": "spare,other", "llm_timeout_s": 1.5, "llm_max_retries": 0}
+    async with running(settings.model_copy(update=listed)) as client:
+        answer = await client.chat(await client.new_session(), "What is it?")
+        NEVER.set()
+    NEVER.clear()
+    assert (answer["message"]["content"], answer["model"]) == ("42", "other")
+
+
 async def test_an_empty_answer_is_left_to_another_and_blames_no_model(
     open_model: OpenModel, provider: Provider
 ) -> None:

@@ -1,10 +1,11 @@
 """Providers with protocols of their own: turns with tools and thinking, what is counted, what becomes of errors."""
 
 import asyncio
+import base64
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from pydantic import SecretStr
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from structlog.testing import capture_logs
 
+from segue.agent.render_messages import image_message
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge
@@ -24,10 +26,12 @@ from segue.models.chat_model import ChatModel
 from segue.models.open_models import open_model
 from segue.models.streamed_answer import Listener
 from segue.models.traced_call import response
+from segue.tools.normalize import BinaryPart
 from tests.support import gemini_api, messages_api, responses_api
 from tests.support.native_api import KEY, NativeApi, scripted_api
 from tests.support.service import Client, running
 from tests.support.streams import streamed
+from tests.support.toolbox import PIXEL
 
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
 SILENT = Listener(lambda _: None, lambda: None)
@@ -98,6 +102,73 @@ async def answered(client: Client, session: str, message: str, *, as_stream: boo
         return str((await client.chat(session, message))["message"]["content"])
     sent = await streamed(client, session, message)
     return "".join(each.event["delta"] for each in sent if each.type == "TEXT_MESSAGE_CONTENT")
+
+
+# Where a provider takes a PDF: the parts of what the user says, and the one that it is.
+PDFS: dict[str, tuple[Callable[[Any], Any], Callable[[str, str], dict[str, Any]]]] = {
+    "anthropic": (
+        lambda body: body["messages"][-1]["content"],
+        lambda data, _: {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": data},
+        },
+    ),
+    "google_genai": (
+        lambda body: body["contents"][-1]["parts"],
+        lambda data, _: {"inlineData": {"data": data, "mime_type": "application/pdf"}},
+    ),
+    "openai": (
+        lambda body: body["input"][-1]["content"],
+        lambda data, name: {
+            "type": "input_file",
+            "filename": name,
+            "file_data": f"data:application/pdf;base64,{data}",
+        },
+    ),
+}
+
+
+@WAYS
+async def test_a_pdf_goes_as_the_provider_takes_it_and_not_again_once_it_is_refused(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    parts_in, part_of = PDFS[native.model.partition(":")[0]]
+    said, file = "Files in the result of call_1.", BinaryPart("application/pdf", "JVBERi0=", "application/pdf")
+    refusal = api.error(400, "This model does not support PDF input.")
+    api.will(native.protocol.says("900."), refusal, *[native.protocol.says("900.")] * 2)
+    async with AsyncExitStack() as stack:
+        reading = settings_of.model_copy(update={"llm_pdf": "native"})
+        model = await open_model(stack, reading, native.model, observe=unobserved, span=untraced)
+        for _ in range(3):
+            asked = [*ASKED, image_message({"call_1": [file]})]
+            assert (await model.reply(asked, listener=SILENT if as_stream else None)).text == "900."
+    shown = part_of("JVBERi0=", "call_1.pdf")
+    assert [shown in list(parts_in(body)) for body in api.requests] == [True, True, False, False]
+    assert [said in str(body) for body in api.requests] == [True, True, True, False]
+
+
+DRAWN = {
+    "openai": {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": PIXEL},
+    "google_genai": {"inlineData": {"mimeType": "image/png", "data": PIXEL}},
+}
+
+
+@WAYS
+@pytest.mark.parametrize("native", [NATIVE["gemini"], NATIVE["responses"]], ids=["gemini", "responses"], indirect=True)
+async def test_an_image_that_the_provider_makes_is_apart_from_the_words_and_does_not_go_back(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    made = native.protocol.says("A pixel.")
+    api.will(replace(made, parts=(DRAWN[native.model.partition(":")[0]], *made.parts)), native.protocol.says("Black."))
+    async with running(settings_of) as client:
+        session = await client.new_session()
+        assert await answered(client, session, "Draw a pixel.", as_stream=as_stream) == "A pixel."
+        assert await answered(client, session, "What colour is it?", as_stream=as_stream) == "Black."
+        rows = await client.messages(session)
+        made_by = next(row["tool_call_id"] for row in rows if row["role"] == "tool")
+        loaded = await client.http.get(f"/sessions/{session}/tool-results/{made_by}", params={"part": 0})
+    assert (loaded.headers["content-type"], base64.b64encode(loaded.content).decode()) == ("image/png", PIXEL)
+    assert PIXEL not in str(rows) + str(api.requests)
 
 
 async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(

@@ -152,6 +152,7 @@ def _as_asked(response: Response, body: dict[str, Any]) -> Response:
         first, rest = function["arguments"][:half], function["arguments"][half:]
         pieces.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": first}}]})
         pieces.append({"tool_calls": [{"index": index, "function": {"arguments": rest}}]})
+    pieces += [{"images": images}] if (images := message.get("images")) else []
     return StreamingResponse(_pieces(tuple(pieces), choice["finish_reason"]), media_type="text/event-stream")
 
 

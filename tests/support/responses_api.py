@@ -178,6 +178,8 @@ def _pieces(item: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
             name = "response.function_call_arguments.delta"
             deltas = [{"type": name, "delta": text} for text in halves(item["arguments"])]
             return {**item, "arguments": "", "status": "in_progress"}, deltas
+        case "image_generation_call":
+            return {**item, "result": None, "status": "in_progress"}, []
         case _:
             deltas = [piece for index, part in enumerate(item["content"]) for piece in _content(index, part)]
             return {**item, "content": [], "status": "in_progress"}, deltas

@@ -15,7 +15,7 @@ from segue.domain.ids import UNKNOWN_ZONE
 from segue.tools.catalog import BUILTIN
 from tests.support.identity import new_key, speaking
 from tests.support.plans import deletion, planned
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, completion, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 
@@ -89,6 +89,90 @@ async def test_each_session_has_the_instructions_model_and_tools_of_its_agent(
     time, told, *_ = provider.notes(1).split("\n\n")
     assert told == f"Today is {time.split(', ')[1]} in {UNKNOWN_ZONE}."  # where it changes nothing that providers cache
     assert shelf.effects == ["delete itm-1"]  # which this agent does without asking
+
+
+CHOOSING = """
+[agents.segue]
+models = ["express", "freight"]
+"""
+
+
+@pytest.fixture
+def choosing(settings: Settings, agents: Path) -> Settings:
+    declare(agents, CHOOSING)
+    return settings.model_copy(update={"agents_config": agents})
+
+
+async def test_a_request_names_its_model_among_those_that_the_agent_allows(
+    choosing: Settings, provider: Provider
+) -> None:
+    provider.will(says("One."), says("Two."), says("Three."), says("Four."), says("Five."))
+    async with running(choosing) as client:
+        assert (await client.get("/agents/segue"))["models"] == ["scripted", "express", "freight"]
+        session = await client.new_session()
+        first = await client.chat(session, "Hello", model="express")
+        await client.chat(session, "And now?")
+        refused = await client.send(session, "And now?", model="wagon")
+        messages = f"/sessions/{session}/messages/"
+        said = (await client.messages(session))[-1]["id"]
+        again = await client.http.post(f"{messages}{said}/regenerate", json={"model": "freight"})
+        same = await client.http.post(f"{messages}{again.json()['message']['id']}/regenerate")
+        said = (await client.messages(session))[-2]["id"]
+        edited = await client.http.post(f"{messages}{said}/edit", json={"message": "Hm?", "model": "express"})
+    assert (first["model"], first["message"]["metadata"]["model"]) == ("express", "express")
+    assert (refused.status_code, refused.json()["code"], refused.json()["param"]) == (
+        400,
+        "option_not_allowed",
+        "model",
+    )
+    assert "scripted, express, freight" in refused.json()["detail"]
+    assert [each.json()["model"] for each in (again, same, edited)] == ["freight", "freight", "express"]
+    models = [request["model"] for request in provider.requests]
+    assert models == ["express", "scripted", "freight", "freight", "express"]
+
+
+async def test_a_queued_turn_has_its_model_on_another_instance_and_one_key_is_for_one_model(
+    choosing: Settings, provider: Provider
+) -> None:
+    provider.will(says("One."))
+    key, chosen = {"Idempotency-Key": "k1"}, {"message": "Hello", "model": "express", "background": True}
+    async with running(choosing, takes_turns=False) as client:
+        session = await client.new_session()
+        sent = [
+            await client.http.post(f"/sessions/{session}/chat", json=body, headers=key)
+            for body in (chosen, chosen, {**chosen, "model": "freight"})
+        ]
+    assert [each.status_code for each in sent] == [202, 202, 422]
+    async with running(choosing) as client:
+        [turn] = await client.ended(session)
+    assert (turn["answer"]["model"], [request["model"] for request in provider.requests]) == ("express", ["express"])
+
+
+async def test_what_the_model_that_was_named_has_thought_goes_back_to_it_in_later_turns_and_to_no_other(
+    choosing: Settings, provider: Provider
+) -> None:
+    noon = {"id": "c1", "type": "function", "function": {"name": "current_time", "arguments": "{}"}}
+    thought = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [noon]}
+    provider.will(completion(thought, "tool_calls"), says("Noon."), says("Noon, I said."), says("Noon, it said."))
+    async with running(choosing) as client:
+        session = await client.new_session()
+        for model in ("express", "express", "freight"):
+            await client.chat(session, "What time is it?", model=model)
+    told = ["reasoning_content" in str(request["messages"]) for request in provider.requests]
+    assert told == [False, True, True, False]
+
+
+@pytest.mark.parametrize("path", ["/agui", "/api/chat"])
+async def test_the_pages_of_doors_name_a_model_too(choosing: Settings, provider: Provider, path: str) -> None:
+    provider.will(says("One."))
+    words = [{"role": "user", "id": "m1", "content": "Hello", "parts": [{"type": "text", "text": "Hello"}]}]
+    empty: dict[str, Any] = {"state": {}, "tools": [], "context": [], "threadId": "t1", "runId": "r1"}
+    async with running(choosing) as client:
+        for model, status in (("wagon", 400), ("express", 200)):
+            of_page = {"model": model} if path == "/api/chat" else {"forwardedProps": {"model": model}, **empty}
+            sent = await client.http.post(path, json={"id": "t1", "messages": words, **of_page})
+            assert sent.status_code == status, sent.text
+    assert [request["model"] for request in provider.requests] == ["express"]
 
 
 async def test_a_tool_of_another_agent_is_not_planned_nor_called(client: Client, provider: Provider) -> None:

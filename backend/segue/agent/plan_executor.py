@@ -16,7 +16,15 @@ from segue.agent import prompts, render_messages
 from segue.agent.agreed_calls import find_origins, runs_under_grant
 from segue.agent.context import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
-from segue.agent.tool_executor import ReadyCall, SettledCall, interrupted_call, keep_answer, record_start, run_call
+from segue.agent.tool_executor import (
+    ReadyCall,
+    SettledCall,
+    interrupted_call,
+    keep_answer,
+    keep_made_images,
+    record_start,
+    run_call,
+)
 from segue.agent.turn_calls import TurnCalls, mark_refused, read_steers
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
@@ -262,7 +270,8 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
     note = prompts.answer_step_note(run.plan, step)
     conversation, offered = prompts.with_instruction(run.conversation, note), context.guard.offered(run.turn.tools)
     reply, started = await stream_reply(context, conversation, offered, tool_choice="none")
-    text = clean(reply.text) or prompts.NO_ANSWER
+    said = await keep_made_images(run.turn, reply, run.conversation) if reply.images else reply.text
+    text = clean(said) or prompts.NO_ANSWER
     message_id = emit_message(context, text, started)
     preview = text[: context.settings.tool_result_preview_chars]
     moved = update_step(run.plan, step.id, "complete", result_preview=preview)

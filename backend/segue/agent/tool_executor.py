@@ -7,9 +7,11 @@ hangs, fails or is cancelled does not lose another's result. Knows nothing of pl
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import structlog
+from anyio import to_thread
 from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -28,7 +30,7 @@ from segue.domain.events import (
     ToolStateChanged,
 )
 from segue.domain.ids import new_id
-from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
+from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.memory.history import NewMessage, append_message
@@ -38,9 +40,11 @@ from segue.plans.policy import Deny
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
-from segue.tools.normalize import clean
+from segue.tools.normalize import IMAGES, clean, make_payload
 from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import CallOutcome, failed, lost, run_tool
+
+MAX_IMAGES: Final = 10  # of those that a model has made in one reply
 
 Offer = Callable[[AsyncConnection, "TurnCalls", "ReadyCall", ToolAsks], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, CallOutcome], Awaitable[None]]
@@ -157,6 +161,22 @@ async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> list[Ba
         shown.append(ToolMessage(answer, tool_call_id=call.request.id))
     turn.count += len(calls)
     return shown
+
+
+async def keep_made_images(turn: TurnCalls, reply: Reply, conversation: list[BaseMessage]) -> str:
+    """Stores the images that the model has made as results of calls by the engine, as files of tools are, and adds them
+    to the conversation. Returns the words of the reply; without any, what was made.
+    """
+    most, now = turn.context.settings.tool_result_max_bytes, turn.context.clock()
+    read, calls = partial(make_payload, max_bytes=most), []
+    for payload in await to_thread.run_sync(lambda: [read({"image": url}) for url in reply.images[:MAX_IMAGES]]):
+        if made := [part for part in payload.parts if part.kind in IMAGES]:
+            told = f"{made[0].media_type}, {made[0].size_bytes / 1000:.1f} kB"
+            outcome = CallOutcome("succeeded", payload, None, 0, summary=told, gist=told)
+            calls.append(SettledCall(RequestedCall(new_id("call", now), MAKE_IMAGE, {}), None, outcome))
+    if calls:
+        conversation += await record_known(turn, calls) + turn.new_images()
+    return reply.text or "\n".join(f"✓ {MAKE_IMAGE}: {call.outcome.summary}" for call in calls) or prompts.NO_ANSWER
 
 
 async def record_start(

@@ -24,6 +24,7 @@ from segue.agent.tool_executor import (
     Offer,
     ReadyCall,
     SettledCall,
+    keep_made_images,
     record_known,
     resume_calls,
     run_tool_calls,
@@ -196,8 +197,9 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         reply, started = await stream_reply(context, *plain_request(context.guard, turn.tools, conversation))
         if reply.left_out or reply.opaque_is_dead:
             await mark_refused(turn, reply, conversation)
+        text = await keep_made_images(turn, reply, conversation) if reply.images else reply.text
         if not reply.calls:
-            return {"answer": reply.text, "started": started}
+            return {"answer": text, "started": started}
         has_called = True
         shown, held = await run_tool_calls(turn, reply, started=started, offer=_offer(state, conversation))
         conversation += shown

@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.render_messages import image_message
 from segue.domain.events import ToolStateChanged
-from segue.domain.session import Memory, RequestedCall
+from segue.domain.session import READ_ATTACHMENT, Memory, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec, canonical_args
 from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
@@ -21,10 +21,10 @@ from segue.models.untrusted import without_notes
 from segue.plans.policy import Ruling, needs_confirmation, rule
 from segue.plans.store import StoredPlan
 from segue.tools.input_schema import accepts
-from segue.tools.normalize import IMAGES, BinaryPart
+from segue.tools.normalize import IMAGES, PDF, BinaryPart
 from segue.tools.run import CallOutcome
 
-MAX_IMAGES_BYTES = 6_000_000  # of a turn: every later request of it repeats them
+MAX_IMAGES_BYTES = 6_000_000  # of a turn, and as much of PDFs: every later request of it repeats them
 
 log = structlog.get_logger()
 
@@ -55,7 +55,8 @@ class TurnCalls:
 
     `ledger` has them in the order they were made, by id: None for one that has not ended, or leaves no row.
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
-    have. `images` are by call those that the model has not been shown, in all no more than `image_bytes_left` allows.
+    have. `images` are by call those, and the user's PDFs, that the model has not been shown, in all no more than
+    `image_bytes_left` allows, and `pdf_bytes_left`.
     `agreement` is a yes to what the model offered in words, and `approved` has by tool and canonical arguments calls
     that the user said yes to and that have not been made: each covers a call once. If the turn is `cautious`, every
     call that changes the world needs a yes. `rulings` are the policy's of calls that have not run, `facts` what the
@@ -70,6 +71,7 @@ class TurnCalls:
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
     images: dict[str, tuple[BinaryPart, ...]] = field(default_factory=dict)
     image_bytes_left: int = MAX_IMAGES_BYTES
+    pdf_bytes_left: int = MAX_IMAGES_BYTES
     count: int = 0
     stored_messages: int = 0
     agreement: Agreement | None = None
@@ -116,13 +118,20 @@ class TurnCalls:
             if part.kind in IMAGES and part.size_bytes <= self.image_bytes_left:
                 self.image_bytes_left -= part.size_bytes
                 kept.append(part)
+            elif part.kind == PDF and request.name == READ_ATTACHMENT and part.size_bytes <= self.pdf_bytes_left:
+                self.pdf_bytes_left -= part.size_bytes
+                kept.append(part)
         if kept:
             self.images[request.id] = tuple(kept)
 
     def new_images(self) -> list[BaseMessage]:
-        """Returns the images of the calls that have ended since, in a message that goes behind their results."""
-        images = {made: self.images.pop(made) for made in self.ledger if made in self.images}
-        return [image_message(images)] if images else []
+        """Returns the images of the calls that have ended since in a message that goes behind their results, and PDFs
+        in another: a model may take only one of the two.
+        """
+        new = {made: self.images.pop(made) for made in self.ledger if made in self.images}
+        pdfs = {made: parts for made, parts in new.items() if parts[0].kind == PDF}
+        images = {made: parts for made, parts in new.items() if made not in pdfs}
+        return [image_message(shown) for shown in (images, pdfs) if shown]
 
 
 async def mark_refused(turn: TurnCalls, reply: Reply, conversation: list[BaseMessage]) -> None:

@@ -34,6 +34,7 @@ class AgentDescription:
     description: Annotated[str, doc("What it is for.")]
     instructions: Annotated[str | None, doc("Null for callers without the scope `ops`.")]
     model: Annotated[str, doc("The model that answers.")]
+    models: Annotated[tuple[str, ...], doc("What `model` of a message may be.")]
     small_model: Annotated[str, doc("The model for summaries and facts.")]
     temperature: Annotated[float | None, doc("As the model gets it; null for its default.")]
     reasoning_effort: Annotated[str | None, doc("As the model gets it; null for its default.")]
@@ -82,6 +83,7 @@ def _described(services: Services, speaker: Speaker, identity: Identity) -> Agen
         id=speaker.id,
         instructions=agent.instructions if "ops" in identity.scopes else None,
         model=speaker.models.main.name,
+        models=tuple(dict.fromkeys((speaker.models.main.name, *speaker.others))),
         small_model=speaker.models.small.name,
         web_search=WEB_SEARCH in services.tools.tools() and agent.may_use(WEB_SEARCH),
         **{name: getattr(agent, name) for name in _AS_DECLARED},

@@ -2,7 +2,7 @@
 read what left the history or go on in another session. A client that disconnects does not stop its turn.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
@@ -23,9 +23,9 @@ from segue.api.deps import (
 )
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import problems
-from segue.api.schemas import BY_SEQ, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
+from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
 from segue.domain.field_types import doc
-from segue.domain.session import ChatAnswer, Session, Turn, TurnKey, TurnOptions, TurnStatus
+from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey, TurnOptions, TurnStatus
 from segue.events import user_feed
 from segue.history.fork import fork_session
 from segue.memory.session_store import check_session
@@ -37,7 +37,7 @@ from segue.turns.store import ChatRequest, once
 router = router_of("chat", "/sessions")
 turns_router = router_of("turns", "/sessions/{session_id}/turns")
 
-WAIT = Delivery()
+WAIT, AGAIN = Delivery(), Answerer()
 _POSITION = id_position("turn")
 
 
@@ -71,6 +71,9 @@ class ClientRequest:
 
     def request(self, message: str, how: Delivery, *fingerprint: str | int, **more: Any) -> ChatRequest:
         """`fingerprint` has to be the same in a second request with the same key, `more` are fields of the request."""
+        if isinstance(how, Answerer) and how.model is not None:
+            more["options"] = replace(more.get("options", NO_OPTIONS), model=how.model)
+            fingerprint = (*fingerprint, "model", how.model)
         key = once(self.idempotency_key, *fingerprint)
         return ChatRequest(message, once=key, stream=self._streams(how), origin=self.origin, **more)
 
@@ -143,7 +146,7 @@ async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: Services
 
 @router.post(
     "/{session_id}/messages/{message_id}/edit",
-    **as_chat("not_in_history", "not_the_users", "cannot_edit_steer", "unknown_attachment"),
+    **as_chat("not_in_history", "not_the_users", "cannot_edit_steer", "unknown_attachment", "option_not_allowed"),
 )
 async def edit_message(
     session_id: SessionId, message_id: MessageId, body: EditedMessage, client: ClientDep
@@ -158,9 +161,9 @@ async def edit_message(
     return await client.accept(session_id, request, body)
 
 
-@router.post("/{session_id}/messages/{message_id}/regenerate", **as_chat("not_in_history"))
+@router.post("/{session_id}/messages/{message_id}/regenerate", **as_chat("not_in_history", "option_not_allowed"))
 async def regenerate(
-    session_id: SessionId, message_id: MessageId, client: ClientDep, body: Delivery = WAIT
+    session_id: SessionId, message_id: MessageId, client: ClientDep, body: Answerer = AGAIN
 ) -> Response:
     """Has another answer to the same message. As `edit_message`, with the turn's own message as it was."""
     request = client.request("", body, "regenerate", message_id, instead_of=message_id)

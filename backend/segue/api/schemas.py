@@ -94,7 +94,15 @@ class Delivery(Body):
     stream: Annotated[bool, doc("Answer with the turn's events.")] = False
 
 
-class EditedMessage(Delivery):
+class Answerer(Delivery):
+    """Which model is to answer, and how the answer is to come."""
+
+    model: Annotated[
+        Annotated[str, Field(max_length=200)] | None, doc("One of the agent's `models`; null for its `model`.")
+    ] = None
+
+
+class EditedMessage(Answerer):
     """What the user says instead."""
 
     message: Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS), doc("What the user says.")]

@@ -199,7 +199,8 @@ async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesD
     """Sets what a user may use, in the place of the settings. All five at once: what is null or left out is the
     setting's. In force in every process within seconds. For the scope `ops`.
     """
-    models = [model for each in services.agents.known.values() for model in (each.models.main, each.models.small)]
+    known = (models for each in services.agents.known.values() for models in (each.models, *each.others.values()))
+    models = [model for each in known for model in (each.main, each.small)]
     unpriced = sorted({model.name for model in models if model.tariff.price is None})
     if body.cost_per_day and unpriced:
         detail = f"A limit of cost needs a price of {', '.join(unpriced)} in the file PRICES_FILE."

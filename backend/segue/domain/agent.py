@@ -16,7 +16,7 @@ DEFAULT_AGENT: Final = "segue"  # there always is one of this id
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
 # They only find what a session has or may use, so patterns of `tools` need not name them; `not_tools` may.
 OF_THE_ENGINE: Final = frozenset({"get_tool_result", "find_tools"})
-NOT_RELIED_ON: Final = frozenset({"description", "greeting", "examples", "options", "users", "groups"})
+NOT_RELIED_ON: Final = frozenset({"description", "greeting", "examples", "models", "options", "users", "groups"})
 # In the place of the service's own.
 LIMITS: Final = ("planning", "confirm", "confirm_words", "max_rounds", "max_tool_calls", "max_parallel_calls")
 
@@ -36,8 +36,8 @@ OFFLINE: Final = "offline"  # the name of the model that answers while none is c
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     """What is None is as the settings say. `tools` are patterns of the names it may use, as a shell has them, None for
-    all; what fits `not_tools` it may not. `options` are what clients may ask of its turns. With `users` or `groups` it
-    is for these users, and those in these groups.
+    all; what fits `not_tools` it may not. `options` are what clients may ask of its turns, among them one of the
+    `models` in the place of `model`. With `users` or `groups` it is for these users, and those in these groups.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -47,6 +47,7 @@ class Agent:
     instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] = ""
     model: Line | None = None
     small_model: Line | None = None
+    models: Lines = ()
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     reasoning_effort: Line | None = None
     tools: Lines | None = None

@@ -25,6 +25,7 @@ Rating = Literal["up", "down"]
 SHOWN_OF_REPORT = ("model", "agent", "agent_gone", "asked_again", "finish_reason")  # by the message of an answer
 EPOCHS = 1_000_000  # of a run: the epochs of the next one begin behind the next multiple
 READ_ATTACHMENT: Final = "read_attachment"  # the tool that a file's text is the result of; only the engine calls it
+MAKE_IMAGE: Final = "make_image"  # the same of an image that a model has made
 MAX_ATTACHMENTS: Final = 10  # of a message
 SHOWN_BYTES: Final = 4000  # of the text of each, in the turn that it comes with
 MAX_CONTENT_CHARS = 500

@@ -34,14 +34,17 @@ _PLACES: Final = (
 )
 # A refusal of what goes back with a call may name the call's tool, which is not at fault.
 _OF_A_CALL: Final = ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")
-# A refusal of images: its cause, and its words if it is about any image or only about those that were sent.
-_CAUSES_OF_IMAGES: Final = frozenset({"refused", "not_found", "failing", "other_api"})
-_OF_IMAGES: Final = re.compile(
-    r"image|vision|multi-?modal|mmproj|content.{0,40}(?:must be|expected).{0,20}string", re.IGNORECASE
-)
-_OF_THESE_IMAGES: Final = re.compile(
-    r"invalid[_ ]image|image_parse|unsupported[_ ]image|too[_ ](?:large|big|small|many)|dimension|corrupt|decod"
-    r"|process(?:ing)?[_ ](?:the[_ ])?image",
+# A refusal of images or files: its cause, and its words if it is about any or only about those that were sent.
+_CAUSES_OF_MEDIA: Final = frozenset({"refused", "not_found", "failing", "other_api"})
+_OF_MEDIA: Final = {
+    "file": re.compile(r"\bpdf|\bfiles?\b|input_file|\bdocuments?\b|inline_?data|mime", re.IGNORECASE),
+    "image_url": re.compile(r"image|vision|multi-?modal|mmproj", re.IGNORECASE),
+}
+_OF_ANY_MEDIA: Final = re.compile(r"content.{0,40}(?:must be|should be|expected).{0,20}string", re.IGNORECASE)
+_OF_THESE: Final = re.compile(
+    r"invalid[_ ](?:image|pdf|file)|image_parse|unsupported[_ ]image|too[_ ](?:large|big|small|many)|dimension|corrupt"
+    r"|decod|process(?:ing)?[_ ](?:the[_ ])?(?:image|pdf|file)|not valid|encrypted|password|\bpages\b|empty"
+    r"|(?:failed to|not|n't) parse",
     re.IGNORECASE,
 )
 
@@ -76,7 +79,7 @@ class RequestParts:
     sampling: Mapping[str, Any] | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     refused_sources: tuple[str, ...] = ()
-    without_images: bool = False
+    without_media: frozenset[str] = frozenset()
     without_opaque: bool = False
     too_long: int | None = None  # the size that was refused
 
@@ -98,12 +101,18 @@ def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str
     return None if form is None else replace(parts, form=form)
 
 
-def images_refused(refusal: ProviderRefusal) -> Literal["all", "these"] | None:
-    """Returns whether a refusal is about images: about any, or only about those that were sent."""
-    said = f"{refusal.code} {refusal.message}"
-    if refusal.cause.name not in _CAUSES_OF_IMAGES or not _OF_IMAGES.search(said):
+def media_refused(refusal: ProviderRefusal, sent: Collection[str]) -> tuple[str, Literal["all", "these"]] | None:
+    """Returns which of the media that were `sent` a refusal is about: about any, or only about those in the request. A
+    file that is too long for the model is one of these.
+    """
+    if refusal.cause.name == "context_length" and "file" in sent:
+        return "file", "these"
+    if refusal.cause.name not in _CAUSES_OF_MEDIA:
         return None
-    return "these" if _OF_THESE_IMAGES.search(said) else "all"
+    said = f"{refusal.code} {refusal.message}"
+    named = (kind for kind, words in _OF_MEDIA.items() if kind in sent and words.search(said))
+    kind = next(named, min(sent, default=None) if _OF_ANY_MEDIA.search(said) else None)
+    return None if kind is None else (kind, "these" if _OF_THESE.search(said) else "all")
 
 
 def fitting(parts: RequestParts, too_long: int) -> RequestParts:

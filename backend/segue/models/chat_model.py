@@ -6,11 +6,11 @@ LangChain's chat models.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import structlog
 from langchain_core.language_models import BaseChatModel
@@ -22,10 +22,10 @@ from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.models import traced_call
-from segue.models.amendments import RequestParts, amended, fitting, images_refused
+from segue.models.amendments import RequestParts, amended, fitting, media_refused
 from segue.models.answer_schemas import AnswerSchema
 from segue.models.model_settings import ModelSettings
-from segue.models.normal_form import form_of, normal_form, own_ids, takes_images, without_images
+from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, without_media
 from segue.models.refusals import (
     BROKE_OFF,
     MALFORMED,
@@ -44,20 +44,19 @@ from segue.models.refusals import (
 from segue.models.reply import SCHEMA, Reply, ToolChoiceMode, estimated_input
 from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
 from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings
-from segue.secret_files import LiveKey
+from segue.secret_files import LiveKeys
 from segue.users.prices import Tariff
 from segue.users.spending import Account
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What one call of the model sends. `key` is the one that it is sent with, if that may change."""
+    """What one call of the model sends."""
 
     bound: BoundTools
     messages: list[BaseMessage]
     parts: RequestParts
     account: Account | None
-    key: str = field(default="", repr=False)
 
     def at_most(self, tariff: Tariff) -> Charge:
         """Returns what the call takes if its answer is as long as can be."""
@@ -80,7 +79,12 @@ class ModelRequest:
 
 PROBE_TOOL = ToolSpec("current_time", "Returns the time.", {"type": "object", "properties": {}}, source="builtin")
 MAX_EMPTY_ANSWERS = 2
+# How long a key is left out after a refusal, by its cause, unless the provider says when to come back.
+KEY_LEFT_OUT_S: Final = {"key": 300.0, "quota": 300.0, "rate_limit": 30.0}
+MAX_KEY_LEFT_OUT_S: Final = 3600.0
 NO_SERVER: Mapping[str, Attribute] = {}
+
+_Answer = TypeVar("_Answer")
 
 log = structlog.get_logger()
 
@@ -109,8 +113,8 @@ class ChatModel:
     """A LangChain chat model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
 
     `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
-    `tariff` says what its calls are charged; without one they have no price. A `key` that is refused is
-    looked for anew. `server` is what a span says of its address.
+    `tariff` says what its calls are charged; without one they have no price. One of the `keys` that is refused is
+    left out for a while. `server` is what a span says of its address. It is shown of MEDIA what it `takes`.
     """
 
     def __init__(
@@ -123,7 +127,7 @@ class ChatModel:
         span: OpenSpan,
         setting: str = "LLM_MODEL",
         tariff: Tariff | None = None,
-        key: LiveKey | None = None,
+        keys: LiveKeys | None = None,
         server: Mapping[str, Attribute] = NO_SERVER,
     ) -> None:
         self.name = name
@@ -135,9 +139,9 @@ class ChatModel:
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
         self._takes_sampling: bool = getattr(model, "takes_sampling", False)
         self.tariff = tariff or Tariff(name)
-        self._key = key
+        self._keys = keys
         self._form = form_of(name)
-        self._takes_images = takes_images(name)
+        self.takes = media_of(name) - {"file"}
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
         self._settings = settings
         self._observe = observe
@@ -211,10 +215,10 @@ class ChatModel:
             bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
         if parts.sampling and self._takes_sampling:
             bound = replace(bound, runnable=bound.runnable.bind(**self._bounded(parts.sampling)))
-        shown = normal_form(parts.messages, parts.form, with_images=parts.without_images or self._takes_images)
-        if parts.without_images:
-            shown = without_images(shown) or shown
-        return ModelRequest(bound, shown, parts, account, self._key.value if self._key else "")
+        shown = normal_form(parts.messages, parts.form, media=self.takes | parts.without_media)
+        if parts.without_media:
+            shown = without_media(shown, parts.without_media)
+        return ModelRequest(bound, shown, parts, account)
 
     def _bounded(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a client names, within what the settings allow."""
@@ -239,8 +243,9 @@ class ChatModel:
             if request.account is not None:
                 await request.account.reserve(partial(request.at_most, self.tariff))
             answer = StreamedAnswer(listener, begins_inside=self._begins_inside)
+            ask = partial(self._ask, request, answer, span, is_streamed=listener is not None)
             try:
-                reply = await self._ask(request, answer, span, is_streamed=listener is not None)
+                reply = await with_a_key(self._keys, ask, answer)
             except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
                 failure = self._failure(error, attempt, has_begun=answer.has_begun)
                 if not answer.has_begun and (instead := await self._instead(request, error)) is not None:
@@ -275,13 +280,11 @@ class ChatModel:
         """Returns what to ask instead after a refusal, None if nothing helps."""
         if not isinstance(error, ProviderRefusal):
             return None
-        if self._key and error.cause.name == "key" and await self._key.has_replaced(request.key):
-            log.info("model_key_renewed", model=self.name)
-            return request.parts
-        if (refused := images_refused(error)) and without_images(request.messages):
-            self._takes_images = refused == "these"
-            log.warning("model_images_left_out", reason=error.message, status=error.status)
-            return replace(request.parts, without_images=True)
+        if refused := media_refused(error, media_in(request.messages)):
+            kind, extent = refused
+            self.takes -= {kind} if extent == "all" else set()
+            log.warning("model_media_left_out", media=kind, of=extent, reason=error.message, status=error.status)
+            return replace(request.parts, without_media=request.parts.without_media | {kind})
         instead = amended(request.parts, error, list(request.bound.names))
         if instead is not None:
             left_out = sorted(instead.left_out.keys() - request.parts.left_out.keys())
@@ -343,3 +346,30 @@ class ChatModel:
 
     def _may_wait(self, failure: Failure) -> bool:
         return failure.error.retryable and failure.delay_s <= self._settings.llm_timeout_s
+
+
+async def with_a_key(
+    keys: LiveKeys | None, ask: Callable[[], Awaitable[_Answer]], begun: StreamedAnswer | None = None
+) -> _Answer:
+    """Returns what is answered with the first of the keys that is not refused, each asked once. Raises as `ask` does,
+    and at once if any of the answer has `begun` to come: that is paid for.
+    """
+    if keys is None:
+        return await ask()
+    tried: list[str] = []
+    while True:
+        tried.append(keys.value)
+        try:
+            answer = await ask()
+        except ProviderRefusal as refusal:
+            cause = refusal.cause.name
+            if (begun is not None and begun.has_come) or cause not in KEY_LEFT_OUT_S:
+                raise
+            seconds = min(max(refusal.retry_after_s or KEY_LEFT_OUT_S[cause], 1.0), MAX_KEY_LEFT_OUT_S)
+            place = await keys.refused(tried[-1], cause, seconds)
+            if keys.value in tried:
+                raise
+            log.warning("model_key_left_out", setting=keys.name, key=place, cause=cause, for_s=seconds)
+        else:
+            keys.works(tried[-1])
+            return answer

@@ -53,7 +53,8 @@ class ModelWithFallback(ChatModel):
         monotonic: Callable[[], float] = time.monotonic,
         **named: Any,
     ) -> None:
-        first_token_s = min(settings.llm_first_token_timeout_s, settings.llm_timeout_s / 2)
+        self._share_s = settings.llm_timeout_s / max(2, 1 + len(settings.llm_fallback_models))
+        first_token_s = min(settings.llm_first_token_timeout_s, self._share_s)
         bounded = settings.model_copy(update={"llm_first_token_timeout_s": first_token_s})
         super().__init__(model, settings=bounded, **named)
         self.made_by += fallback.made_by
@@ -98,8 +99,8 @@ class ModelWithFallback(ChatModel):
         return True
 
     def _deadline_s(self, *, is_streamed: bool) -> float:
-        """A stream shows that it lives. A whole answer does not, and must leave time for another."""
-        return self._timeout_s if is_streamed else self._timeout_s / 2
+        """A stream shows that it lives. A whole answer does not, and must leave time for the others."""
+        return self._timeout_s if is_streamed else self._share_s
 
     def _may_wait(self, failure: Failure) -> bool:
         return super()._may_wait(failure) and failure.delay_s <= MAX_WAIT_S

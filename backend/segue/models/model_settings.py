@@ -37,6 +37,7 @@ class ModelSettings(UserSettings):
     llm_max_output_tokens: PositiveCount | None = None
     llm_reasoning_effort: str | None = None
     llm_structured_output: Literal["auto", "off"] = "auto"
+    llm_pdf: Literal["auto", "native", "text"] = "auto"
     llm_extra_body: Mapping[str, Any] = {}
     llm_extra_headers: Mapping[str, SecretStr] = {}
     llm_timeout_s: Seconds = 300
@@ -82,21 +83,31 @@ class ModelSettings(UserSettings):
 
     @model_validator(mode="after")
     def _models_have_providers(self) -> Self:
-        for setting in MODEL_SETTINGS:
-            model: str | None = getattr(self, setting)
-            is_needed = bool(model) and setting != "llm_model" and self.model_configured
-            if fault := self.fault_of_model(model or "", is_needed=is_needed):
-                raise ValueError(f"{setting.upper()}={model} {fault}")
+        for setting, model in self.named_models:
+            is_needed = setting != "LLM_MODEL" and self.model_configured
+            if fault := self.fault_of_model(model, is_needed=is_needed):
+                raise ValueError(f"{setting}={model} {fault}")
         return self
 
     @model_validator(mode="after")
     def _prices_are_known(self) -> Self:
         prices = read_prices(self.prices_file)
-        names = [getattr(self, setting) for setting in MODEL_SETTINGS] if self.model_configured else []
-        for name in filter(None, names):
+        for _, name in self.named_models if self.model_configured else ():
             if self.cost_cap and prices.of(name) is None:
                 raise ValueError(f"{self.cost_cap} needs a price of {name} in the file PRICES_FILE")
         return self
+
+    @property
+    def llm_fallback_models(self) -> tuple[str, ...]:
+        """Returns the models that answer in the place of others, in their order."""
+        return tuple(dict.fromkeys(filter(None, map(str.strip, (self.llm_fallback_model or "").split(",")))))
+
+    @property
+    def named_models(self) -> list[tuple[str, str]]:
+        """Returns the models that answer and those in their place, each with the setting that names it."""
+        small = [("LLM_SMALL_MODEL", self.llm_small_model)] if self.llm_small_model else []
+        fallbacks = (("LLM_FALLBACK_MODEL", name) for name in self.llm_fallback_models)
+        return [("LLM_MODEL", self.llm_model), *small, *fallbacks]
 
     @property
     def answer_tokens(self) -> int | None:

@@ -8,11 +8,10 @@ on what comes after, so that the beginning of a request stays the same from turn
 import hashlib
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
-from operator import is_
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -24,6 +23,9 @@ NO_ANSWER: Final = "(no answer was given)"
 RESULTS_NOTED: Final = "(results noted)"
 CARRY_ON: Final = "(no new message from the user; carry on as instructed)"
 NO_IMAGES: Final = "(the images cannot be shown)"
+NO_FILES: Final = "(the files cannot be shown; results have their text)"
+# Types of content parts that not every model takes, and what is said where one is left out.
+MEDIA: Final = {"image_url": NO_IMAGES, "file": NO_FILES}
 NO_WORDS: Final = "(an empty message)"
 PLACEHOLDERS: Final = frozenset({NO_ANSWER, RESULTS_NOTED, CARRY_ON, NO_WORDS})
 ID_CHARS: Final = 9
@@ -61,14 +63,22 @@ FAMILIES: Final[tuple[tuple[str, WireForm], ...]] = (
     ),
 )
 ANY_MODEL: Final = WireForm()
-# Models that take images. One that is not named here gets none; an endpoint that refuses them gets none again.
-_WITH_IMAGES = re.compile(
-    r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
-    r"|gemini-(?:[1-9]|flash|pro)|gemma-?3n?[-:](?!1b|270m)|llama-?4|pixtral|magistral|ministral-3"
-    r"|mistral-(?:small|medium|large)-(?:latest|3|2[56]\d\d)|grok-[4-9]|glm-\d[\d.]*v|kimi-k2\.5|nova-(?:lite|pro|premier)"
-    r"|llava|minicpm-v|internvl|molmo|smolvlm|qvq|qwen[\w.-]*-(?:vl|omni)|phi-[\w.]+-multimodal|vision|[-_]vl\b",
-    re.IGNORECASE,
-)
+# Models that take media, by the types of their parts. One that is not named here gets none; an endpoint that refuses
+# them gets none again. PDFs have to be handed on by the endpoint too.
+_TAKE: Final = {
+    "image_url": re.compile(
+        r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
+        r"|gemini-(?:[1-9]|flash|pro)|gemma-?3n?[-:](?!1b|270m)|llama-?4|pixtral|magistral|ministral-3"
+        r"|mistral-(?:small|medium|large)-(?:latest|3|2[56]\d\d)|grok-[4-9]|glm-\d[\d.]*v|kimi-k2\.5|nova-(?:lite|pro|premier)"
+        r"|llava|minicpm-v|internvl|molmo|smolvlm|qvq|qwen[\w.-]*-(?:vl|omni)|phi-[\w.]+-multimodal|vision|[-_]vl\b",
+        re.IGNORECASE,
+    ),
+    "file": re.compile(
+        r"gpt-4o|gpt-4\.1|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini"
+        r"|claude-(?:3[-.][57]|[4-9]|opus|sonnet|haiku)|gemini-(?:[1-9]|flash|pro)",
+        re.IGNORECASE,
+    ),
+}
 
 
 @lru_cache
@@ -76,24 +86,24 @@ def form_of(model: str) -> WireForm:
     return next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
 
 
-def takes_images(model: str) -> bool:
-    """Returns whether a model of this name is known to take images."""
-    return _WITH_IMAGES.search(model) is not None
+def media_of(model: str) -> set[str]:
+    """Returns which of MEDIA a model of this name is known to take."""
+    return {kind for kind, names in _TAKE.items() if names.search(model)}
 
 
 def normal_form(
-    messages: Sequence[BaseMessage], form: WireForm = ANY_MODEL, *, with_images: bool = True
+    messages: Sequence[BaseMessage], form: WireForm = ANY_MODEL, *, media: Collection[str] = MEDIA
 ) -> list[BaseMessage]:
     """Returns the messages as they may be sent; the given ones stay as they are.
 
     System messages at the start become one. A later one is an instruction of the engine's: it goes to the model in the
-    user's message before it, or in one of its own; one of images is left out unless they are wanted. The result is
-    its own normal form.
+    user's message before it, or in one of its own; one of images or files is left out unless they are among the
+    `media`. The result is its own normal form.
     """
     leading = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
     talk: Iterable[BaseMessage] = messages[len(leading) :]
-    if not with_images:
-        talk = (message for message in talk if not isinstance(message.content, list) or message.type != "system")
+    if unwanted := MEDIA.keys() - media:
+        talk = (message for message in talk if message.type != "system" or not unwanted & media_in([message]))
     if form.one_call_per_message:
         talk = _with_one_call_each(talk, opaque_too=form.opaque_too)
     if form.no_text_beside_calls:
@@ -148,18 +158,22 @@ def _alternating(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
     return shown
 
 
-def without_images(messages: Sequence[BaseMessage]) -> list[BaseMessage] | None:
-    """Returns the messages with a remark for their images, None if they have none."""
-    shown = [_without_images(message) for message in messages]
-    return None if all(map(is_, shown, messages)) else shown
+def media_in(messages: Iterable[BaseMessage]) -> set[str]:
+    """Returns which of MEDIA the messages have."""
+    lists = (message.content for message in messages if isinstance(message.content, list) and message.type != "ai")
+    return {str(part.get("type")) for parts in lists for part in parts if isinstance(part, dict)} & MEDIA.keys()
 
 
-def _without_images(message: BaseMessage) -> BaseMessage:
-    parts = [part for part in message.content if isinstance(part, dict)]
-    if all(part.get("type") != "image_url" for part in parts):
-        return message
-    texts = [part["text"] for part in parts if part.get("type") == "text"]
-    return HumanMessage("\n\n".join([*texts, NO_IMAGES]))
+def without_media(messages: Sequence[BaseMessage], kinds: Collection[str]) -> list[BaseMessage]:
+    """Returns the messages with a remark for what they have of these media."""
+    return [_without(message, gone) if (gone := media_in([message]) & {*kinds}) else message for message in messages]
+
+
+def _without(message: BaseMessage, gone: Collection[str]) -> BaseMessage:
+    parts = [part for part in message.content if isinstance(part, dict) and part.get("type") not in gone]
+    parts += [{"type": "text", "text": MEDIA[kind]} for kind in sorted(gone)]
+    is_text = all(part["type"] == "text" for part in parts)
+    return HumanMessage("\n\n".join(part["text"] for part in parts) if is_text else [*parts])
 
 
 def _joined(first: BaseMessage, second: BaseMessage) -> str | list[str | dict[Any, Any]]:

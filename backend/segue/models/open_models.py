@@ -17,16 +17,15 @@ from langchain_core.language_models import BaseChatModel
 
 from segue.domain.agent import OFFLINE, Agent, provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
-from segue.models.chat_model import ChatModel
+from segue.models.chat_model import ChatModel, with_a_key
 from segue.models.metered_model import Models, ModelWithFallback
 from segue.models.model_settings import ModelSettings
+from segue.models.normal_form import media_of
 from segue.models.providers.adapted import ProviderOptions
-from segue.models.providers.endpoint import Endpoint, endpoint_of
+from segue.models.providers.endpoint import Endpoint, endpoint_of, takes_files
 from segue.models.refusals import MALFORMED, ModelFailure
-from segue.secret_files import SecretFiles
+from segue.secret_files import LiveKeys, SecretFiles
 from segue.users.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
-
-NO_FILES = SecretFiles(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +50,22 @@ class ChatModels:
         main_name = agent.model or settings.llm_model
         if self.instead is not None or not settings.has_access_to(main_name):
             return Models(self._without_provider, self._without_provider)
-        fallback = None
-        if settings.llm_fallback_model and settings.has_access_to(settings.llm_fallback_model):
-            fallback = await self._named(asked, settings.llm_fallback_model, "LLM_FALLBACK_MODEL", None)
-        main = small = await self._named(asked, main_name, "an agent's model" if agent.model else "LLM_MODEL", fallback)
+        main = small = await self._named(asked, main_name, "an agent's model" if agent.model else "LLM_MODEL")
         small_name = agent.small_model or settings.llm_small_model or main_name
         if small_name != main_name and settings.has_access_to(small_name):
             setting = "an agent's small_model" if agent.small_model else "LLM_SMALL_MODEL"
-            small = await self._named(asked, small_name, setting, fallback)
+            small = await self._named(asked, small_name, setting)
         return Models(main, small)
 
-    async def _named(self, asked: ModelSettings, name: str, setting: str, fallback: ChatModel | None) -> ChatModel:
+    async def _named(self, asked: ModelSettings, name: str, setting: str) -> ChatModel:
+        """Returns the model of this name, behind which the fallbacks stand in their order."""
+        fallback: ChatModel | None = None
+        for other in reversed([each for each in asked.llm_fallback_models if each != name]):
+            if asked.has_access_to(other):
+                fallback = await self._opened(asked, other, "LLM_FALLBACK_MODEL", fallback)
+        return await self._opened(asked, name, setting, fallback)
+
+    async def _opened(self, asked: ModelSettings, name: str, setting: str, fallback: ChatModel | None) -> ChatModel:
         key = name, asked.llm_temperature, asked.llm_reasoning_effort, fallback
         if key not in self.opened:
             self.opened[key] = await open_model(
@@ -93,12 +97,12 @@ async def open_model(
     *,
     observe: Observe,
     span: OpenSpan,
-    files: SecretFiles = NO_FILES,
+    files: SecretFiles | None = None,
 ) -> ChatModel:
     """Returns the model of this name; errors name the `setting` that it has its name from."""
     options = provider_options(settings, name, files)
     kind = ChatModel if fallback is None else partial(ModelWithFallback, fallback=fallback)
-    return kind(
+    opened = kind(
         await _provider(stack, options),
         name=name,
         setting=setting,
@@ -106,9 +110,12 @@ async def open_model(
         observe=observe,
         span=span,
         tariff=_tariff(settings, name),
-        key=options.live_key,
+        keys=options.keys,
         server=options.server,
     )
+    if {"native": True, "text": False}.get(settings.llm_pdf, takes_files(options) and "file" in media_of(name)):
+        opened.takes.add("file")
+    return opened
 
 
 def _tariff(settings: ModelSettings, name: str) -> Tariff:
@@ -116,7 +123,7 @@ def _tariff(settings: ModelSettings, name: str) -> Tariff:
     return Tariff(name, price, settings.answer_tokens or ANSWER_TOKENS)
 
 
-def provider_options(settings: ModelSettings, name: str, files: SecretFiles = NO_FILES) -> ProviderOptions:
+def provider_options(settings: ModelSettings, name: str, files: SecretFiles | None = None) -> ProviderOptions:
     provider, model = provider_and_id(name)
     key, base_url = settings.access_to(provider)
     # What is meant for the main model's provider, secrets among it, goes to no other.
@@ -136,7 +143,7 @@ def provider_options(settings: ModelSettings, name: str, files: SecretFiles = NO
         extra_headers=headers if is_main else {},
         provider=provider,
         api=settings.llm_api,
-        live_key=files.follow(provider.key, key.get_secret_value() if key else None),
+        keys=(files or SecretFiles(None)).keys(provider.key, key.get_secret_value()) if key else None,
     )
 
 
@@ -166,13 +173,14 @@ async def openai_embedder(options: ProviderOptions) -> AsyncIterator["OpenAIEmbe
     """Yields an embedder whose connections close with the block."""
     bounded = replace(options, timeout_s=TIMEOUT_S, max_answer_bytes=MAX_BYTES)
     async with endpoint_of(bounded, "/embeddings") as endpoint:
-        yield OpenAIEmbedder(options.model, endpoint)
+        yield OpenAIEmbedder(options.model, endpoint, options.keys)
 
 
 class OpenAIEmbedder:
-    def __init__(self, model: str, endpoint: Endpoint) -> None:
+    def __init__(self, model: str, endpoint: Endpoint, keys: LiveKeys | None) -> None:
         self.model = model
         self._endpoint = endpoint
+        self._keys = keys
         self._cooldown_until = 0.0
 
     async def embed(self, texts: Sequence[str], *, urgent: bool) -> list[list[float]] | None:
@@ -191,7 +199,8 @@ class OpenAIEmbedder:
 
     async def _asked(self, texts: Sequence[str]) -> list[list[float]]:
         body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
-        given = sorted((await self._endpoint.ask(body))["data"], key=lambda each: each["index"])
+        answer = await with_a_key(self._keys, partial(self._endpoint.ask, body))
+        given = sorted(answer["data"], key=lambda each: each["index"])
         embeddings = [list(map(float, each["embedding"])) for each in given]
         if len(embeddings) != len(texts) or not all(each and max(map(abs, each)) < MAX_NUMBER for each in embeddings):
             raise ValueError("not a vector for each text")

@@ -26,10 +26,12 @@ ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": 
 RAW_TEXT: Final = "segue_text"  # text that ends in half a character, which `content` may not hold
 REASONING: Final = "segue_reasoning"
 CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken arguments for their longest valid part
+MADE_IMAGES: Final = "segue_images"  # a list of `data:` texts
 OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
 
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
-IMAGE_TOKENS: Final = 1600  # of a large one, with the providers that say what it takes
+# Of a large image, with the providers that say what it takes; and of a PDF with as many pages as are shown.
+MEDIA_TOKENS: Final = {"image_url": 1600, "file": 30 * 1600}
 MAX_NAME_CHARS: Final = 64
 NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name, from their own templates.
@@ -72,7 +74,8 @@ class Reply:
 
     `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
     `reasoning_tokens` of the output. `left_out` are the tools that the endpoint refused, each with its words.
-    `opaque_is_dead` says that it could not verify what it had given with earlier answers.
+    `opaque_is_dead` says that it could not verify what it had given with earlier answers. `images` are those that the
+    model has made, as `data:` texts.
     """
 
     text: str
@@ -90,10 +93,11 @@ class Reply:
     finish_reason: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
     opaque_is_dead: bool = False
+    images: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not self.text and not self.calls
+        return not (self.text or self.calls or self.images)
 
 
 def opaque_parts(reply: Reply, calls: Iterable[ModelCall]) -> dict[str, Any] | None:
@@ -150,5 +154,5 @@ def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], 
     offered = (f"{tool.name}{tool.description}{tool.input_schema}" for tool in tools)
     texts = (*(message.text for message in messages), *calls, *offered)
     parts = (part for each in messages if isinstance(each.content, list) for part in each.content)
-    images = sum(1 for part in parts if isinstance(part, dict) and part.get("type") == "image_url")
-    return sum(map(count, texts)) + IMAGE_TOKENS * images
+    media = sum(MEDIA_TOKENS.get(str(part.get("type")), 0) for part in parts if isinstance(part, dict))
+    return sum(map(count, texts)) + media

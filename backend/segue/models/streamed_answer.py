@@ -19,6 +19,7 @@ from segue.memory.history_window import estimate
 from segue.models.refusals import NotAnAnswer, NothingCame, StreamIdle
 from segue.models.reply import (
     CALLS,
+    MADE_IMAGES,
     OPAQUE,
     RAW_TEXT,
     REASONING,
@@ -208,6 +209,7 @@ class StreamedAnswer:
         self.has_begun = False
         self._pieces: dict[int | None, list[RawCall]] = {}
         self._calls: list[ModelCall] = []
+        self._images: list[str] = []
         self._opaque: Opaque | None = None
         self._finish_reason: str | None = None
         self._usage: UsageMetadata | None = None
@@ -217,7 +219,7 @@ class StreamedAnswer:
     @property
     def has_come(self) -> bool:
         """Whether any of the answer has come, also if no listener has heard it."""
-        return bool(self._texts or self._reasoning or self._pieces or self._calls or self._usage)
+        return bool(self._texts or self._reasoning or self._pieces or self._calls or self._images or self._usage)
 
     @property
     def begins_inside(self) -> bool:
@@ -237,6 +239,7 @@ class StreamedAnswer:
             self._calls += (ModelCall(sendable_name(call["name"]), call["args"]) for call in message.tool_calls)
             self._calls += (ModelCall(sendable_name(call["name"] or ""), None) for call in message.invalid_tool_calls)
         self._calls += map(_as_asked, extra.get(CALLS, ()))
+        self._images += extra.get(MADE_IMAGES, ())
         self._opaque = extra.get(OPAQUE) or self._opaque
         self._finish_reason = message.response_metadata.get("finish_reason") or self._finish_reason
         self._answered_by = message.response_metadata.get("model_name") or self._answered_by
@@ -266,6 +269,7 @@ class StreamedAnswer:
             answered_by=_name(self._answered_by),
             response_id=_name(self._response_id),
             finish_reason=_name(self._finish_reason or ""),
+            images=tuple(dict.fromkeys(self._images)),
         )
         return _counted(reply, self._usage)
 

@@ -19,16 +19,26 @@ from segue.db.rows import came_before, newest_first, readable, reader
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
-from segue.tools.attachment_texts import DEADLINE_S, TEXT, ReadFile, UnreadableFile, UnsupportedFile, kind_of, read_file
+from segue.tools.attachment_texts import (
+    DEADLINE_S,
+    TEXT,
+    ReadFile,
+    UnreadableFile,
+    UnsupportedFile,
+    kind_of,
+    pages_in,
+    read_file,
+)
 from segue.tools.child_process import LARGE, TooMuch, in_child_process
-from segue.tools.normalize import IMAGES, BinaryPart, clean_text, payload_of
+from segue.tools.normalize import IMAGES, PDF, BinaryPart, clean_text, payload_of
 from segue.tools.results import StoredResult, payload_of_stored
 from segue.tools.run import CallOutcome, failed
 from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
 from segue.tools.tool_settings import ToolSettings
 
 MAX_NAME_CHARS = 200
-MAX_IMAGE_BYTES = 6_000_000  # of one that models are shown
+MAX_SHOWN_BYTES = 6_000_000  # of an image or a PDF that models are shown
+MAX_SHOWN_PAGES = 30  # of a message's PDFs: each takes a model as much as an image; of others it reads the text
 AT_ONCE = 2  # files that a process reads and stores, each of them in memory
 
 _SHOWN = (attachments.c.id, attachments.c.name, attachments.c.media_type, attachments.c.size_bytes)
@@ -147,35 +157,45 @@ async def attached(
 async def read_attached(
     connection: AsyncConnection, session_id: str, files: Sequence[Attached]
 ) -> Mapping[str, CallOutcome]:
-    """Returns for each file of a message what reading it comes to, by its id: its text, or for an image the image as a
-    part that is not stored with the result.
+    """Returns for each file of a message what reading it comes to, by its id: its text, and an image or a PDF also as a
+    part, which is not stored with the result.
     """
-    image = attachments.c.media_type.in_(IMAGES) & (attachments.c.size_bytes <= MAX_IMAGE_BYTES)
-    columns = attachments.c.identifiers, attachments.c.text, case((image, attachments.c.content)).label("image")
+    shown = attachments.c.media_type.in_({*IMAGES, PDF}) & (attachments.c.size_bytes <= MAX_SHOWN_BYTES)
+    columns = attachments.c.identifiers, attachments.c.text, case((shown, attachments.c.content)).label("shown")
     wanted = (attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files]))
     statement = select(*_LISTED, *columns).where(*wanted)
     rows = {row.id: row for row in await connection.execute(statement)}
-    return {each.id: await _outcome(rows[each.id]) if each.id in rows else _GONE for each in files}
+    outcomes, pages_left = dict[str, CallOutcome](), MAX_SHOWN_PAGES
+    for row in filter(None, map(rows.get, (each.id for each in files))):
+        pages = pages_in(row.summary) if row.media_type == PDF else 0
+        outcomes[row.id] = await _outcome(row, is_short=0 < pages <= pages_left)
+        pages_left -= pages if pages <= pages_left else 0
+    return {each.id: outcomes.get(each.id, _GONE) for each in files}
 
 
 _GONE = failed("This file has been deleted.")
 
 
-async def _outcome(row: Any) -> CallOutcome:
+async def _outcome(row: Any, *, is_short: bool) -> CallOutcome:
     summary = one_line(f"{row.name}: {row.summary}", MAX_SUMMARY_CHARS)
     if row.media_type not in IMAGES:
         payload = await payload_of_stored(StoredResult("text", row.text))
         known = readable(_read_identifiers, row.identifiers or (), "attachments", row.id) or ()
+        if row.shown is not None and is_short:
+            payload = replace(payload, parts=(await _part(row),))
         return CallOutcome("succeeded", payload, None, 0, None, summary, known, row.summary)
     about = {"name": row.name, "media_type": row.media_type, "size_bytes": row.size_bytes}
-    if row.image is None:
-        about["note"] = f"Images of more than {MAX_IMAGE_BYTES} bytes are not shown to you."
+    if row.shown is None:
+        about["note"] = f"Images of more than {MAX_SHOWN_BYTES} bytes are not shown to you."
     payload = payload_of(about, orjson.dumps(about).decode())
-    if row.image is not None:
-        encoded = await to_thread.run_sync(b64encode, row.image)
-        part = BinaryPart(row.media_type, encoded.decode(), row.media_type)
-        payload = replace(payload, parts=(part,))
+    if row.shown is not None:
+        payload = replace(payload, parts=(await _part(row),))
     return CallOutcome("succeeded", payload, None, 0, None, summary)
+
+
+async def _part(row: Any) -> BinaryPart:
+    encoded = await to_thread.run_sync(b64encode, row.shown)
+    return BinaryPart(row.media_type, encoded.decode(), row.media_type)
 
 
 def _owned(owner: str, session_id: str, *columns: Any) -> Select[Any]:

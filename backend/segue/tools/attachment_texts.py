@@ -17,10 +17,9 @@ from itertools import islice
 from typing import Final
 
 from segue.tools.builtin.web_fetch import from_html
-from segue.tools.normalize import IMAGES, kind_of_bytes, make_payload
+from segue.tools.normalize import IMAGES, PDF, kind_of_bytes, make_payload
 from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
 
-PDF: Final = "application/pdf"
 DOCX: Final = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 XLSX: Final = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 TEXT: Final = "text/plain"
@@ -41,6 +40,7 @@ PAGES_S: Final = 12.0  # for the pages of a PDF; those that are left then are no
 MAX_UNFOLDED_BYTES: Final = 200_000_000
 MAX_ENTRIES: Final = 10_000  # of a ZIP file
 MAX_CHARS: Final = 10_000_000
+_PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
 ROWS_LOOKED_AT: Final = 5
 _HTML: Final = re.compile(
     r"\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
@@ -146,6 +146,11 @@ def _from_pdf(content: bytes) -> _Found:
         chars += len(texts[-1])
     read = len(texts) if len(texts) == total else f"the first {len(texts) - 1} of {total}"
     return _Found("\n\n".join(texts), PDF, f"{read} {'page' if total == 1 else 'pages'}")
+
+
+def pages_in(summary: str) -> int:
+    """Returns how many pages a PDF has by the summary of its text; 0 if that does not say."""
+    return int(found[1]) if (found := _PAGES.match(summary)) else 0
 
 
 def _from_docx(content: bytes) -> _Found:

@@ -27,6 +27,7 @@ MIN_DECLARED_CHARS: Final = 32
 MIN_ALPHABET: Final = 40  # different characters: base64 of anything but a monotonous picture has more
 UNKNOWN: Final = "application/octet-stream"
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+PDF: Final = "application/pdf"
 
 _SAMPLE_CHARS = 4000
 _GONE = object()
@@ -48,7 +49,7 @@ _BEGINNINGS: Final = (
     (re.compile(rb"RIFF....WAVE", re.DOTALL), "audio/wav"),
     (re.compile(rb"ID3"), "audio/mpeg"),
     (re.compile(rb"OggS"), "audio/ogg"),
-    (re.compile(rb"%PDF-"), "application/pdf"),
+    (re.compile(rb"%PDF-"), PDF),
     (re.compile(rb"PK\x03\x04"), "application/zip"),
     (re.compile(rb"\x1f\x8b\x08"), "application/gzip"),
 )

@@ -246,7 +246,7 @@ async def _cleared(
         force_web_search=opening.force_web_search,
         attachments=request.attachments if request.message else opening.attachments,
         approves=request.approves and (bool(request.message) or not opening.by_program),
-        options=request.options if request.message else opening.options,
+        options=request.options if request.message else replace(opening.options, **request.options.given),
         note=await note_of_calls(connection, session_id, read_only=read_only),
     )
 

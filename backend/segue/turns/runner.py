@@ -150,7 +150,8 @@ class TurnRun:
         self._finishing = False
         self._began = time.monotonic()
         self._said: NewMessage | None = None
-        self._speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
+        speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
+        self._speaker = speaker.answering_with(claim.options.model)
         self._account = Account(
             deps.books, claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
         )

@@ -5,7 +5,7 @@ The agents are replaced together, or none. A turn takes its agent when it starts
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -36,13 +36,24 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """An agent that turns can run with."""
+    """An agent that turns can run with. `others` are by name the models that a request may ask for."""
 
     id: str
     agent: Agent
     digest: str
     models: Models
     settings: AgentSettings
+    others: Mapping[str, Models] = field(default_factory=dict)
+
+    def answering_with(self, name: str | None) -> "Speaker":
+        """Returns the agent with the model that a request asked for, if it still allows it."""
+        return replace(self, models=self.others[name]) if name is not None and name in self.others else self
+
+    def check_model(self, name: str) -> None:
+        """Raises AppError `option_not_allowed`."""
+        if name not in (allowed := (self.models.main.name, *self.others)):
+            title, detail = "The agent does not allow this", f"`model` has to be one of {', '.join(allowed)}."
+            raise AppError("option_not_allowed", status=400, title=title, detail=detail, extra={"param": "model"})
 
 
 class Agents:

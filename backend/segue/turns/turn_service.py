@@ -295,6 +295,8 @@ class TurnService:
             session = await session_store.get_session(connection, owner, session_id)
         speaker = self._deps.agents.speaker(session.agent, owner, request.origin.groups)
         speaker.agent.check_options(request.options.given)
+        if request.options.model is not None:
+            speaker.check_model(request.options.model)
 
     async def _admit(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
         """If a place is free here, the statement that accepts the message claims its turn too, and it runs at once."""

@@ -7,7 +7,8 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 
 from segue.tools import attachment_texts
-from segue.tools.attachment_texts import DOCX, PDF, TEXT, XLSX, UnreadableFile, UnsupportedFile, kind_of, read_file
+from segue.tools.attachment_texts import DOCX, TEXT, XLSX, UnreadableFile, UnsupportedFile, kind_of, read_file
+from segue.tools.normalize import PDF
 from tests.support.files import PNG, docx, packed, paragraph, pdf, xlsx
 
 CELL = '<c t="inlineStr"><is><t>{}</t></is></c>'

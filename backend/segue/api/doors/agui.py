@@ -30,7 +30,7 @@ from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json
 from segue.domain.plan import Plan, Step
-from segue.domain.session import Message, Session, TurnKey, UnreadableMessage
+from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions, UnreadableMessage
 from segue.domain.tool import RememberFor
 from segue.events.agui_encoding import answer_json, closing_events, replay_gap, run_ended, state_snapshot, to_json
 from segue.events.event_buffer import Entry, end_of
@@ -195,6 +195,7 @@ class ForwardedProps(_Input):
     on_disconnect: Annotated[
         Literal["cancel", "continue"], doc("What becomes of the turn if the client goes away.")
     ] = "continue"
+    model: Annotated[ClientId | None, doc("One of the agent's `models`; null for its `model`.")] = None
 
 
 class RunAgentInput(_Input):
@@ -353,7 +354,7 @@ RESPONSES: dict[int | str, Any] = {
     200: {"description": "The events of the run", "content": EVENTS},
     **problems(
         "client_tools", "idempotency_key_reused", "parts_unsupported", "session_not_found", "turn_in_progress",
-        "too_many_queued", "unknown_agent", *OF_DECISIONS, *OF_FILES,
+        "too_many_queued", "unknown_agent", "option_not_allowed", *OF_DECISIONS, *OF_FILES,
     ),
 }  # fmt: skip
 
@@ -375,7 +376,8 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
     files = await sent_files(run.content)
     groups = client.origin.groups
     session = await session_of_client(client.services, client.caller, body.thread_id, agent=agent, groups=groups)
-    turn, messages = await _begin(client, run, files, session, key_of(body))
+    chosen = TurnOptions(model=body.forwarded_props.model) if body.forwarded_props is not None else NO_OPTIONS
+    turn, messages = await _begin(client, run, files, session, key_of(body), chosen)
     headers, options = {"X-Session-Id": session.id}, dict[str, Any]()
     if turn is not None:
         bind_contextvars(turn_id=turn.turn_id)
@@ -388,7 +390,7 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
 
 
 async def _begin(
-    client: ClientRequest, run: RunRequest, files: Sequence[SentFile], session: Session, key: str
+    client: ClientRequest, run: RunRequest, files: Sequence[SentFile], session: Session, key: str, chosen: TurnOptions
 ) -> tuple[TurnKey | None, Sequence[Json] | None]:
     """Returns the turn and the messages of `run_events`. Raises what `accept`, `with_files` and `decide` raise."""
     turns, caller, origin = client.services.turns, client.caller, client.origin
@@ -397,8 +399,8 @@ async def _begin(
             async with client.services.database.read_only() as connection:
                 if await turn_of_key(connection, caller, session.id, key) is None:
                     raise nothing_new()
-        known = once(key, run.text, *(file.digest for file in files))
-        request = ChatRequest(run.text, once=known, stream=True, origin=origin, abandons=run.abandons)
+        known = once(key, run.text, *(file.digest for file in files), *chosen.fingerprint)
+        request = ChatRequest(run.text, once=known, stream=True, origin=origin, abandons=run.abandons, options=chosen)
         request = await with_files(client, session.id, request, files)
         admitted = await turns.accept(caller, session.id, request)
         return admitted.turn, None if admitted.fresh else run.before

@@ -27,7 +27,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
-from segue.domain.session import Session, TurnKey
+from segue.domain.session import Session, TurnKey, TurnOptions
 from segue.events import agui_encoding
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import get_message, user_messages_of
@@ -134,6 +134,7 @@ class UiChat(BaseModel):
     trigger: Annotated[Literal["submit-message", "regenerate-message"], doc("What the user did.")] = "submit-message"
     message_id: Annotated[ChatId | None, doc("The message to regenerate, or that was edited.")] = None
     agent: Annotated[ChatId | None, doc("One of `GET /agents`, who answers from now on.")] = None
+    model: Annotated[ChatId | None, doc("One of the agent's `models`, for this answer.")] = None
 
 
 class UiDecision(PlanDecision):
@@ -149,7 +150,7 @@ class UiDecision(PlanDecision):
         200: {"description": "The chunks of the answer", "content": CHUNKS},
         **problems(
             "idempotency_key_reused", "message_not_found", "not_in_history", "parts_unsupported", "session_not_found",
-            "too_many_queued", "turn_in_progress", "unknown_agent", *OF_DECISIONS, *OF_FILES,
+            "too_many_queued", "turn_in_progress", "unknown_agent", "option_not_allowed", *OF_DECISIONS, *OF_FILES,
         ),
     },
 )  # fmt: skip
@@ -168,9 +169,12 @@ async def ui_chat(body: UiChat, client: OwnClientDep) -> Response:
         button = replace(decision.button, plan_id=decision.plan_id)
         turn = await services.turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
         return _stream(client, session, turn)
-    instead_of, fingerprint = await _instead_of(client, session.id, body), (text, *(file.digest for file in files))
+    chosen = TurnOptions(model=body.model)
+    fingerprint = (text, *(file.digest for file in files), *chosen.fingerprint)
+    instead_of = await _instead_of(client, session.id, body)
     key = _key(said, *fingerprint) if instead_of is None else None
-    request = ChatRequest(text, once=once(key, *fingerprint), stream=True, origin=origin, instead_of=instead_of)
+    known = once(key, *fingerprint)
+    request = ChatRequest(text, once=known, stream=True, origin=origin, instead_of=instead_of, options=chosen)
     request = await with_files(client, session.id, request, files)
     return _stream(client, session, (await services.turns.accept(caller, session.id, request)).turn)
 

@@ -15,6 +15,7 @@ from segue.around.store_clients import OpenStores
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock
+from segue.secret_files import SecretFiles
 from segue.tools.availability import ToolAvailability
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Doctor:
     mcp: "McpServers | None"
     tools: ToolAvailability
     clock: Clock
+    files: SecretFiles
     turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def examine(self, session_id: str | None, *, words: bool) -> dict[str, Any]:
@@ -37,7 +39,9 @@ class Doctor:
         report = Diagnosis.of(session_id)
         async with self.turnstile:
             own = self.tools, self.clock
-            await _look(self.settings, self.stores, self.mcp, report, session_id, own=own, words=words)
+            await _look(
+                self.settings, self.stores, self.mcp, report, session_id, own=own, words=words, files=self.files
+            )
         return report.as_json(self.clock())
 
 
@@ -64,10 +68,11 @@ async def _look(
     *,
     own: tuple[ToolAvailability, Clock] | None = None,
     words: bool = True,
+    files: SecretFiles | None = None,
 ) -> None:
     found = await look_at_stores(stores, report)
     if session_id is None:
-        await look_at_service(settings, stores, found, mcp, report)
+        await look_at_service(settings, stores, found, mcp, report, files=files)
         return
     look_at_mcp(mcp, report)
     if stores is not None and found.has_schema:

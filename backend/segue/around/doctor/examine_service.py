@@ -6,15 +6,18 @@ Each part is read by itself, so that one that is down does not hide the others.
 import asyncio
 import shutil
 import time
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from pydantic import SecretStr
 
 from segue.around.doctor.examine_stores import StoresFound, Unreachable, reading
 from segue.around.doctor.report import Diagnosis
 from segue.around.store_clients import OpenStores
 from segue.config import Settings
-from segue.domain.agent import OFFLINE
+from segue.domain.agent import OFFLINE, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.domain.ids import utc_now
@@ -23,8 +26,7 @@ from segue.history.operations import OpsTurn, list_any, with_activity
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
 from segue.mcp.status import STDERR_SHOWN
-from segue.models.model_settings import MODEL_SETTINGS
-from segue.secret_files import read_secrets
+from segue.secret_files import LiveKeys, SecretFiles, read_secrets
 from segue.tools.tool_states import failed_for_all
 from segue.turns.queries import overview
 from segue.turns.queue import QueueFacts, look_at_queue
@@ -49,8 +51,16 @@ _BOUNDED_BY = {
 
 
 async def look_at_service(
-    settings: Settings, stores: OpenStores | None, found: StoresFound, mcp: McpServers | None, report: Diagnosis
+    settings: Settings,
+    stores: OpenStores | None,
+    found: StoresFound,
+    mcp: McpServers | None,
+    report: Diagnosis,
+    *,
+    files: SecretFiles | None = None,
 ) -> None:
+    """`files` are those of the running service, which knows what it leaves out now."""
+    files = files or SecretFiles(settings.secrets_dir)
     parts = found.parts | dict.fromkeys(("queue", "turns", "running_turns", "tools", "pgvector"))
     if stores is not None and found.redis_answers:
         parts["queue"] = await look_at_queue(stores.urls.redis_url)
@@ -63,10 +73,12 @@ async def look_at_service(
             what = "EMBEDDING_MODEL is set, but PostgreSQL has no pgvector: facts are found by their words only."
             do = "Install pgvector and run CREATE EXTENSION vector, or unset EMBEDDING_MODEL."
             report.problem("pgvector", what, do)
+    models = await _look_at_models(settings, files, report)
     report.parts = {
         **parts,
         "mcp": look_at_mcp(mcp, report),
-        "model": await _look_at_models(settings, report),
+        "model": models[0],
+        "models": models,
         "data_folder": _look_at_data_folder(settings, report),
         "settings": await _look_at_settings(settings, stores if found.has_schema else None, report),
     }
@@ -115,32 +127,39 @@ async def _look_at_tools(stores: OpenStores, report: Diagnosis) -> dict[str, lis
 # --- models ---
 
 
-async def _look_at_models(settings: Settings, report: Diagnosis) -> dict[str, Any]:
-    """Asks every configured model one short question. Returns what the main model did."""
+async def _look_at_models(settings: Settings, files: SecretFiles, report: Diagnosis) -> list[dict[str, Any]]:
+    """Asks every configured model one short question, with each key. Returns what they did, the main model first."""
     if not settings.model_configured:
         what = "The offline model answers: it picks tools by their words and understands nothing."
         do = "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL."
         report.note("model", what, do)
-        return {"name": OFFLINE, "at": "built in", "answers": None, "outcome": None, "latency_ms": None}
+        return [{"name": OFFLINE, "at": "built in", "answers": None, "outcome": None, "latency_ms": None}]
     from segue.models.open_models import open_model  # noqa: PLC0415 (LangChain takes a second)
 
     times = ("llm_timeout_s", "llm_first_token_timeout_s", "llm_idle_timeout_s")
     bounded = settings.model_copy(update={**dict.fromkeys(times, MODEL_S), "llm_max_retries": 0})
+    probes: list[Awaitable[dict[str, Any]]] = []
     async with AsyncExitStack() as stack:
-        models = [
-            await open_model(stack, bounded, getattr(bounded, name), name.upper(), observe=unobserved, span=untraced)
-            for name in MODEL_SETTINGS
-            if getattr(settings, name)
-        ]
-        main, *_ = await asyncio.gather(*(_probe(model, settings, report) for model in models))
-    return main
+        for setting, name in settings.named_models:
+            provider, _ = provider_and_id(name)
+            given, _ = settings.access_to(provider)
+            keys = files.keys(provider.key, given.get_secret_value() if given else "")
+            for number, key in enumerate(keys.all, start=1):
+                with_key = bounded.model_copy(update={provider.key.lower(): SecretStr(key)} if key else {})
+                model = await open_model(stack, with_key, name, setting, observe=unobserved, span=untraced)
+                probes.append(_probe(model, settings, report, keys, number))
+        return await asyncio.gather(*probes)
 
 
-async def _probe(model: "ChatModel", settings: Settings, report: Diagnosis) -> dict[str, Any]:
+async def _probe(
+    model: "ChatModel", settings: Settings, report: Diagnosis, keys: LiveKeys, number: int
+) -> dict[str, Any]:
     from segue.models.refusals import outcome_of, what_to_mend  # noqa: PLC0415 (the same)
 
     where = urlsplit(settings.access_to(model.provider)[1] or model.provider.default_url).hostname or "?"
-    latency_ms, outcome = None, "answered"
+    latency_ms, outcome, is_one = None, "answered", len(keys.all) == 1
+    key = {} if is_one else {"key": number, "left_out": keys.left_out().get(number)}
+    with_key = "" if is_one else f" with key {number} of {keys.name}"
     started = time.monotonic()
     try:
         await model.probe()
@@ -148,10 +167,10 @@ async def _probe(model: "ChatModel", settings: Settings, report: Diagnosis) -> d
     except AppError as error:
         outcome = outcome_of(error)
         why = f"nothing within {MODEL_S:g} s." if error.code == "model_timeout" else error.detail
-        what = f"{model.name} at {where} does not answer ({outcome}): {why}"
+        what = f"{model.name} at {where} does not answer{with_key} ({outcome}): {why}"
         report.problem("model", what, what_to_mend(error, model.setting, model.provider))
     answers = latency_ms is not None
-    return {"name": model.name, "at": where, "answers": answers, "outcome": outcome, "latency_ms": latency_ms}
+    return {"name": model.name, "at": where, "answers": answers, "outcome": outcome, "latency_ms": latency_ms, **key}
 
 
 # --- MCP servers ---

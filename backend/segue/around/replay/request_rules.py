@@ -64,10 +64,10 @@ def invalid_history(messages: list[dict[str, Any]], form: WireForm = ANY_MODEL) 
 
 
 def _has_parts(message: Mapping[str, Any]) -> bool:
-    """Whether the content is a list: of thinking, which only goes back to the endpoint that gave it, or of images."""
+    """Whether the content is a list: of thinking, which only goes back to the endpoint that gave it, or of media."""
     parts = message.get("content")
-    needed = {"assistant": "thinking", "user": "image_url"}.get(message["role"])
-    return isinstance(parts, list) and any(part["type"] == needed for part in parts)
+    needed = {"assistant": {"thinking"}, "user": {"image_url", "file"}}.get(message["role"], set())
+    return isinstance(parts, list) and any(part["type"] in needed for part in parts)
 
 
 def _malformed_call(messages: list[dict[str, Any]]) -> str | None:

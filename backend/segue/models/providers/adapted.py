@@ -36,7 +36,7 @@ from segue.models.refusals import (
     too_long,
 )
 from segue.models.reply import REASONING, SAMPLING, SCHEMA
-from segue.secret_files import LiveKey
+from segue.secret_files import LiveKeys
 
 log = structlog.get_logger()
 
@@ -223,7 +223,7 @@ class AdaptedModel(AsyncChatModel):
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
     """What is None is not sent. `model` is the name without the provider's prefix; the extras are merged last. `api`
-    says which of OpenAI's is asked. A `live_key` stands in the place of the key.
+    says which of OpenAI's is asked. `keys` stand in the place of the key.
     """
 
     model: str
@@ -239,7 +239,7 @@ class ProviderOptions:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     structured_output: bool = True
     extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    live_key: LiveKey | None = field(default=None, repr=False)
+    keys: LiveKeys | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
@@ -253,15 +253,15 @@ class ProviderOptions:
 
     @property
     def key(self) -> str:
-        if self.live_key is not None:
-            return self.live_key.value
+        if self.keys is not None:
+            return self.keys.value
         return self.api_key.get_secret_value() if self.api_key else "none"
 
     @property
     def secrets(self) -> Collection[str]:
-        """Returns what a provider may repeat of a request and must not be told: the key and the extra headers. What a
-        live key becomes is added to them.
+        """Returns what a provider may repeat of a request and must not be told: the keys and the extra headers. What
+        the keys become is added to them.
         """
-        never_told = self.live_key.never_told if self.live_key else {self.key} if self.api_key else set[str]()
+        never_told = self.keys.never_told if self.keys else {self.key} if self.api_key else set[str]()
         never_told.update(header_secrets(self.extra_headers.values()))
         return never_told

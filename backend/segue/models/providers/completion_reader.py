@@ -18,7 +18,7 @@ MAX_OPAQUE_BYTES: Final = 64_000
 # What a message and a call have of OpenAI's own; everything else that came is opaque.
 MESSAGE_FIELDS: Final = frozenset(
     {"role", "content", "tool_calls", "refusal", "audio", "annotations", "function_call", "name", "tool_call_id"}
-)
+) | {"images"}
 CALL_FIELDS: Final = frozenset({"index", "id", "type", "function"})
 # Texts that are whole in every piece, and do not go on in the next.
 _WHOLE: Final = frozenset({"type", "id", "index", "format", "role"})
@@ -34,6 +34,17 @@ REASONING_PARTS: Final = {"thinking": "thinking", "reasoning": "reasoning", "rea
 CACHED_TOKENS: Final = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
 REASONING_TOKENS: Final = (("completion_tokens_details", "reasoning_tokens"), ("reasoning_tokens",))
 _NO_TEXT: Final = {"type": "text", "text": ""}
+
+
+def image_in(part: Any) -> str | None:
+    """Returns an image that a model has made as a `data:` text; None for any other part, item or block of an answer."""
+    match part:
+        case {"type": "image_generation_call", "result": str(encoded)}:
+            return f"data:image/{part.get('output_format') or 'png'};base64,{encoded}"
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)} if url.startswith("data:image/"):
+            return url
+        case _:
+            return None
 
 
 def foreign_fields(part: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
@@ -119,6 +130,7 @@ class CompletionReader:
     usage: UsageMetadata | None = None
     model: str | None = None
     response_id: str | None = None
+    images: list[str] = field(default_factory=list)
     _begun: bool = False
     _calls: list[_OpenCall] = field(default_factory=list)
     _opaque: dict[str, Any] = field(default_factory=dict)
@@ -154,14 +166,15 @@ class CompletionReader:
     def _words(self, message: Mapping[str, Any]) -> AnswerWords:
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+        self.images += filter(None, map(image_in, (*(message.get("images") or ()), *parts)))
         text = _texts(parts, TEXT_PARTS) + _plain(message.get("refusal"))
         reasoning = next((_plain(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
         thought = _texts(parts, REASONING_PARTS)
         if thought or "content" in self._opaque:
             # Thinking among the parts of the content goes back among them.
-            said = [part for part in parts if part != _NO_TEXT]
+            said = [part for part in parts if part != _NO_TEXT and not image_in(part)]
             self._opaque["content"] = joined(self._opaque.get("content"), said)
-        self._begun = self._begun or bool(text or reasoning or thought)
+        self._begun = self._begun or bool(text or reasoning or thought or self.images)
         return AnswerWords(text, reasoning + thought)
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> None:

@@ -11,9 +11,9 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
-from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, AnswerWords, joined, size_of
+from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, AnswerWords, image_in, joined, size_of
 from segue.models.providers.event_stream import write_json
-from segue.models.reply import CALLS, OPAQUE, Opaque, RawCall
+from segue.models.reply import CALLS, MADE_IMAGES, OPAQUE, Opaque, RawCall
 
 Block = Mapping[str, Any]
 
@@ -71,17 +71,20 @@ class AnswerReader:
     usage: UsageMetadata | None = None
     size: int = 0
     has_begun: bool = False
+    images: list[str] = field(default_factory=list)
     _content: list[dict[str, Any]] = field(default_factory=list)
     _calls: list[_CallInPieces] = field(default_factory=list)
     _signatures: dict[str, Any] = field(default_factory=dict)
 
     def add(self, message: AIMessage) -> AnswerWords:
         blocks = _blocks(message)
+        self.images += filter(None, map(image_in, blocks))
+        blocks = [block for block in blocks if block["type"] != "image_generation_call" and not image_in(block)]
         words = AnswerWords(_words(blocks, _TEXTS), _words(blocks, _REASONING))
         self.size += _BYTES_OF_A_CHUNK + len(words.text.encode(errors="replace")) + len(words.reasoning)
         for call in _pieces(message):
             self._add_piece(call)
-        self.has_begun = self.has_begun or bool(words.text or words.reasoning or self._calls)
+        self.has_begun = self.has_begun or bool(words.text or words.reasoning or self._calls or self.images)
         self._content = joined(self._content, [_without(block, _INPUTS.get(block["type"], _NONE)) for block in blocks])
         self._signatures |= message.additional_kwargs.get(self.dialect.signatures or "", {})
         self.finish_reason = self.dialect.finish_reason(message.response_metadata) or self.finish_reason
@@ -95,6 +98,7 @@ class AnswerReader:
         """Returns what a message says beside its words."""
         calls, content = self._with_opaque(), [_without(block, _OWN) for block in self._content]
         extra: dict[str, Any] = {CALLS: calls} if calls else {}
+        extra |= {MADE_IMAGES: self.images} if self.images else {}
         is_opaque = not all(map(_is_plain, content)) or any("signature" in call.opaque for call in calls)
         if is_opaque and size_of([content, *(call.opaque for call in calls)]) <= MAX_OPAQUE_BYTES:
             extra[OPAQUE] = Opaque(made_by, {"content": content})

@@ -27,6 +27,7 @@ RequestHook = Callable[[httpx2.Request], Awaitable[None]]
 UNPACKED: Final = {"Accept-Encoding": "identity"}
 _PACKED: Final = "The model provider packed its answer although it was asked not to."
 _OPENAI_HOST: Final = "api.openai.com"
+_WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
 _CONNECT_S: Final = 10.0
 _HEADERS: Final = {
@@ -59,15 +60,17 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 def with_live_key(options: ProviderOptions) -> list[RequestHook]:
     """Returns hooks that send the key as it is now: libraries keep the one that they were made with."""
-    live = options.live_key
-    if live is None:
+    keys = options.keys
+    if keys is None:
         return []
 
     async def renew(request: httpx2.Request) -> None:
+        if len(keys.seen) == 1:
+            return
         for name, value in list(request.headers.items()):
             scheme, space, token = value.rpartition(" ")
-            if token in live.seen:
-                request.headers[name] = f"{scheme}{space}{live.value}"
+            if token in keys.seen:
+                request.headers[name] = f"{scheme}{space}{keys.value}"
 
     return [renew]
 
@@ -89,6 +92,11 @@ def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[Req
 
 def is_openai_itself(options: ProviderOptions) -> bool:
     return urlsplit(options.url).hostname == _OPENAI_HOST
+
+
+def takes_files(options: ProviderOptions) -> bool:
+    """Returns whether a provider is known to hand files on to models that read them."""
+    return bool(options.provider.extra) or urlsplit(options.url).hostname in _WITH_FILES
 
 
 def library_arguments(options: ProviderOptions) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from pydantic import Field
 
 from segue.models.amendments import RENAMED
@@ -22,7 +22,7 @@ from segue.models.providers.completion_reader import AnswerWords, CompletionRead
 from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
 from segue.models.providers.event_stream import write_json
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
-from segue.models.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, ROLES, SAMPLING, SCHEMA, Opaque
+from segue.models.reply import CALLS, MADE_IMAGES, OPAQUE, RAW_TEXT, REASONING, ROLES, SAMPLING, SCHEMA, Opaque
 
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
@@ -83,7 +83,8 @@ class ChatCompletions(AsyncChatModel):
         """Returns what a message says beside its words."""
         opaque = reader.opaque()
         given_back = {} if opaque is None else {OPAQUE: Opaque(self.made_by, opaque)}
-        calls = {CALLS: calls} if (calls := reader.calls()) else {}
+        calls: dict[str, Any] = {CALLS: made} if (made := reader.calls()) else {}
+        calls |= {MADE_IMAGES: reader.images} if reader.images else {}
         told = {"finish_reason": reader.finish_reason, "model_name": reader.model, "id": reader.response_id}
         kept = {**extra, **calls, **given_back}
         return {"additional_kwargs": kept, "usage_metadata": reader.usage, "response_metadata": told}
@@ -113,6 +114,8 @@ def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
     """Returns a message as chat completions take it. What is opaque goes back to the endpoint that made it only."""
     wire: dict[str, Any] = {"role": ROLES[message.type], "content": message.content}
     match message:
+        case HumanMessage() if isinstance(message.content, list):
+            wire["content"] = [_wire_part(part) for part in message.content]
         case ToolMessage():
             wire["tool_call_id"] = message.tool_call_id
         case AIMessage():
@@ -136,6 +139,13 @@ def _of_client(options: Mapping[str, Any]) -> set[str]:
     named = {RENAMED.get(name, name) for name in SAMPLING if name in options}
     is_clients = SCHEMA in options and not options[SCHEMA].get("strict")
     return named | {"response_format"} if is_clients else named
+
+
+def _wire_part(part: Any) -> Any:
+    if part["type"] != "file":
+        return part
+    data = f"data:{part['mime_type']};base64,{part['base64']}"
+    return {"type": "file", "file": {"filename": part["filename"], "file_data": data}}
 
 
 def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:
