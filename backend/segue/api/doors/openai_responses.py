@@ -46,7 +46,7 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
     given = body.model_dump()
     head: dict[str, Any] = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    if is_task(client, messages, model=body.model):
+    if is_task(client, messages, model=body.model, body=given):
         text, charge = await do_task(client, messages, model=body.model, body=given)
         writer = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
         begun, frames = writer.begin(), writer.frames([AnswerText(text), Answered({"usage": asdict(charge)})])

@@ -164,12 +164,12 @@ async def ui_chat(body: UiChat, client: OwnClientDep) -> Response:
         text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
     session = await session_of_client(services, caller, body.id, agent=body.agent, groups=origin.groups)
     if decision is not None:
-        known = once(_key(said, *decision.fingerprint), *decision.fingerprint)
+        known = once(client.idempotency_key or _key(said, *decision.fingerprint), *decision.fingerprint)
         button = replace(decision.button, plan_id=decision.plan_id)
         turn = await services.turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
         return _stream(client, session, turn)
     instead_of, fingerprint = await _instead_of(client, session.id, body), (text, *(file.digest for file in files))
-    key = _key(said, *fingerprint) if instead_of is None else None
+    key = client.idempotency_key or (_key(said, *fingerprint) if instead_of is None else None)
     request = ChatRequest(text, once=once(key, *fingerprint), stream=True, origin=origin, instead_of=instead_of)
     request = await with_files(client, session.id, request, files)
     return _stream(client, session, (await services.turns.accept(caller, session.id, request)).turn)
