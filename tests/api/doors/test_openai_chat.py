@@ -291,6 +291,21 @@ async def test_titles_and_tags_are_answered_outside_of_the_conversation(
     assert used["llm_calls"] == 4
 
 
+async def test_a_message_of_the_users_that_looks_like_a_task_is_a_turn(service: Client, provider: Provider) -> None:
+    history = "### Task:\nWrite a title\n<chat_history>\nUSER: hi\n</chat_history>"
+    found = '### Task:\nAnswer.\n<context>\n<source id="1" name="a">b</source>\n</context>\n\nhello'
+    turns: tuple[tuple[str, dict[str, str]], ...] = (
+        ("### Task:\nMake tea", {"X-Session-Id": "c1"}),
+        (history, {"X-OpenWebUI-Chat-Id": "c2", "X-OpenWebUI-Task": ""}),
+        (found, {}),
+    )
+    for text, headers in turns:
+        provider.will(says("Yes."))
+        body = {"model": "segue", "messages": [user(text)]}
+        answer = await service.http.post("/v1/chat/completions", json=body, headers=headers)
+        assert "x-turn-id" in answer.headers, text
+
+
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "a role there is not": ({"messages": [{"role": "oracle", "content": "x"}]}, 422, "invalid_request"),
     "no role": ({"messages": [{"content": "x"}]}, 422, "invalid_request"),

@@ -237,7 +237,8 @@ async def _named_now(client: ClientRequest, sent: SentMessage, client_id: str) -
     history = await _history(sent)
     async with services.database.read_only() as connection:
         found = await find_named(connection, caller, history.name_before) if history.said else None
-        if found is not None and not await _ends_with(connection, found, history):
+        last = await last_in_history(connection, found.id) if found is not None else None
+        if last is None or not await _ends_with(connection, last, history):
             found = None
     if found is None:
         return await _session_with(client, sent, history, {client_id: None})
@@ -366,13 +367,12 @@ async def _by_history(client: ClientRequest, sent: SentMessage) -> tuple[Session
         if found is None and history.said:
             found = await find_named(connection, caller, history.name_before)
         last = await last_in_history(connection, found.id) if found is not None else None
-        if last is not None and last.idempotency_key != key:
-            found = found if found is not None and await _ends_with(connection, found, history) else None
+        goes_on = last is not None and await _ends_with(connection, last, history)
     if last is None:
-        found = found if not history.said and sent.is_retry is not False else None
-    elif last.idempotency_key == key and not await _comes_again(client, sent, last):
-        found = None
-    if found is None:
+        goes_on = not history.said and sent.is_retry is not False
+    elif last.idempotency_key == key:
+        goes_on = await _comes_again(client, sent, last)
+    if found is None or not goes_on:
         names = {history.name: known.id if known is not None else None}
         found = await _session_with(client, sent, history, names)
     elif found is not known:
@@ -382,10 +382,9 @@ async def _by_history(client: ClientRequest, sent: SentMessage) -> tuple[Session
     return found, _request(client, sent, key)
 
 
-async def _ends_with(connection: AsyncConnection, session: Session, history: _History) -> bool:
-    """Whether the last turn of the session is the one that was answered last in what was said."""
-    last = await last_in_history(connection, session.id)
-    if last is None or not str(last.idempotency_key).startswith(history.name_before):
+async def _ends_with(connection: AsyncConnection, last: Row[Any], history: _History) -> bool:
+    """Whether the last turn of a session is the one that was answered last in what was said."""
+    if not str(last.idempotency_key).startswith(history.name_before):
         return False
     stored = (await final_messages(connection, [last.id])).get(last.id)
     return stored is None or _is_same_answer(history.answer, stored)

@@ -101,7 +101,7 @@ async def message_of(
     if not spoken or spoken[-1]["role"] != "user":
         raise InvalidRequest("The last message has to be the user's: an answer is not continued, and tools run here.")
     content = spoken[-1].get("content")
-    text, sources = unwrapped(http, _text(content, is_new=True))
+    text, sources = _said(http, content, is_new=True)
     if not text.strip():
         raise InvalidRequest("The last message has no text.")
     client_id, after = conversation_of(http, body)
@@ -109,7 +109,7 @@ async def message_of(
         text=text.strip(),
         files=(*await sent_files(content), *sources),
         count=sum(message["role"] == "user" for message in spoken),
-        earlier=lambda: [Said(each["role"], unwrapped(http, _text(each.get("content")))[0]) for each in spoken[:-1]],
+        earlier=lambda: [_said_earlier(http, each) for each in spoken[:-1]],
         agent=agent,
         client_id=client_id,
         after=after,
@@ -122,25 +122,26 @@ async def message_of(
 
 _FIRST_SOURCE: Final = re.compile(f"(?:^|<context>){SOURCE}", re.MULTILINE)  # elsewhere a template may speak of one
 _CLOSING: Final = re.compile(r"(?:\s{0,9}</[\w-]{1,40}>[ \t]{0,9}(?=\n)){1,5}")
+_FILES: Final = re.compile(r"\A<attached_files>\n(?:<file [^\n]*/>\n)*</attached_files>\s*")
 _QUERY: Final = re.compile(r"<((?:user_)?(?:query|question|message|prompt|input|request))>")
 
 
 def unwrapped(http: Request, text: str) -> tuple[str, Sequence[SentFile]]:
     """Returns what the user says in a message, and the sources that Open WebUI found for it.
 
-    Its template, which its operator can change, stands around the sources, and the user's words follow it. No part of
-    a source is taken for words of the user's: they begin behind the last end of one.
+    Its template, which its operator can change, stands around the sources, then come the files of the chat by name, and
+    the user's words. No part of a source is taken for words of the user's: they begin behind the last end of one.
     """
     first = _FIRST_SOURCE.search(text)
     template = text[: first.end() - len(SOURCE)].rstrip() if first else ""
     has_context = template.endswith("<context>")
     if first is None or not (has_context or is_open_webui(http) or template.startswith(TASK_BEGINS)):
-        return text, ()
+        return _FILES.sub("", text), ()
     ends = (f"{_SOURCE_END}{gap}</context>" for gap in ("\n", "")) if has_context else ()
     end = max((text.rfind(each) for each in ends), default=-1)
     end = end if end >= 0 else text.rfind(_SOURCE_END)
     words = _said_behind(text[end + len(_SOURCE_END) :])
-    return (words, _sources_in(text[first.start() : end])) if end >= 0 and words else (text, ())
+    return (_FILES.sub("", words), _sources_in(text[first.start() : end])) if end >= 0 and words else (text, ())
 
 
 def _said_behind(rest: str) -> str:
@@ -165,11 +166,12 @@ def _sources_in(block: str) -> Sequence[SentFile]:
     for passage in block.split(SOURCE, MAX_PASSAGES)[1:]:
         head, _, text = passage.partition(">")
         number, _, about = head.partition('"')
+        number = number[:MAX_NUMBER_CHARS]
         if len(found) == MAX_SOURCES and number not in found:
             number = next(reversed(found))
         name = about.partition('name="')[2].partition('"')[0] or number
         text = text.rstrip().removesuffix(_SOURCE_END)
-        found.setdefault(number[:MAX_NUMBER_CHARS], (name, []))[1].append(text)
+        found.setdefault(number, (name, []))[1].append(text)
     files = ((name, "\n\n".join(texts).encode(), f"[{number}]") for number, (name, texts) in found.items())
     return [SentFile(name, content, mark=mark) for name, content, mark in files if content]
 
@@ -259,15 +261,30 @@ def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None,
     return None, None
 
 
-def _text(content: object, *, is_new: bool = False) -> str:
-    """Returns the text of a message's content. Of a new message every part has to be text or a file."""
+def _text(content: object) -> str:
+    return "\n".join(_texts_in(content))
+
+
+def _said(http: Request, content: object, *, is_new: bool = False) -> tuple[str, Sequence[SentFile]]:
+    """Returns the words of a message and its sources. Each part of its text may be wrapped."""
+    parts = [unwrapped(http, text) for text in _texts_in(content, is_new=is_new)]
+    return "\n".join(words for words, _ in parts if words), next((found for _, found in parts if found), ())
+
+
+def _said_earlier(http: Request, message: Mapping[str, Any]) -> Said:
+    text = _said(http, message.get("content"))[0] if message["role"] == "user" else _text(message.get("content"))
+    return Said(message["role"], text)
+
+
+def _texts_in(content: object, *, is_new: bool = False) -> list[str]:
+    """Returns the texts of a message's content. Of a new message every part has to be text or a file."""
     match content:
         case str():
-            return content
+            return [content]
         case None:
-            return ""
+            return []
         case list():
-            return "\n".join(filter(None, (_part(part, is_new=is_new) for part in content)))
+            return [text for part in content if (text := _part(part, is_new=is_new))]
         case _:
             raise InvalidRequest("The content of a message is a text or a list of parts.")
 
