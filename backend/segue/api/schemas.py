@@ -30,7 +30,7 @@ from segue.domain.session import LONGEST_MESSAGE, MAX_ATTACHMENTS, MAX_CONTENT_C
 from segue.domain.tool import ManualStatus, RememberFor, canonical_args
 from segue.turns.store import OnBusy
 
-MAX_MESSAGE_CHARS = 32_000  # of what a plan is to be instead
+MAX_MESSAGE_CHARS = 32_000  # of the words that change a plan
 MAX_METADATA_KEYS = 64
 MAX_METADATA_BYTES = 16_384  # a list has up to 200 sessions, each with its own
 MAX_COMMENT_CHARS = 2000

@@ -105,6 +105,7 @@ async def message_of(
     if not text.strip():
         raise InvalidRequest("The last message has no text.")
     client_id, after = conversation_of(http, body)
+    retries = http.headers.get(RETRY_HEADER, "")
     return SentMessage(
         text=text.strip(),
         files=(*await sent_files(content), *sources),
@@ -115,7 +116,7 @@ async def message_of(
         after=after,
         message_id=http.headers.get(MESSAGE_ID_HEADER) or None,
         parent_id=http.headers.get(PARENT_ID_HEADER),
-        is_retry=http.headers[RETRY_HEADER] != "0" if RETRY_HEADER in http.headers else None,
+        is_retry=bool(retries.strip("0")) if retries.isdecimal() else None,
         stream=bool(body.get("stream")),
     )
 
