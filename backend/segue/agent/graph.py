@@ -34,9 +34,9 @@ async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]
         acknowledgement = Acknowledgement("amend", "button")
     else:
         acknowledgement = classify(state["message"], question=_question(state))
-        if acknowledgement.verdict == "confirm" and state["attachments"]:
+        if acknowledgement.verdict == "confirm" and state["carries_files"]:
             acknowledgement = replace(acknowledgement, verdict="amend", rule="attachment", strength=None)
-        if state["attachments"]:
+        if state["carries_files"]:
             acknowledgement = replace(acknowledgement, carries_yes=False)
     search = should_search_web(state["message"], force=state["force_web_search"], verdict=acknowledgement.verdict)
     return {"acknowledgement": acknowledgement, "search": search}

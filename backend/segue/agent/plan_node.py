@@ -149,7 +149,7 @@ async def _read_reply(
     where these see a change, a yes with more in it, or a short message that they cannot tell.
     """
     read, waiting = state["acknowledgement"], plan.waiting_steps
-    if state["attachments"] or state["amends"]:
+    if state["carries_files"] or state["amends"]:
         return read, None
     if len(waiting) > 1 and (chosen := chosen_of(state["message"], [step.id for step in waiting])):
         return replace(read, verdict="confirm", rule="selection", strength="strong"), chosen

@@ -30,7 +30,8 @@ class TurnInput(TypedDict):
     """The snapshot a turn starts from.
 
     message, message_id: the user's message. `message_count` counts the session's stored messages.
-    attachments: what reading the message's files comes to, by their ids.
+    attachments: what reading the message's files comes to, by their ids. `carries_files`: not all of them are sources
+        that a frontend found.
     prompt: what the model is shown: the system message, then the history, which ends with the user's message or with
         what an `earlier` attempt has added to it.
     prompt_parts: the parts of it before the user's message.
@@ -49,6 +50,7 @@ class TurnInput(TypedDict):
 
     message: str
     attachments: Mapping[str, CallOutcome]
+    carries_files: bool
     message_id: str
     message_count: int
     force_web_search: bool

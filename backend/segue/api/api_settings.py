@@ -3,11 +3,12 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from segue.domain.field_types import Bytes, CommaSeparated
 from segue.domain.identity import is_loopback
 from segue.domain.ids import known_zone
+from segue.domain.session import LONGEST_MESSAGE
 from segue.turns.turn_settings import TurnSettings
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/]+", re.IGNORECASE)
@@ -29,6 +30,7 @@ class ApiSettings(TurnSettings):
     metrics_public: bool = False
     max_body_bytes: Bytes = 1_048_576
     max_door_body_bytes: Bytes = 8_388_608
+    max_message_chars: Annotated[int, Field(ge=1000, le=LONGEST_MESSAGE)] = 32_000
     time_zone: Annotated[str, AfterValidator(known_zone)] = "UTC"
 
     @model_validator(mode="after")

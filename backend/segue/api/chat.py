@@ -24,6 +24,7 @@ from segue.api.deps import (
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
+from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey, TurnOptions, TurnStatus
 from segue.events import user_feed
@@ -70,7 +71,12 @@ class ClientRequest:
     idempotency_key: str | None = None
 
     def request(self, message: str, how: Delivery, *fingerprint: str | int, **more: Any) -> ChatRequest:
-        """`fingerprint` has to be the same in a second request with the same key, `more` are fields of the request."""
+        """`fingerprint` has to be the same in a second request with the same key, `more` are fields of the request.
+        Raises AppError `invalid_request` for a message that is too long.
+        """
+        if len(message) > (at_most := self.services.settings.max_message_chars):
+            detail = f"The message has {len(message)} characters, and may have {at_most} (MAX_MESSAGE_CHARS)."
+            raise InvalidRequest(f"{detail} Attach a longer text as a file.")
         if isinstance(how, Answerer) and how.model is not None:
             more["options"] = replace(more.get("options", NO_OPTIONS), model=how.model)
             fingerprint = (*fingerprint, "model", how.model)

@@ -26,11 +26,11 @@ from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS, SCOPES, Scope, known_user
 from segue.domain.ids import Prefix, id_pattern, known_zone
 from segue.domain.plan import Button, Pressed
-from segue.domain.session import MAX_ATTACHMENTS, MAX_CONTENT_CHARS, MemoryKind, Rating
+from segue.domain.session import LONGEST_MESSAGE, MAX_ATTACHMENTS, MAX_CONTENT_CHARS, MemoryKind, Rating
 from segue.domain.tool import ManualStatus, RememberFor, canonical_args
 from segue.turns.store import OnBusy
 
-MAX_MESSAGE_CHARS = 32_000
+MAX_MESSAGE_CHARS = 32_000  # of the words that change a plan
 MAX_METADATA_KEYS = 64
 MAX_METADATA_BYTES = 16_384  # a list has up to 200 sessions, each with its own
 MAX_COMMENT_CHARS = 2000
@@ -105,7 +105,9 @@ class Answerer(Delivery):
 class EditedMessage(Answerer):
     """What the user says instead."""
 
-    message: Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS), doc("What the user says.")]
+    message: Annotated[
+        FilledText, Field(max_length=LONGEST_MESSAGE), doc("What the user says, in up to `MAX_MESSAGE_CHARS`.")
+    ]
     attachments: Annotated[
         list[Annotated[str, Field(max_length=200)]],
         Field(max_length=MAX_ATTACHMENTS),

@@ -123,6 +123,10 @@ def turn_watched_key(session_id: str, turn_id: str) -> str:
     return f"segue:watched:{session_id}:{turn_id}"
 
 
+def turn_heard_key(turn_id: str) -> str:
+    return f"segue:heard:{turn_id}"
+
+
 def user_feed_key(user: str) -> str:
     return f"segue:feed:{user}"
 

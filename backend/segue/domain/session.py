@@ -27,6 +27,8 @@ EPOCHS = 1_000_000  # of a run: the epochs of the next one begin behind the next
 READ_ATTACHMENT: Final = "read_attachment"  # the tool that a file's text is the result of; only the engine calls it
 MAKE_IMAGE: Final = "make_image"  # the same of an image that a model has made
 MAX_ATTACHMENTS: Final = 10  # of a message
+LEFT_OUT: Final = "[…]"
+LONGEST_MESSAGE: Final = 100_000  # characters, whatever MAX_MESSAGE_CHARS is
 SHOWN_BYTES: Final = 4000  # of the text of each, in the turn that it comes with
 MAX_CONTENT_CHARS = 500
 MIN_IMPORTANCE, MAX_IMPORTANCE = 1, 5
@@ -352,9 +354,7 @@ class MessageOfTurn(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
-    """What a message says of a file that it carries."""
-
+class _File:
     id: Annotated[str, doc("Begins with `att_`.")]
     name: Annotated[str, doc("What the user's file is called.")]
     media_type: Annotated[str, doc("What its content is, whatever its name says.")]
@@ -362,7 +362,20 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True)
-class Attachment(Attached):
+class Attached(_File):
+    """What a message says of a file that it carries. The `mark` of one that the user did not attach is how texts refer
+    to it: LEFT_OUT, where the message leaves out what is in it, or that of a source that a frontend found, as `[1]`.
+    """
+
+    mark: str | None = None
+
+    @property
+    def is_source(self) -> bool:
+        return self.mark not in (None, LEFT_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment(_File):
     """A file of a session."""
 
     summary: Annotated[str, doc("What is in it, in one line.")]

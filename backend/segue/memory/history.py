@@ -5,7 +5,7 @@ is one range of one index. Knows nothing of LangChain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import groupby
@@ -33,7 +33,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions
-from segue.db.rows import opaque_of, read_json, readable, reader
+from segue.db.rows import opaque_of, read_json, readable, reader, without_defaults
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.session import Attached, Message, RequestedCall, Role, TurnKey, UnreadableMessage
@@ -405,7 +405,7 @@ def _message(row: RowMapping) -> Message:
         else:
             calls = read.tool_calls
             if isinstance(read, _Said) and read.attachments:
-                metadata["attachments"] = [asdict(each) for each in read.attachments]
+                metadata["attachments"] = [without_defaults(each) for each in read.attachments]
     return make(
         id=row["id"],
         seq=row["seq"],

@@ -22,6 +22,7 @@ from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
 from segue.tools.attachment_texts import (
     DEADLINE_S,
     TEXT,
+    WORDS,
     ReadFile,
     UnreadableFile,
     UnsupportedFile,
@@ -56,12 +57,14 @@ class Attachments:
         self._clock = clock
         self.places = CapacityLimiter(AT_ONCE)
 
-    async def add(self, owner: str, session_id: str, name: str, content: bytes, *, again: bool = False) -> Attachment:
-        """A file that may come `again` is not stored a second time. Raises NotFound, AppError `unsupported_attachment`,
-        `unreadable_attachment`, `attachment_quota_exceeded`.
+    async def add(
+        self, owner: str, session_id: str, name: str, content: bytes, *, kind: str | None = None, again: bool = False
+    ) -> Attachment:
+        """A file that may come `again` is not stored a second time. Its content says what `kind` it is, unless that is
+        known. Raises NotFound, AppError `unsupported_attachment`, `unreadable_attachment`, `attachment_quota_exceeded`.
         """
         try:
-            read = await _read(content, max_bytes=self._settings.tool_result_max_bytes)
+            read = await _read(content, kind, max_bytes=self._settings.tool_result_max_bytes)
         except UnsupportedFile as refused:
             title = "This file is not taken"
             raise AppError("unsupported_attachment", status=415, title=title, detail=str(refused)) from None
@@ -208,13 +211,13 @@ def _owned_session(owner: str, session_id: str, *, lock: bool = True) -> Select[
     return owned.with_for_update(read=True, key_share=True) if lock else owned
 
 
-async def _read(content: bytes, *, max_bytes: int) -> ReadFile:
+async def _read(content: bytes, kind: str | None, *, max_bytes: int) -> ReadFile:
     if not content:
         raise UnreadableFile("The file is empty.")
-    kind = await to_thread.run_sync(kind_of, content)
+    kind = kind or await to_thread.run_sync(kind_of, content)
     if kind in IMAGES:
         return ReadFile(kind, "", f"{kind}, {len(content)} bytes", ())
-    if kind == TEXT and len(content) <= LARGE and not _MARKUP.search(content):
+    if len(content) <= LARGE and (kind == WORDS or (kind == TEXT and not _MARKUP.search(content))):
         return await to_thread.run_sync(read_file, kind, content, max_bytes)
     try:
         return await in_child_process(read_file, kind, content, max_bytes, deadline_s=DEADLINE_S)

@@ -23,6 +23,7 @@ from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summ
 DOCX: Final = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 XLSX: Final = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 TEXT: Final = "text/plain"
+WORDS: Final = "words"  # text by what it comes as, not by its content: kept to the letter
 TAKEN: Final = "Attach an image (PNG, JPEG, GIF, WebP), text in UTF-8 or UTF-16, CSV, HTML, PDF, DOCX or XLSX."
 # Formats whose text a package of the extra `files` reads.
 PACKAGES: Final = {PDF: "pypdf", DOCX: "docx", XLSX: "openpyxl"}
@@ -216,6 +217,7 @@ def _check_zip(content: bytes) -> None:
 
 
 _READERS: Final[dict[str, Callable[[bytes], _Found]]] = {
+    WORDS: lambda content: _Found(content.decode(), TEXT),
     TEXT: _from_text,
     PDF: _from_pdf,
     DOCX: _from_docx,

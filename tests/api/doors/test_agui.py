@@ -219,7 +219,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "system", "content": "Obey."}]}, "invalid_request"),
     ({"messages": [{"role": "user"}]}, "invalid_request"),
     ({"messages": [said("  ")]}, "invalid_request"),
-    ({"messages": [said("x" * 32_001)]}, "invalid_request"),
     ({"messages": [{"role": "user", "content": [TEXT, {"type": "image", "source": {}}]}]}, "parts_unsupported"),
     ({"messages": [{"role": "user", "content": [{"text": "hello"}]}]}, "invalid_request"),
     ({"messages": "hello"}, "invalid_request"),

@@ -159,20 +159,25 @@ async def test_open_webui_sees_statuses_and_nobody_else_does(service: Client, pr
     assert '"done":true' in seen[0][-1]
 
 
+RETRY = {"x-stainless-retry-count": "1"}
+
+
 async def test_a_retry_is_the_same_turn_until_the_next_one_begins(
     ai: AsyncOpenAI, service: Client, provider: Provider
 ) -> None:
     chat = {"extra_headers": {"X-Session-Id": "chat 1"}}
-    provider.will(says("One."), says("Two."), says("Three."))
-    assert [await ask(ai, user("count"), **chat) for _ in range(2)] == ["One.", "One."]
-    assert await ask(ai, user("go on"), **chat) == "Two."
-    assert await ask(ai, user("count"), **chat) == "Three."
+    retry = {"extra_headers": {**chat["extra_headers"], **RETRY}}
+    provider.will(says("One."), says("Two."), says("Three."), says("Four."))
+    assert [await ask(ai, user("count"), **each) for each in (chat, retry)] == ["One.", "One."]
+    assert await ask(ai, user("count"), **chat) == "Two."  # the client says that it has not asked this before
+    assert await ask(ai, user("go on"), **chat) == "Three."
+    assert await ask(ai, user("count"), **retry) == "Four."
     provider.will(fails(400))
     with pytest.raises(openai.InternalServerError) as failed:
         await ask(ai.with_options(max_retries=0), user("again"), **chat)
     assert failed.value.code == "model_unavailable"
     turns = await service.turns((await session_ids(service))[0])
-    assert [turn["status"] for turn in turns] == ["completed"] * 3 + ["failed"]
+    assert [turn["status"] for turn in turns] == ["completed"] * 4 + ["failed"]
     assert failed.value.response.headers["x-turn-id"] == turns[-1]["turn_id"]
 
 
@@ -186,10 +191,12 @@ async def test_a_plan_asks_in_text_a_text_decides_and_asking_for_it_again_approv
     yes = (ask_for, assistant(question), user("yes"))
     again = await ask(ai, *yes)
     assert shelf.effects == ["delete itm-1"]
-    assert await ask(ai, *yes) == again
-    assert shelf.effects == ["delete itm-1"]
+    assert await ask(ai, *yes, extra_headers=RETRY) == again
     provider.will(says("Both are gone."))
     assert await ask(ai, *yes, assistant(again), user("yes")) == "Both are gone."
+    assert shelf.effects == ["delete itm-1", "delete itm-2"]
+    provider.will(says("Yes to what?"))
+    assert await ask(ai, *yes) == "Yes to what?"  # regenerated: that conversation goes on in a session of its own
     assert shelf.effects == ["delete itm-1", "delete itm-2"]
 
 
@@ -267,7 +274,8 @@ async def test_titles_and_tags_are_answered_outside_of_the_conversation(
     provider.will(says("Hello."), says("Greetings"), says("Words"), says("Tags"))
     chat = {"X-OpenWebUI-Chat-Id": "c1"}
     await ask(ai, user("hello"), extra_headers=chat)
-    assert await ask(ai, user("### Task:\nWrite a title"), extra_headers=chat) == "Greetings"
+    title = user("### Task:\nWrite a title\n<chat_history>\nUSER: hello\n</chat_history>")
+    assert await ask(ai, title, extra_headers=chat) == "Greetings"
     named = await ai.chat.completions.create(model="segue-title", messages=[user("hello")])
     assert named.choices[0].message.content == "Words"
     task = await ai.chat.completions.create(
@@ -283,6 +291,21 @@ async def test_titles_and_tags_are_answered_outside_of_the_conversation(
     assert used["llm_calls"] == 4
 
 
+async def test_a_message_of_the_users_that_looks_like_a_task_is_a_turn(service: Client, provider: Provider) -> None:
+    history = "### Task:\nWrite a title\n<chat_history>\nUSER: hi\n</chat_history>"
+    found = '### Task:\nAnswer.\n<context>\n<source id="1" name="a">b</source>\n</context>\n\nhello'
+    turns: tuple[tuple[str, dict[str, str]], ...] = (
+        ("### Task:\nMake tea", {"X-Session-Id": "c1"}),
+        (history, {"X-OpenWebUI-Chat-Id": "c2", "X-OpenWebUI-Task": ""}),
+        (found, {}),
+    )
+    for text, headers in turns:
+        provider.will(says("Yes."))
+        body = {"model": "segue", "messages": [user(text)]}
+        answer = await service.http.post("/v1/chat/completions", json=body, headers=headers)
+        assert "x-turn-id" in answer.headers, text
+
+
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "a role there is not": ({"messages": [{"role": "oracle", "content": "x"}]}, 422, "invalid_request"),
     "no role": ({"messages": [{"content": "x"}]}, 422, "invalid_request"),
@@ -290,7 +313,6 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "a text that is a number": ({"messages": [user([{"type": "text", "text": 1}])]}, 422, "parts_unsupported"),
     "a number": ({"messages": [user(7)]}, 422, "invalid_request"),
     "nothing said": ({"messages": [user(" \n")]}, 422, "invalid_request"),
-    "too much said": ({"messages": [user("x" * 32_001)]}, 422, "invalid_request"),
     "ten thousand messages": ({"messages": [user("x")] * 10_000}, 422, "invalid_request"),
     "more than the bound": ({"messages": [user("x" * 2_000_000)]}, 413, "body_too_large"),
     "no messages": ({"messages": []}, 422, "invalid_request"),

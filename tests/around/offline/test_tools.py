@@ -10,6 +10,7 @@ from segue.agent import prompts
 from segue.around.offline.offline_model import draft_plan
 from segue.around.offline.replies import answer
 from segue.around.offline.vocabulary import OfferedTool, offered_tool
+from segue.domain.session import READ_ATTACHMENT
 
 
 def tool(name: str, description: str, *required: str, **properties: dict[str, Any]) -> OfferedTool:
@@ -180,6 +181,14 @@ def test_the_oldest_is_not_taken_from_a_list_that_shows_only_the_newest(shown: s
     answered = reply("find the mails from Rossi", listed, OFFER, "delete the oldest")
     assert not answered.tool_calls
     assert "I still need: email_id" in answered.text
+
+
+def test_what_a_frontend_found_is_shown_if_the_message_asks_for_no_call() -> None:
+    found = (READ_ATTACHMENT, {"attachment_id": "att_1"}, "a lamp is 12")
+    asked = reply("find the mails from Rossi", found, note=prompts.SOURCES)
+    assert called(asked) == [("mcp_search_emails", {"query": "Rossi"})]
+    assert "a lamp is 12" in reply("hm", found, note=prompts.SOURCES).text
+    assert called(reply("find the mails from Rossi", found)) == []  # of a file of the user's
 
 
 def test_what_no_tool_is_about_is_said_to_have_none() -> None:

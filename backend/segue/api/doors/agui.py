@@ -283,8 +283,6 @@ def text_of(message: Json) -> str:
         content = "\n".join(_text_of_part(part) for part in content if not is_file(part))
     if not isinstance(content, str) or not (text := content.strip()):
         raise InvalidRequest("The user's newest message has no text.")
-    if len(text) > MAX_MESSAGE_CHARS:
-        raise InvalidRequest(f"The user's newest message is longer than {MAX_MESSAGE_CHARS} characters.")
     return text
 
 
@@ -377,7 +375,7 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
     groups = client.origin.groups
     session = await session_of_client(client.services, client.caller, body.thread_id, agent=agent, groups=groups)
     chosen = TurnOptions(model=body.forwarded_props.model) if body.forwarded_props is not None else NO_OPTIONS
-    turn, messages = await _begin(client, run, files, session, key_of(body), chosen)
+    turn, messages = await _begin(client, run, files, session, client.idempotency_key or key_of(body), chosen)
     headers, options = {"X-Session-Id": session.id}, dict[str, Any]()
     if turn is not None:
         bind_contextvars(turn_id=turn.turn_id)

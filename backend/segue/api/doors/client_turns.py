@@ -12,24 +12,39 @@ import hashlib
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
+import structlog
+from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import too_large
 from segue.api.chat import ClientRequest
+from segue.api.deps import Services
 from segue.api.doors.clients import NameTaken, find_session, make_session, with_agent
+from segue.db.redis import turn_heard_key
 from segue.domain.errors import AppError, InvalidRequest
-from segue.domain.session import MAX_ATTACHMENTS, NO_OPTIONS, Message, Session, TurnOptions
+from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, NO_OPTIONS, Attached, Message, Session, TurnKey, TurnOptions
 from segue.history.imports import Said
 from segue.memory.history import final_messages
 from segue.memory.session_store import find_named, name_session
+from segue.tools.attachment_texts import WORDS
 from segue.turns.admission import Admitted
 from segue.turns.branches import opening_after
 from segue.turns.queries import find_turn, last_in_history, turn_after, turn_of_key
 from segue.turns.store import ChatRequest, once
 
+log = structlog.get_logger()
+
+# What a client says of a request: its own id of the message, and how often it has sent it before.
+MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"
+RETRY_HEADER: Final = "x-stainless-retry-count"
+RETRIED_S: Final = 60  # how long after its answer a request that says nothing may be one that comes again
+MAX_END_CHARS: Final = 4000  # of a message that is too long, whose middle is attached
+MAX_WORD_CHARS: Final = 200
+_GAP: Final = f"\n{LEFT_OUT}\n"
 _KINDS: Final = frozenset(
     {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
 )
@@ -37,11 +52,12 @@ _KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SentFile:
-    """`digest` is of its name and content."""
+    """A file, or with a `mark` a text that stood in the message (`Attached`). `digest` is of its name and content."""
 
     name: str
     content: bytes
-    digest: str
+    digest: str = ""
+    mark: str | None = None
 
 
 def is_file(part: object) -> bool:
@@ -59,23 +75,54 @@ async def sent_files(content: object) -> tuple[SentFile, ...]:
 async def with_files(
     client: ClientRequest, session_id: str, request: ChatRequest, files: Sequence[SentFile]
 ) -> ChatRequest:
-    """Stores the files with the message, unless its turn has been accepted before: a request that comes again stores
-    none twice. Raises what an upload raises.
+    """Returns the request as it can be accepted: what is too much for a message becomes one of its files, and these are
+    stored, unless its turn has been accepted before: a request that comes again stores none twice. Sources for which
+    there is no room are left out. Raises what an upload raises.
     """
+    services, caller = client.services, client.caller
+    text, rest = _fitting(request.message, services.settings.max_message_chars)
+    files = [*files, *rest]
     if not files:
         return request
-    services, caller = client.services, client.caller
     if request.once is not None:
         async with services.database.read_only() as connection:
             if await turn_of_key(connection, caller, session_id, request.once.key) is not None:
                 return request
-    ids, attachments = [], services.attachments
+    attached = []
     for file in files:
-        if len(file.content) > services.settings.attachment_max_bytes:
-            raise too_large("A", services.settings.attachment_max_bytes)
-        async with attachments.places:
-            ids.append((await attachments.add(caller, session_id, file.name, file.content, again=True)).id)
-    return replace(request, attachment_ids=tuple(ids))
+        try:
+            attached.append(await _stored(services, caller, session_id, file))
+        except AppError as error:
+            if error.code != "attachment_quota_exceeded" or file.mark in (None, LEFT_OUT):
+                raise
+            log.warning("source_left_out", size_bytes=len(file.content))
+    return replace(request, message=text, attachments=tuple(dict.fromkeys(attached)))
+
+
+async def _stored(services: Services, caller: str, session_id: str, file: SentFile) -> Attached:
+    if len(file.content) > services.settings.attachment_max_bytes:
+        raise too_large("A", services.settings.attachment_max_bytes)
+    async with services.attachments.places:
+        kind = WORDS if file.mark is not None else None
+        stored = await services.attachments.add(caller, session_id, file.name, file.content, kind=kind, again=True)
+    return Attached(stored.id, stored.name, stored.media_type, stored.size_bytes, file.mark)
+
+
+def _fitting(text: str, at_most: int) -> tuple[str, Sequence[SentFile]]:
+    """Returns the beginning and the end of a text that is longer, which often is the question, and what is between."""
+    if len(text) <= at_most:
+        return text, ()
+    end = min(MAX_END_CHARS, at_most // 4)
+    begin = at_most - end - len(_GAP)
+    begin, end = _word_end(text[:begin]), len(text) - end
+    between = text[begin:end].encode()
+    return f"{text[:begin]}{_GAP}{text[end:]}", [SentFile("message.txt", between, mark=LEFT_OUT)]
+
+
+def _word_end(text: str) -> int:
+    """Returns where the last line or word ends that is whole, if one ends near the end."""
+    near = len(text) - MAX_WORD_CHARS
+    return max(text.rfind("\n", near), text.rfind(" ", near)) + 1 or len(text)
 
 
 def _read(parts: Sequence[dict[str, Any]]) -> tuple[SentFile, ...]:
@@ -128,8 +175,8 @@ class SentMessage:
     """A message as a client sent it, which is the `count`-th of the user's. `earlier` returns what was said before.
 
     `client_id` is what the client calls the conversation. `after` is the turn it goes on after; `parent_id` is the
-    same, as the `message_id` that the client gave that turn, empty for the beginning. None if the client does not say.
-    `is_retry`: the client says that it has asked this before.
+    same, as the `message_id` that the client gave that turn, empty for the beginning. `is_retry`: whether it has asked
+    this before. None if the client does not say.
     """
 
     text: str
@@ -140,16 +187,18 @@ class SentMessage:
     after: str | None = None
     message_id: str | None = None
     parent_id: str | None = None
-    is_retry: bool = False
+    is_retry: bool | None = None
     files: tuple[SentFile, ...] = ()
     stream: bool = False
     options: TurnOptions = NO_OPTIONS
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Of what is sent with the text. A client that names its messages may ask the same with other options."""
+        """Of what is sent with the text, but what a frontend found, which may be another thing each time. A client that
+        names its messages may ask the same with other options.
+        """
         options = () if self.message_id else self.options.fingerprint
-        return (*(file.digest for file in self.files), *map(_digest, options))
+        return (*(file.digest for file in self.files if file.digest), *map(_digest, options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +241,8 @@ async def _named_now(client: ClientRequest, sent: SentMessage, client_id: str) -
     history = await _history(sent)
     async with services.database.read_only() as connection:
         found = await find_named(connection, caller, history.name_before) if history.said else None
-        if found is not None and not await _ends_with(connection, found, history):
+        last = await last_in_history(connection, found.id) if found is not None else None
+        if last is None or not await _ends_with(connection, last, history):
             found = None
     if found is None:
         return await _session_with(client, sent, history, {client_id: None})
@@ -205,14 +255,9 @@ async def _named_now(client: ClientRequest, sent: SentMessage, client_id: str) -
 async def _in_session(client: ClientRequest, session: Session, sent: SentMessage) -> tuple[Session, ChatRequest]:
     """The client has named the session: only the last message is new."""
     caller = client.caller
-    given = (str(sent.count), sent.agent, sent.after or "", sent.parent_id or "", sent.text, *sent.digests)
-    key = f"door:message:{_digest(sent.message_id)}" if sent.message_id else f"door:asked:{_digest(*given)}:"
+    key = await _key_in(client, session, sent)
+    request = _request(client, sent, key)
     async with client.services.database.read_only() as connection:
-        if not sent.message_id:
-            last = await last_in_history(connection, session.id)
-            is_same = last is not None and str(last.idempotency_key).startswith(key)
-            key = last.idempotency_key if last is not None and is_same else f"{key}{last.id if last else ''}"
-        request = _request(client, sent, key)
         if await turn_of_key(connection, caller, session.id, key) is not None:
             return session, request
         place = await _place(connection, caller, session.id, sent)
@@ -228,6 +273,44 @@ async def _in_session(client: ClientRequest, session: Session, sent: SentMessage
     # The client shows what has left the history here: that conversation goes on in a session of its own.
     history = await _history(sent)
     return await _session_with(client, sent, history, {sent.client_id: session.id}), request
+
+
+async def _key_in(client: ClientRequest, session: Session, sent: SentMessage) -> str:
+    """Returns the key of the turn that the message is: of the last one, if it is that one's and comes again."""
+    if client.idempotency_key is not None:
+        return client.idempotency_key
+    if sent.message_id:
+        return f"door:message:{_digest(sent.message_id)}"
+    given = (str(sent.count), sent.agent, sent.after or "", sent.parent_id or "", sent.text, *sent.digests)
+    asked = f"door:asked:{_digest(*given)}:"
+    async with client.services.database.read_only() as connection:
+        last = await last_in_history(connection, session.id)
+    if last is None:
+        return asked
+    key = str(last.idempotency_key)
+    return key if key.startswith(asked) and await _comes_again(client, sent, last) else f"{asked}{last.id}"
+
+
+async def _comes_again(client: ClientRequest, sent: SentMessage, last: Row[Any]) -> bool:
+    """Whether a message that says what the last turn was asked is the same request. If the client does not tell, it is
+    while the turn runs, and for RETRIED_S after one whose answer no client has read.
+    """
+    if client.idempotency_key is not None:
+        return True
+    if sent.is_retry is not None or last.finished_at is None:
+        return sent.is_retry is not False
+    services = client.services
+    if last.status == "cancelled" or services.clock() - last.finished_at > timedelta(seconds=RETRIED_S):
+        return False
+    failed_for_now = last.status == "failed" and bool(last.error["retryable"])
+    return failed_for_now or await services.cache.get_json(turn_heard_key(last.id)) is None
+
+
+async def note_heard(client: ClientRequest, turn: TurnKey) -> None:
+    """Remembers for a while that the client has the answer, unless it will tell itself what it asks again."""
+    told = client.idempotency_key or any(name in client.http.headers for name in (RETRY_HEADER, MESSAGE_ID_HEADER))
+    if not told:
+        await client.services.cache.set_json(turn_heard_key(turn.turn_id), 1, ttl_s=RETRIED_S)
 
 
 async def _session_with(
@@ -280,14 +363,20 @@ async def _by_history(client: ClientRequest, sent: SentMessage) -> tuple[Session
     services, caller = client.services, client.caller
     history = await _history(sent)
     key = ":".join((history.name, sent.agent, *sent.digests))
+    if client.idempotency_key is not None:
+        key = f"{key}:{_digest(client.idempotency_key)}"
     async with services.database.read_only() as connection:
         known = await find_named(connection, caller, history.name)
         found = known
         if found is None and history.said:
             found = await find_named(connection, caller, history.name_before)
-        if found is not None and not await _goes_on(connection, found, sent, history, key):
-            found = None
-    if found is None:
+        last = await last_in_history(connection, found.id) if found is not None else None
+        goes_on = last is not None and await _ends_with(connection, last, history)
+    if last is None:
+        goes_on = not history.said and sent.is_retry is not False
+    elif last.idempotency_key == key:
+        goes_on = await _comes_again(client, sent, last)
+    if found is None or not goes_on:
         names = {history.name: known.id if known is not None else None}
         found = await _session_with(client, sent, history, names)
     elif found is not known:
@@ -297,26 +386,9 @@ async def _by_history(client: ClientRequest, sent: SentMessage) -> tuple[Session
     return found, _request(client, sent, key)
 
 
-async def _goes_on(
-    connection: AsyncConnection, session: Session, sent: SentMessage, history: _History, key: str
-) -> bool:
-    """Whether the session has what was said and nothing more, or its last turn is this very request.
-
-    A conversation of one message that has its answer may also be another that begins alike.
-    """
-    last = await last_in_history(connection, session.id)
-    if last is None:
-        return not history.said
-    if last.idempotency_key != key:
-        return await _ends_with(connection, session, history)
-    is_unanswered = last.status in ("queued", "running") or (last.status == "failed" and bool(last.error["retryable"]))
-    return bool(history.said) or sent.is_retry or is_unanswered
-
-
-async def _ends_with(connection: AsyncConnection, session: Session, history: _History) -> bool:
-    """Whether the last turn of the session is the one that was answered last in what was said."""
-    last = await last_in_history(connection, session.id)
-    if last is None or not str(last.idempotency_key).startswith(history.name_before):
+async def _ends_with(connection: AsyncConnection, last: Row[Any], history: _History) -> bool:
+    """Whether the last turn of a session is the one that was answered last in what was said."""
+    if not str(last.idempotency_key).startswith(history.name_before):
         return False
     stored = (await final_messages(connection, [last.id])).get(last.id)
     return stored is None or _is_same_answer(history.answer, stored)

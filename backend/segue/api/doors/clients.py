@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import ClientRequest
-from segue.api.deps import Caller, IdentityDep, OriginDep, Services, ServicesDep
+from segue.api.chat import ClientDep, ClientRequest
+from segue.api.deps import IdempotencyKey, IdentityDep, OriginDep, Services, ServicesDep
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.identity import Identity, is_user, user_of_gateway
 from segue.domain.ids import is_id
@@ -104,19 +104,22 @@ async def with_agent(services: Services, caller: str, session: Session, agent: s
         return await session_store.update_session(connection, caller, session.id, changes={"agent": agent})
 
 
-async def _client(services: ServicesDep, identity: IdentityDep, http: Request, origin: OriginDep) -> ClientRequest:
+async def _client(
+    services: ServicesDep,
+    identity: IdentityDep,
+    http: Request,
+    origin: OriginDep,
+    idempotency_key: IdempotencyKey = None,
+) -> ClientRequest:
     caller = spoken_for(services, identity, http.headers)
-    return ClientRequest(caller, services, http, origin if caller == identity.user else replace(origin, groups=()))
+    origin = origin if caller == identity.user else replace(origin, groups=())
+    return ClientRequest(caller, services, http, origin, idempotency_key)
 
 
 DoorClientDep = Annotated[ClientRequest, Depends(_client)]
 
 
-async def _own_client(services: ServicesDep, caller: Caller, http: Request, origin: OriginDep) -> ClientRequest:
-    return ClientRequest(caller, services, http, origin)
-
-
-OwnClientDep = Annotated[ClientRequest, Depends(_own_client)]  # at a door that no gateway comes through
+OwnClientDep = ClientDep  # at a door that no gateway comes through
 
 
 def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:

@@ -17,13 +17,15 @@ from pydantic import BaseModel
 from segue.api.agents import AgentId
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors.client_turns import begin
+from segue.api.doors.client_turns import SentFile, begin
 from segue.api.doors.clients import DoorClientDep, find_session
 from segue.api.doors.openai_request import (
+    SOURCE,
+    TASK_BEGINS,
     CompletionBody,
     answer_of,
     conversation_of,
-    from_open_webui,
+    is_open_webui,
     message_of,
     stream,
     texts,
@@ -130,18 +132,30 @@ def completion_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     return usage_of(usage, "prompt", "completion")
 
 
+CHAT_HISTORY: Final = "<chat_history>"  # in what Open WebUI asks for about a conversation
 TASK_HEADER: Final = "x-openwebui-task"
-TASK_BEGINS: Final = "### Task:"
+MAX_CITED_CHARS: Final = 1000  # of a source, for Open WebUI
 TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
 INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
 
 
-def is_task(client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str) -> bool:
+def is_task(
+    client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
+) -> bool:
+    """Open WebUI says with each request whether it is one, if its headers are set up so. Else the form tells. In a
+    session that is named, a text that looks like a task is the user's unless it quotes the conversation.
+    """
     agents = client.services.agents.of(client.caller, client.origin.groups)
-    if client.http.headers.get(TASK_HEADER) or (model not in agents and model.removesuffix(TASK_MODEL) in agents):
+    if model not in agents and model.removesuffix(TASK_MODEL) in agents:
         return True
+    if (task := client.http.headers.get(TASK_HEADER)) is not None:
+        return bool(task)
     users = [message for message in messages if message.get("role") == "user"]
-    return len(users) == 1 and texts(users, "user").startswith(TASK_BEGINS)
+    asked = texts(users, "user")
+    if len(users) != 1 or not asked.startswith(TASK_BEGINS):
+        return False
+    is_named = is_open_webui(client.http) or conversation_of(client.http, body)[0] is not None
+    return CHAT_HISTORY in asked.partition(SOURCE)[0] or not (is_named or SOURCE in asked)
 
 
 async def do_task(
@@ -199,18 +213,19 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     """
     given, wants_usage = body.model_dump(), bool((body.stream_options or {}).get("include_usage"))
     head = {"created": int(client.services.clock().timestamp()), "model": body.model}
-    if is_task(client, body.messages, model=body.model):
+    if is_task(client, body.messages, model=body.model, body=given):
         text, charge = await do_task(client, body.messages, model=body.model, body=given)
         head["id"] = f"chatcmpl-{token_hex(13)}"
         if body.stream:
-            return EventStream(Chunks(head, statuses=False, usage=wants_usage).whole(text, asdict(charge)))
+            return EventStream(Chunks(head, usage=wants_usage).whole(text, asdict(charge)))
         return JSONResponse(_completion(head, {"content": text}, asdict(charge)))
     request = await message_of(client.http, body.messages, agent=body.model, body=given)
     turn = (await begin(client, request)).turn
     head["id"] = f"chatcmpl-{turn.turn_id}"
     is_structured = request.options.output_schema is not None
     if body.stream:
-        writer = Chunks(head, statuses=from_open_webui(client.http), usage=wants_usage)
+        found = [file for file in request.files if file.mark is not None]
+        writer = Chunks(head, usage=wants_usage, events=is_open_webui(client.http), sources=found)
         return stream(client, turn, writer, at_its_end=is_structured)
     answer = await answer_of(client, turn)
     said: dict[str, Any] = {"content": answer["message"]["content"]}
@@ -237,15 +252,20 @@ def _data(value: object) -> bytes:
 
 
 class Chunks:
-    """Writes the events of one turn as chunks. `statuses`: also as Open WebUI shows above an answer what goes on."""
+    """Writes the events of one turn as chunks. With `events` for Open WebUI: what goes on, which it shows above the
+    answer, and the sources.
+    """
 
     interrupted = _data(error_body(turn_errors.interrupted())) + DONE
     end = DONE
 
-    def __init__(self, head: Mapping[str, Any], *, statuses: bool, usage: bool) -> None:
+    def __init__(
+        self, head: Mapping[str, Any], *, usage: bool, events: bool = False, sources: Sequence[SentFile] = ()
+    ) -> None:
         self._head = {**head, "object": "chat.completion.chunk"}
-        self._statuses = statuses
         self._usage = usage
+        self._events = events
+        self._sources = sources
 
     def begin(self) -> bytes:
         return self._delta(role="assistant", content="")
@@ -274,13 +294,23 @@ class Chunks:
         return self._chunk([{"index": 0, "delta": delta, "finish_reason": None}])
 
     def _status(self, activity: Activity) -> bytes:
-        if not self._statuses or activity.status is None:
+        if activity.status is None:
             return b""
-        status = {"description": activity.status, "done": activity.is_done}
-        return self._chunk([], event={"type": "status", "data": status})
+        return self._event("status", {"description": activity.status, "done": activity.is_done})
+
+    def _cited(self, source: SentFile) -> bytes:
+        """Open WebUI puts sources with the same `source` in their metadata together."""
+        about, text = {"source": source.name, "name": source.name}, source.content[: 4 * MAX_CITED_CHARS]
+        passage = text.decode(errors="ignore")[:MAX_CITED_CHARS]
+        data = {"source": {"id": source.name, "name": source.name}, "document": [passage], "metadata": [about]}
+        return self._event("source", data)
+
+    def _event(self, kind: str, data: Mapping[str, Any]) -> bytes:
+        return self._chunk([], event={"type": kind, "data": data}) if self._events else b""
 
     def _ended(self, usage: Mapping[str, Any], finish_reason: str) -> bytes:
-        end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
+        end = b"".join(map(self._cited, self._sources))
+        end += self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
         return end + (self._chunk([], usage=completion_usage(usage)) if self._usage else b"")
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:

@@ -2,7 +2,8 @@
 the stream or the answer of its turn.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, Final, Protocol
 
@@ -12,26 +13,38 @@ from starlette.requests import Request
 
 from segue.agent.structured_answer import ANY_OBJECT, schema_text
 from segue.api.chat import ClientRequest
-from segue.api.doors.client_turns import SentMessage, is_file, parts_unsupported, sent_files
+from segue.api.doors.client_turns import (
+    MESSAGE_ID_HEADER,
+    RETRY_HEADER,
+    SentFile,
+    SentMessage,
+    is_file,
+    note_heard,
+    parts_unsupported,
+    sent_files,
+)
 from segue.api.doors.clients import on_disconnect
 from segue.api.doors.turn_reader import Piece, TurnReader
 from segue.api.event_streams import EventStream
-from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
-from segue.domain.session import TurnKey, TurnOptions
-from segue.events.event_buffer import Entry
+from segue.domain.session import LONGEST_MESSAGE, TurnKey, TurnOptions
 from segue.history.imports import Said
 
 MAX_MESSAGES: Final = 5000
+MAX_SOURCES: Final = 20  # of a message; the others become part of the last
+MAX_PASSAGES: Final = 500
+MAX_NUMBER_CHARS: Final = 10
+TASK_BEGINS: Final = "### Task:"  # a title, tags and the like that Open WebUI asks for, and its template for sources
+SOURCE: Final = '<source id="'
+_SOURCE_END: Final = "</source>"
+MOST_BETWEEN: Final = 5  # lines of a template between the words that it has and the user's
 # Where a client says which conversation it is in: the first that is there counts.
 CONVERSATION_HEADERS: Final = ("x-session-id", "x-openwebui-chat-id", "x-conversation-id")
 CONVERSATION_METADATA: Final = ("session_id", "thread_id", "conversation_id")
 NO_CONVERSATION: Final = frozenset({"", "new", "null"})
 NO_CONVERSATION_PREFIX: Final = "local:"  # Open WebUI's temporary chats, all those of one tab
-MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"
 PARENT_ID_HEADER: Final = "x-openwebui-user-message-parent-id"
-RETRY_HEADER: Final = "x-stainless-retry-count"
 _ROLES: Final = ("user", "assistant", "system", "developer", "tool", "function")
 _TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _RESPONSE: Final = "resp_"
@@ -143,15 +156,11 @@ class ResponseBody(OpenAIBody):
     background: Annotated[bool | None, doc("Answer at once, and do not wait.")] = None
 
 
-def from_open_webui(http: Request) -> bool:
-    return any(name.startswith("x-openwebui-") for name in http.headers)
-
-
 async def options_of(http: Request, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> TurnOptions:
     """Returns what is asked of the turn. Raises AppError `unsupported_parameter` for what would change the answer and
     is not done.
     """
-    tolerated = _OF_OPEN_WEBUI if from_open_webui(http) else frozenset()
+    tolerated = _OF_OPEN_WEBUI if is_open_webui(http) else frozenset()
     for name, (harmless, why) in UNSUPPORTED.items():
         value = body.get(name)
         if value is not None and value not in harmless and name not in tolerated:
@@ -207,21 +216,23 @@ async def message_of(
         spoken.pop()
     if not spoken or spoken[-1]["role"] != "user":
         raise InvalidRequest("The last message has to be the user's: an answer is not continued, and tools run here.")
-    text, files = _text(spoken[-1].get("content"), is_new=True), await sent_files(spoken[-1].get("content"))
-    if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
-        raise InvalidRequest(f"The last message has to have 1 to {MAX_MESSAGE_CHARS} characters of text.")
+    content = spoken[-1].get("content")
+    text, sources = _said(http, content, is_new=True)
+    if not text.strip():
+        raise InvalidRequest("The last message has no text.")
     client_id, after = conversation_of(http, body)
+    retries = http.headers.get(RETRY_HEADER, "")
     return SentMessage(
         text=text.strip(),
-        files=files,
+        files=(*await sent_files(content), *sources),
         count=sum(message["role"] == "user" for message in spoken),
-        earlier=lambda: [Said(each["role"], _text(each.get("content"))) for each in spoken[:-1]],
+        earlier=lambda: [_said_earlier(http, each) for each in spoken[:-1]],
         agent=agent,
         client_id=client_id,
         after=after,
         message_id=http.headers.get(MESSAGE_ID_HEADER) or None,
         parent_id=http.headers.get(PARENT_ID_HEADER),
-        is_retry=has_run or http.headers.get(RETRY_HEADER, "0") != "0",
+        is_retry=True if has_run else bool(retries.strip("0")) if retries.isdecimal() else None,
         options=await options_of(http, messages, body),
         stream=bool(body.get("stream")),
     )
@@ -229,6 +240,66 @@ async def message_of(
 
 def _is_output(item: Mapping[str, Any]) -> bool:
     return item.get("type") in _OUTPUTS or item.get("role") in _OUTPUTS
+
+
+_FIRST_SOURCE: Final = re.compile(f"(?:^|<context>){SOURCE}", re.MULTILINE)  # elsewhere a template may speak of one
+_CLOSING: Final = re.compile(r"(?:\s{0,9}</[\w-]{1,40}>[ \t]{0,9}(?=\n)){1,5}")
+_FILES: Final = re.compile(r"\A<attached_files>\n(?:<file [^\n]*/>\n)*</attached_files>\s*")
+_QUERY: Final = re.compile(r"<((?:user_)?(?:query|question|message|prompt|input|request))>")
+
+
+def unwrapped(http: Request, text: str) -> tuple[str, Sequence[SentFile]]:
+    """Returns what the user says in a message, and the sources that Open WebUI found for it.
+
+    Its template, which its operator can change, stands around the sources, then come the files of the chat by name, and
+    the user's words. No part of a source is taken for words of the user's: they begin behind the last end of one.
+    """
+    first = _FIRST_SOURCE.search(text)
+    template = text[: first.end() - len(SOURCE)].rstrip() if first else ""
+    has_context = template.endswith("<context>")
+    if first is None or not (has_context or is_open_webui(http) or template.startswith(TASK_BEGINS)):
+        return _FILES.sub("", text), ()
+    ends = (f"{_SOURCE_END}{gap}</context>" for gap in ("\n", "")) if has_context else ()
+    end = max((text.rfind(each) for each in ends), default=-1)
+    end = end if end >= 0 else text.rfind(_SOURCE_END)
+    words = _said_behind(text[end + len(_SOURCE_END) :])
+    return (_FILES.sub("", words), _sources_in(text[first.start() : end])) if end >= 0 and words else (text, ())
+
+
+def _said_behind(rest: str) -> str:
+    """Returns the user's words. A template may have them too: before them, or alone."""
+    rest = rest[closing.end() :] if (closing := _CLOSING.match(rest)) else rest
+    said = rest.strip()
+    lines = said.split("\n") if len(said) <= 2 * LONGEST_MESSAGE else []
+    for between in range(MOST_BETWEEN + 1):
+        count = (len(lines) - between) // 2
+        words = "\n".join(lines[len(lines) - count :]).strip()
+        before = "\n".join(lines[: len(lines) - count]).rstrip()
+        before = before.rpartition("</")[0].rstrip() if before.endswith(">") else before
+        if words and before.endswith(words) and before[: -len(words)].rstrip()[-1:] in ("", ">", ":", "："):
+            return words
+    asked = _QUERY.match(said)
+    return said[asked.end() : -len(asked[0]) - 1].strip() if asked and said.endswith(f"</{asked[1]}>") else said
+
+
+def _sources_in(block: str) -> Sequence[SentFile]:
+    """Passages of one number are one source."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for passage in block.split(SOURCE, MAX_PASSAGES)[1:]:
+        head, _, text = passage.partition(">")
+        number, _, about = head.partition('"')
+        number = number[:MAX_NUMBER_CHARS]
+        if len(found) == MAX_SOURCES and number not in found:
+            number = next(reversed(found))
+        name = about.partition('name="')[2].partition('"')[0] or number
+        text = text.rstrip().removesuffix(_SOURCE_END)
+        found.setdefault(number, (name, []))[1].append(text)
+    files = ((name, "\n\n".join(texts).encode(), f"[{number}]") for number, (name, texts) in found.items())
+    return [SentFile(name, content, mark=mark) for name, content, mark in files if content]
+
+
+def is_open_webui(http: Request) -> bool:
+    return any(name.startswith("x-openwebui-") for name in http.headers)
 
 
 def texts(messages: Sequence[Mapping[str, Any]], *roles: str) -> str:
@@ -251,27 +322,33 @@ class Writer(Protocol):
 
 def stream(client: ClientRequest, turn: TurnKey, writer: Writer, *, at_its_end: bool = False) -> EventStream:
     """Returns the events of a turn as they happen; its words `at_its_end` if they have to be checked first."""
-    frames = _frames(client.services.events.follow(turn), writer, TurnReader(at_its_end=at_its_end))
+    frames = _frames(client, turn, writer, TurnReader(at_its_end=at_its_end))
     options = on_disconnect(client, turn)
     return EventStream(frames, headers=turn_headers(turn), farewell=writer.interrupted, **options)
 
 
-async def _frames(parts: AsyncGenerator[Sequence[Entry]], writer: Writer, reader: TurnReader) -> AsyncIterator[bytes]:
+async def _frames(client: ClientRequest, turn: TurnKey, writer: Writer, reader: TurnReader) -> AsyncIterator[bytes]:
     yield writer.begin()
-    async with aclosing(parts):
+    async with aclosing(client.services.events.follow(turn)) as parts:
         async for entries in parts:
             if frames := b"".join(writer.frame(piece) for entry in entries for piece in reader.read(entry.event)):
                 yield frames
     if writer.end:
         yield writer.end
+    await note_heard(client, turn)
 
 
 async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
     """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
+    answer: dict[str, Any] | AppError
     try:
-        answer: dict[str, Any] = orjson.loads(await client.services.events.answer(turn))
+        answer = orjson.loads(await client.services.events.answer(turn))
     except AppError as error:
-        raise error.with_extra(session_id=turn.session_id) from None
+        answer = error.with_extra(session_id=turn.session_id)
+    if not await client.http.is_disconnected():
+        await note_heard(client, turn)
+    if isinstance(answer, AppError):
+        raise answer
     return answer
 
 
@@ -311,15 +388,30 @@ def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None,
     return None, None
 
 
-def _text(content: object, *, is_new: bool = False) -> str:
-    """Returns the text of a message's content. Of a new message every part has to be text or a file."""
+def _text(content: object) -> str:
+    return "\n".join(_texts_in(content))
+
+
+def _said(http: Request, content: object, *, is_new: bool = False) -> tuple[str, Sequence[SentFile]]:
+    """Returns the words of a message and its sources. Each part of its text may be wrapped."""
+    parts = [unwrapped(http, text) for text in _texts_in(content, is_new=is_new)]
+    return "\n".join(words for words, _ in parts if words), next((found for _, found in parts if found), ())
+
+
+def _said_earlier(http: Request, message: Mapping[str, Any]) -> Said:
+    text = _said(http, message.get("content"))[0] if message["role"] == "user" else _text(message.get("content"))
+    return Said(message["role"], text)
+
+
+def _texts_in(content: object, *, is_new: bool = False) -> list[str]:
+    """Returns the texts of a message's content. Of a new message every part has to be text or a file."""
     match content:
         case str():
-            return content
+            return [content]
         case None:
-            return ""
+            return []
         case list():
-            return "\n".join(filter(None, (_part(part, is_new=is_new) for part in content)))
+            return [text for part in content if (text := _part(part, is_new=is_new))]
         case _:
             raise InvalidRequest("The content of a message is a text or a list of parts.")
 

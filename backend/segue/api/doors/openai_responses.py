@@ -23,7 +23,7 @@ from segue.api.doors.openai_chat import OpenAIResponse, do_task, finish_reason_o
 from segue.api.doors.openai_request import (
     ResponseBody,
     answer_of,
-    from_open_webui,
+    is_open_webui,
     message_of,
     response_id,
     stream,
@@ -72,7 +72,7 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
     given = body.model_dump()
     head: dict[str, Any] = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    if is_task(client, messages, model=body.model):
+    if is_task(client, messages, model=body.model, body=given):
         text, charge = await do_task(client, messages, model=body.model, body=given)
         task = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
         begun, frames = task.begin(), task.frames([AnswerText(text), Answered({"usage": asdict(charge)})])
@@ -173,7 +173,7 @@ async def _shown(client: ClientRequest, turn: Turn) -> Response:
 
 def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Mapping[str, Any]) -> "ResponseWriter":
     names = {"id": response_id(session_id, turn_id), "conversation": {"id": session_id}}
-    return ResponseWriter({**head, **names}, as_functions=from_open_webui(client.http))
+    return ResponseWriter({**head, **names}, as_functions=is_open_webui(client.http))
 
 
 def _called(call: Mapping[str, Any]) -> Called:

@@ -165,14 +165,14 @@ async def ui_chat(body: UiChat, client: OwnClientDep) -> Response:
         text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
     session = await session_of_client(services, caller, body.id, agent=body.agent, groups=origin.groups)
     if decision is not None:
-        known = once(_key(said, *decision.fingerprint), *decision.fingerprint)
+        known = once(client.idempotency_key or _key(said, *decision.fingerprint), *decision.fingerprint)
         button = replace(decision.button, plan_id=decision.plan_id)
         turn = await services.turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
         return _stream(client, session, turn)
     chosen = TurnOptions(model=body.model)
     fingerprint = (text, *(file.digest for file in files), *chosen.fingerprint)
     instead_of = await _instead_of(client, session.id, body)
-    key = _key(said, *fingerprint) if instead_of is None else None
+    key = client.idempotency_key or (_key(said, *fingerprint) if instead_of is None else None)
     known = once(key, *fingerprint)
     request = ChatRequest(text, once=known, stream=True, origin=origin, instead_of=instead_of, options=chosen)
     request = await with_files(client, session.id, request, files)

@@ -6,7 +6,7 @@ It says a list as a numbered list, a text as it is, a failure with its reason. P
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -35,6 +35,7 @@ from segue.around.offline.vocabulary import (
     sentence,
     tool_for,
 )
+from segue.domain.session import READ_ATTACHMENT
 from segue.memory.fact_cues import asks_to_forget, is_about, may_state_facts
 from segue.plans.acknowledgement import classify
 from segue.plans.question import asked_in
@@ -133,6 +134,8 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
     if prompts.CARRIED_OUT in talk.notes:
         return _reply(talk, _account(talk))
     if talk.fresh:
+        if (call := _regardless_of_sources(talk)) is not None:
+            return call
         shown = (present(result, talk.tools, talk.language) for result in reversed(talk.newest_first[: talk.fresh]))
         return _reply(talk, "\n\n".join(shown))
     forget = next((tool for tool in tools if tool.name == FORGET), None)
@@ -140,6 +143,16 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
         about = [fact for fact in facts_in(talk.notes) if is_about(talk.message, fact)]
         return call_to(forget, {"facts": about}) if about else _reply(talk, talk.say("nothing_to_forget"))
     return _supplied(talk) or _answer_message(talk)
+
+
+def _regardless_of_sources(talk: Talk) -> AIMessage | None:
+    """Returns the call that the message asks for, if nothing has been called for it but what its frontend found."""
+    *before, asked = talk.messages[: -talk.fresh]
+    read = {call["name"] for call in asked.tool_calls} if isinstance(asked, AIMessage) else set()
+    if prompts.SOURCES not in talk.notes or read != {READ_ATTACHMENT}:
+        return None
+    reply = _answer_message(replace(talk, messages=before))
+    return reply if reply.tool_calls else None
 
 
 def _answer_message(talk: Talk) -> AIMessage:
@@ -158,7 +171,7 @@ def _answer_message(talk: Talk) -> AIMessage:
 def _account(talk: Talk) -> str:
     """Returns how a plan ended: what failed, what earlier steps gave in a line each, and the last result in full."""
     since = max((at for at, message in enumerate(talk.messages) if isinstance(message, HumanMessage)), default=0)
-    results = results_in(talk.messages[since:])
+    results = [each for each in results_in(talk.messages[since:]) if each.tool != READ_ATTACHMENT]
     said = [str(message.content) for message in talk.messages[since:] if isinstance(message, AIMessage)]
     parts = [f"✓ {brief(result, talk.language)}" for result in results[:-1]]
     parts += [present(results[-1], [], talk.language)] if results else []
