@@ -7,10 +7,20 @@ console.warn = (...said) => warnings.push(said.join(" "));
 console.error = () => {};
 let agent;
 
-async function step({ open, say, resume, forget, runId }) {
-  if (open) agent = new HttpAgent({ url, threadId: open });
+// What the page's tools give, by name: for each of its calls that has none yet, as `useFrontendTool` does after a run.
+function answerCalls(gives) {
+  const answered = new Set(agent.messages.filter(({ role }) => role === "tool").map(({ toolCallId }) => toolCallId));
+  const calls = agent.messages.flatMap(({ toolCalls }) => toolCalls ?? []).filter(({ id }) => !answered.has(id));
+  for (const { id, function: called } of calls)
+    if (called.name in gives)
+      agent.addMessage({ id: `result ${id}`, role: "tool", toolCallId: id, content: JSON.stringify(gives[called.name]) });
+}
+
+async function step({ open, messages, say, resume, forget, runId, gives, ...more }) {
+  if (open) agent = new HttpAgent({ url, threadId: open, initialMessages: messages });
   if (forget) agent.pendingInterrupts = [];
   if (say) agent.addMessage({ id: `${say} ${agent.messages.length}`, role: "user", content: say });
+  if (gives) answerCalls(gives);
   const answers = resume && agent.pendingInterrupts.map(({ id }) => ({ interruptId: id, ...resume }));
   const done = { error: null, ended: null };
   const watching = {
@@ -18,13 +28,13 @@ async function step({ open, say, resume, forget, runId }) {
     onRunErrorEvent: ({ event }) => void (done.ended = event.code),
   };
   try {
-    await agent.runAgent({ ...(runId && { runId }), ...(answers && { resume: answers }) }, watching);
+    await agent.runAgent({ ...more, ...(runId && { runId }), ...(answers && { resume: answers }) }, watching);
   } catch (error) {
     done.error = error.message;
   }
-  const messages = structuredClone(agent.messages); // as they are now: the agent adds to its own
+  const shown = structuredClone(agent.messages); // as they are now: the agent adds to its own
   const { state, pendingInterrupts } = agent;
-  return { ...done, messages, plan: state.plan ?? null, interrupts: pendingInterrupts, warnings: warnings.splice(0) };
+  return { ...done, messages: shown, plan: state.plan ?? null, interrupts: pendingInterrupts, warnings: warnings.splice(0) };
 }
 
 const steps = [];

@@ -1,18 +1,48 @@
 // What useChat does without React: node vercel.mjs URL STEPS, where STEPS is JSON: what the page does in turn with one
 // chat. Prints the messages, the status and the error that the page has after each step.
 import { Chat } from "@ai-sdk/react";
-import { DefaultChatTransport } from "ai";
+import {
+  DefaultChatTransport,
+  isToolUIPart,
+  lastAssistantMessageIsCompleteWithApprovalResponses,
+  lastAssistantMessageIsCompleteWithToolCalls,
+} from "ai";
 
 const [url, given] = process.argv.slice(2);
-let chat;
+let chat, whenEnded;
 
-async function step({ open, messages, say, edit, parts, regenerate, resume }) {
-  if (open) chat = new Chat({ id: open, messages, transport: new DefaultChatTransport({ api: url }) });
+// What the page answers to the parts that wait in its last message: to its own tools what they give, to approvals
+// whether they are given, by their ids. The client sends that itself once all are answered, and this waits for the end.
+async function answer({ gives = {}, approves = {} }) {
+  const ended = new Promise((resolve) => (whenEnded = resolve));
+  const waiting = chat.messages.at(-1).parts.filter(isToolUIPart);
+  for (const { type, toolName, toolCallId, state, approval } of waiting) {
+    const name = toolName ?? type.slice("tool-".length);
+    if (state === "input-available" && name in gives)
+      await chat.addToolOutput({ tool: name, toolCallId, output: gives[name] });
+    if (state === "approval-requested")
+      await chat.addToolApprovalResponse({ id: approval.id, approved: approves[approval.id] });
+  }
+  await ended;
+}
+
+const complete = [lastAssistantMessageIsCompleteWithToolCalls, lastAssistantMessageIsCompleteWithApprovalResponses];
+
+function opened(id, messages, { headers, body }) {
+  const transport = new DefaultChatTransport({ api: url, headers, body });
+  const sendAutomaticallyWhen = (given) => complete.some((is) => is(given));
+  return new Chat({ id, messages, transport, sendAutomaticallyWhen, onFinish: () => whenEnded?.() });
+}
+
+async function step({ open, messages, say, edit, parts, regenerate, resume, answers, history, ...more }) {
+  if (history) messages = (await (await fetch(`${url}/${encodeURIComponent(open)}/messages`, { headers: more.headers })).json()).items;
+  if (open) chat = opened(open, messages, more);
   const messageId = edit && chat.messages.filter(({ role }) => role === "user")[edit - 1].id;
   if (say) await chat.sendMessage({ text: say, ...(messageId && { messageId }) });
   if (parts) await chat.sendMessage({ parts });
   if (regenerate) await chat.regenerate();
   if (resume) await chat.resumeStream();
+  if (answers) await answer(answers);
   return { messages: structuredClone(chat.messages), status: chat.status, error: chat.error?.message ?? null };
 }
 

@@ -33,7 +33,7 @@ from segue.domain.plan import NOT_STARTED, Plan, Step, add_steps, end, new_plan,
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolFailed, ToolRetry, canonical_args, definition_of
 from segue.domain.turn_errors import NO_ROOM
-from segue.domain.user_request import ToolAsks, UserAnswer, answers_to, with_question
+from segue.domain.user_request import BY_PAGE, PAGE, ToolAsks, UserAnswer, answers_to, has_run_in_page, with_question
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
 from segue.plans.plan_parser import Unresolved, missing, referred_to, resolve
@@ -44,6 +44,7 @@ from segue.tools.availability import refusal
 from segue.tools.catalog import changed_since
 from segue.tools.input_schema import accepts, check_args
 from segue.tools.normalize import clean
+from segue.tools.page_tools import answered_tool
 from segue.tools.paging import InvalidPath, at_path
 from segue.tools.results import PlanStep, StoredResult
 from segue.tools.run import CallOutcome
@@ -155,11 +156,16 @@ async def _swap_waiting(
     return await store.swap(connection, stored, moved, tool_hash=tool_hash, asked_in=asked_in, blocked_tools=blocked)
 
 
-async def hold_calls(turn: TurnCalls, stored: StoredPlan) -> StoredPlan:
-    """Leaves all calls of a plan that was made of them to one yes of the user. Returns the plan as it waits."""
+async def hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool = False) -> StoredPlan:
+    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. Returns the
+    plan as it waits.
+    """
     moved, tools = stored.plan, turn.context.guard.tools()
     for step in stored.plan.steps:
         tool = tools.get(step.tool or "")
+        if by_page:
+            moved = update_step(moved, step.id, "waiting", asks=BY_PAGE)
+            continue
         origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
         moved = update_step(moved, step.id, "waiting", requires_confirmation=True, args_origin=origin)
     first = tools.get(stored.plan.steps[0].tool or "")
@@ -186,17 +192,25 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
         tool = turn.tools.get(request.name)
         answers = answers_to(run.stored.answers, step.id)
         call = interrupted_call(request, tool, approved=step.requires_confirmation or bool(answers), answers=answers)
+        if has_run_in_page(run.stored.answers, step.id):
+            call = _call_of_page(run, step, request)
         await _finish_call(run, step, call)
         await _read_steers(run)
     while not run.steered and run.plan.status == "active" and (step := run.plan.next_step) is not None:
         await run.context.guard.refresh()
-        run.changed = _change(run, step) if run.stored.granted_to == run.turn_id else None
+        has_run = has_run_in_page(run.stored.answers, step.id)
+        run.changed = _change(run, step) if run.stored.granted_to == run.turn_id and not has_run else None
         if run.changed:  # the yes was given to a plan that stood and could run as it was
             await _note_differences(run, run.stored.made_with)
             await _hold(run, step, tool_hash=run.stored.tool_hash)
         else:
             await _run_step(run, step)
         await _read_steers(run)
+    for step in run.plan.steps:  # what the page has run is told, also behind one that failed
+        if step.status == "skipped" and has_run_in_page(run.stored.answers, step.id):
+            call = _call_of_page(run, step, _new_request(run, step))
+            await record_start(run.turn, "", [call.request])
+            _show(run, step, call, await run_call(run.turn, call))
     if run.plan.status == "failed" and not run.steered:
         skipped = (step for step in granted if run.plan.steps[step.id - 1].status == "skipped")
         turn.approved |= {(step.tool or "", canonical_args(step.args or {})) for step in skipped}
@@ -247,7 +261,12 @@ def _made_with(context: TurnContext, plan: Plan) -> dict[str, str]:
 async def _run_step(run: PlanRun, step: Step) -> None:
     """Raises AppError `rate_limited`: then the plan waits, and a later turn goes on with it."""
     try:
-        await (_run_without_tool(run, step) if step.tool is None else _run_with_tool(run, step))
+        if step.tool is None:
+            await _run_without_tool(run, step)
+        elif has_run_in_page(run.stored.answers, step.id):
+            await _start_call(run, step, _call_of_page(run, step, _new_request(run, step)))
+        else:
+            await _run_with_tool(run, step)
     except AppError as error:
         if error.code in NO_ROOM:
             await _hold(run, step)
@@ -285,7 +304,7 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
 
 
 async def _run_with_tool(run: PlanRun, step: Step) -> None:
-    """Runs the step's call, or holds it for a yes, or fails it."""
+    """Runs the step's call, or holds it for a yes or for the client's page, or fails it."""
     context, stored, tool = run.context, run.stored, run.turn.tools.get(step.tool or "")
     granted = stored.grants(step, run.turn_id) and stored.tool_hash is not None
     if tool is None and (not granted or not context.guard.may_use(step.tool or "")):
@@ -319,8 +338,21 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
         origin = known or await find_origins(run.turn, args, tool.spec.input_schema)
         await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, args_origin=origin)
         return
+    if tool.spec.source == PAGE and not isinstance(ruling, Deny):
+        await _hold(run, step, tool_hash=definition, args=args, asks=BY_PAGE)
+        return
     answers = answers_to(stored.answers, step.id)
     await _start_call(run, step, ReadyCall(request, tool, approved=as_shown, answers=answers))
+
+
+def _new_request(run: PlanRun, step: Step) -> RequestedCall:
+    return RequestedCall(new_id("call", run.context.clock()), step.tool or "", step.args or {})
+
+
+def _call_of_page(run: PlanRun, step: Step, request: RequestedCall) -> ReadyCall:
+    """Returns the call that ends with what the page gave, whatever has become of its tool since."""
+    run.turn.by_page.add(request.id)
+    return ReadyCall(request, answered_tool(request.name), True, answers_to(run.stored.answers, step.id))
 
 
 async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
@@ -349,12 +381,17 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
         else:
             moved = update_step(run.plan, step.id, outcome.status, error=outcome.error)
         left = run.stored.granted_behind(step, run.turn_id)
-        ended = replace(run.stored, answers=())
+        ended = replace(run.stored, answers=tuple(each for each in run.stored.answers if each.step != step.id))
         run.stored = await store.swap(connection, ended, moved, grant=left, tool_hash=run.stored.tool_hash)
 
     outcome = await run_call(run.turn, call, also=move_to_end)
     run.context.emit(PlanChanged(run.plan))
     run.values[step.id] = StoredResult(outcome.payload.kind, outcome.payload.text)
+    _show(run, step, call, outcome)
+
+
+def _show(run: PlanRun, step: Step, call: ReadyCall | SettledCall, outcome: CallOutcome) -> None:
+    """Adds what a call gave to the conversation."""
     answer = keep_answer(run.turn, call.request, call.tool, outcome)
     opaque = run.stored.opaque_of(step)  # it goes back with the arguments as the model wrote them
     shown = call.request if opaque else render_messages.shown_call(call.request, brief=False)

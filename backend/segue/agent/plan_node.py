@@ -6,6 +6,7 @@ runs here: `tool_loop` runs the plan if this node sets `plan_runs`, and `respond
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from langgraph.runtime import Runtime
@@ -14,7 +15,7 @@ from segue.agent import plan_messages
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
-from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, VERDICT_NOTES, WAITING, steers_in, with_plan
+from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, UNHEARD, VERDICT_NOTES, WAITING, steers_in, with_plan
 from segue.agent.state import TurnState, Update, acknowledgement_report, language_of, web_search_report
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
@@ -66,7 +67,17 @@ async def _plan_update(context: TurnContext, state: TurnState) -> Update:
             return {"replied_to": (stored.plan.id, stored.plan.version)} | _close(ended, state)
     if ended is not None:
         return await _make_or_skip(context, state, ended=ended)
-    return await _answer_waiting(context, state, stored, was_seen=was_seen)
+    answering = _leave_page if stored.plan.page_steps else partial(_answer_waiting, was_seen=was_seen)
+    return await answering(context, state, stored)
+
+
+async def _leave_page(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """The user has said something before the page gave what its tools were called for: it is not waited for."""
+    async with context.transaction() as connection:
+        ended = await store.swap(connection, stored, end(stored.plan, "cancelled"))
+    update = await _make_or_skip(context, state)
+    tools = ", ".join(step.tool for step in stored.plan.page_steps if step.tool)
+    return update | {"note": UNHEARD.format(tools=tools), "touched_plan": update["touched_plan"] or ended}
 
 
 async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:

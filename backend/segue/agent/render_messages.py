@@ -15,6 +15,7 @@ from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent.prompts import (
     CUT_OFF,
+    PAGE,
     Instructions,
     as_json,
     joined,
@@ -61,7 +62,8 @@ class SessionContent:
     user's message came, in the user's time zone.
     `inline` holds by tool call the results that could be shown whole; results of calls in `expired` are deleted.
     `opaque` holds by message id what the provider wants back with the calls of a message. `language` is the one to
-    answer in, None for the user's. `tool_tokens` is what the tools take in a request.
+    answer in, None for the user's. `tool_tokens` is what the tools take in a request, and `page` what the client's page
+    says of itself.
     """
 
     summary: str | None
@@ -77,6 +79,7 @@ class SessionContent:
     instructions: Instructions = field(default_factory=Instructions)
     language: str | None = None
     tool_tokens: int = 0
+    page: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: CountToke
 
     plan, instructions = session.plan, session.instructions
     notes = turn_notes(session.now, instructions.notes(session.now), session.facts, session.language)
+    if session.page:
+        notes += f"\n{PAGE}\n{fenced(session.page)}"
     fixed = count(joined(system_parts(instructions.fixed, session.summary, session.references))) + count(notes)
     fixed += session.tool_tokens
     fixed += count(plan_block(plan)) if plan else 0  # it is in the notes that a node may add

@@ -150,7 +150,11 @@ class _HeardMessage:
 
 
 def emit_message(context: TurnContext, text: str, started: StartedMessage | None = None) -> str:
-    """Emits a message, or the rest of a started one, to its end. Returns the id to store it under."""
+    """Emits a message, or the rest of a started one, to its end. Returns the id to store it under. One without words is
+    not emitted.
+    """
+    if started is None and not text:
+        return new_id("msg", context.clock())
     if started is None:
         started = StartedMessage(new_id("msg", context.clock()), 0)
         context.emit(TextStarted(started.message_id))

@@ -20,6 +20,7 @@ import orjson
 
 from segue.agent.agent_settings import AgentSettings
 from segue.domain.tool import Tool, ToolChoice, ToolContext, ToolSpec
+from segue.domain.user_request import PAGE
 from segue.memory.fact_cues import search_words
 from segue.memory.history_window import CountTokens
 from segue.memory.long_term import Embeddings, fused
@@ -319,7 +320,8 @@ class ToolChooser:
 
     async def _ranked(self, text: str, tools: Mapping[str, Tool]) -> list[str]:
         """Returns the names of tools that may be offered, best first."""
-        specs = [tool.spec for tool in tools.values() if tool.spec.source != _BUILTIN]
+        # Those of the client's page are in every request of the turn, and no index keeps what a client writes.
+        specs = [tool.spec for tool in tools.values() if tool.spec.source not in (_BUILTIN, PAGE)]
         ranked = await self._search.rank(specs, text)
         return [name for name in ranked if not is_blocked(self._guard.state(tools[name].spec))]
 

@@ -32,7 +32,7 @@ from segue.domain.events import (
 from segue.domain.ids import new_id
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall
-from segue.domain.user_request import ToolAsks, UserAnswer
+from segue.domain.user_request import PAGE, ToolAsks, UserAnswer
 from segue.memory.history import NewMessage, append_message
 from segue.models import traced_call
 from segue.models.reply import ModelCall, Reply, opaque_parts
@@ -65,12 +65,15 @@ class ReadyCall:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """A call, `made` by the model, that waits for a yes. `unseen` values are new to a user who agreed to the rest."""
+    """A call, `made` by the model, that waits for a yes. `unseen` values are new to a user who agreed to the rest. One
+    `by_page` waits for the client's page to run it.
+    """
 
     request: RequestedCall
     tool: Tool
     made: ModelCall
     unseen: Mapping[str, Any] = field(default_factory=dict)
+    by_page: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +90,14 @@ async def run_tool_calls(
 ) -> tuple[list[BaseMessage], list[HeldCall]]:
     """Runs the calls of a reply that need no approval, equal ones once. Emits the reply's text if any call runs.
 
-    Returns what the model is shown of them, and the calls that wait for the user's yes. `offer` makes a waiting step of
-    a call whose tool asks the user something first.
+    Returns what the model is shown of them, and the calls that wait: for the client's page if there are any, else for
+    the user's yes. `offer` makes a waiting step of a call whose tool asks the user something first.
     """
     context = turn.context
     await context.guard.refresh()
     prepared = [await _prepare(turn, call) for call in reply.calls[: context.settings.max_tool_calls - turn.count]]
     held = [call for call in prepared if isinstance(call, HeldCall)]
+    held = [call for call in held if call.by_page] or held
     runs = [call for call in prepared if not isinstance(call, HeldCall)]
     if not runs:
         return [], held
@@ -197,7 +201,8 @@ async def record_start(
     await context.start_calls(message, step=step, granted=turn.granted, also=also)
     turn.stored_messages += 1
     for call in calls:
-        context.emit(CallStarted(call, message_id))
+        if call.id not in turn.by_page:
+            context.emit(CallStarted(call, message_id))
         if call.id in turn.granted:
             log.info("grant_used", tool=call.name, tool_call_id=call.id)
             context.emit(GrantUsed(call.id, call.name))
@@ -235,6 +240,17 @@ async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | 
 
 
 async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | SettledCall:
+    prepared = await _ready(turn, call)
+    request, tool = prepared.request, prepared.tool
+    if not isinstance(prepared, ReadyCall) or tool is None or tool.spec.source != PAGE:
+        return prepared
+    runs_not = call_key(request) in turn.answers or not accepts(tool, request.args)
+    if runs_not or isinstance(await turn.ruling(request, tool), Deny):
+        return prepared
+    return HeldCall(request, tool, call, by_page=True)
+
+
+async def _ready(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | SettledCall:
     context, tool = turn.context, turn.tools.get(call.name)
     request = RequestedCall(new_id("call", context.clock()), call.name, clean(call.args or {}))
     if tool is None:
@@ -303,14 +319,15 @@ async def _record_end(
 ) -> None:
     """Stores the outcome, the payload, the tool message and the tool's state, in one transaction."""
     context, tool = turn.context, call.tool
-    context.emit(ToolRan(tool.spec.name if tool else None, _tool_outcome(outcome), outcome.duration_ms))
+    known = tool if tool is None or tool.spec.source != PAGE else None  # clients name theirs as they like
+    context.emit(ToolRan(known.spec.name if known else None, _tool_outcome(outcome), outcome.duration_ms))
     if not _is_recorded(tool):
         return
     async with context.transaction() as connection:
         end = await _store_end(connection, context, call.request, outcome)
         if also is not None:
             await also(connection, outcome)
-        changed = await context.guard.record(connection, tool.spec, outcome) if tool else None
+        changed = await context.guard.record(connection, known.spec, outcome) if known else None
     if tool is not None and changed is not None:
         await context.guard.committed(tool.spec, changed)
         if changed.moved:
@@ -331,7 +348,8 @@ def _emit_end(turn: TurnCalls, end: StoredEnd) -> None:
     call, reference, message_id = end
     turn.stored_messages += 1
     turn.ledger[call.tool_call_id] = call, reference
-    turn.context.emit(CallEnded(reference, message_id))
+    if call.tool_call_id not in turn.by_page:
+        turn.context.emit(CallEnded(reference, message_id))
 
 
 def keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: CallOutcome) -> str:

@@ -5,6 +5,7 @@ the turn. Calls of one reply are one question. Files of the message are shown as
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import structlog
@@ -210,7 +211,8 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
             if started and not shown:  # what it asked for is asked for anew, or not at all
                 context.emit(TextEnded(started.message_id))
         elif held:
-            update = await _ask_for_yes(turn, state, reply, held, conversation)
+            rest = replace(reply, text="") if shown and held[0].by_page else reply
+            update = await _ask_for_yes(turn, state, rest, held, conversation)
             return {**update, "started": None if shown else started}
     return {"answer": None}
 
@@ -226,25 +228,31 @@ def plain_request(
 async def _ask_for_yes(
     turn: TurnCalls, state: TurnState, reply: Reply, held: Sequence[HeldCall], conversation: list[BaseMessage]
 ) -> Update:
-    """Stores the held calls as a plan that waits for one yes. Stores nothing if an approved plan is about to run."""
+    """Stores the held calls as a plan that waits for one yes, or for the page. Stores nothing if an approved plan is
+    about to run.
+    """
     context, wanted = turn.context, _wanted(state, conversation)
     offered = _distinct(held)
     steps = [
         _step(state, wanted, call, number, alone=len(offered) == 1) for number, call in enumerate(offered, start=1)
     ]
     opaque = opaque_parts(reply, (call.made for call in offered))
-    stored = await offer_plan(context, wanted, state["message_id"], steps, opaque=opaque)
+    stored = await offer_plan(context, wanted, _origin(state), steps, opaque=opaque)
     if stored is None:
         asked = prompts.with_instruction(conversation, prompts.APPROVED_FIRST)
         said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
         return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
-    stored = await hold_calls(turn, stored)
+    stored = await hold_calls(turn, stored, by_page=offered[0].by_page)
     question = await _question(turn, state, stored, unseen=offered[0].unseen)
     return {"touched_plan": stored, "answer": "\n\n".join(filter(None, (reply.text, question)))}
 
 
 async def _question(turn: TurnCalls, state: TurnState, stored: StoredPlan, **shown: Any) -> str:
-    """Returns the question for a yes to the steps that wait, with what the session's results say of them."""
+    """Returns the question for a yes to the steps that wait, with what the session's results say of them. What waits
+    for the page asks the user nothing.
+    """
+    if stored.plan.page_steps:
+        return ""
     references = (*turn.references, *state["earlier_results"])
     known = await known_things(turn, stored.plan.waiting_steps, references)
     results = {each.tool_call_id: each.tool_name for each in references}
@@ -256,7 +264,7 @@ def _offer(state: TurnState, conversation: Sequence[BaseMessage]) -> Offer:
 
     async def offer(connection: AsyncConnection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks) -> None:
         step = _step(state, wanted, call)
-        await offer_asking(connection, turn, call, asks, step, goal=wanted, origin=state["message_id"])
+        await offer_asking(connection, turn, call, asks, step, goal=wanted, origin=_origin(state))
 
     return offer
 
@@ -284,7 +292,14 @@ def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:
 
 
 def _wanted(state: TurnState, conversation: Sequence[BaseMessage]) -> str:
-    return "\n".join([state["message"], *prompts.steers_in(conversation)])
+    """Returns what the user wants, in their words: behind a button what the plan was for."""
+    decided = state["decided_plan"]
+    return "\n".join([decided.plan.goal if decided else state["message"], *prompts.steers_in(conversation)])
+
+
+def _origin(state: TurnState) -> str:
+    """Returns the id of the message that says so."""
+    return state["decided_plan"].plan.origin_message_id if state["decided_plan"] else state["message_id"]
 
 
 def _step(state: TurnState, wanted: str, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:

@@ -62,7 +62,8 @@ class TurnCalls:
     call that changes the world needs a yes. `rulings` are the policy's of calls that have not run, `facts` what the
     turn knows of the user, `granted` by the ids of calls that run under a grant for the session where their values come
     from.
-    `asking` is the plan that a call of the loop has made, since its tool asks the user something first.
+    `asking` is the plan that a call of the loop has made, since its tool asks the user something first. `by_page` has
+    the ids of calls that the client's page has run: it is not told of them.
     """
 
     context: TurnContext
@@ -81,6 +82,7 @@ class TurnCalls:
     facts: Sequence[Memory] = ()
     granted: dict[str, dict[str, str]] = field(default_factory=dict)
     asking: StoredPlan | None = None
+    by_page: set[str] = field(default_factory=set)
 
     @property
     def recorded(self) -> list[ToolCall]:

@@ -76,7 +76,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_cursor": (422, "Use `next_cursor` of the page before as it is, or none."),
     "not_confirmed": (422, "Name the user in `confirm` whose rows are to go: `GET /me` tells the caller's."),
     "idempotency_key_reused": (422, "Use a new key for a new message."),
-    "client_tools": (422, "Send no tools of the page's own: the agent calls its own."),
+    "client_tools": (422, "Offer fewer or smaller tools of the page, or others, as `detail` says."),
     "parts_unsupported": (422, "Send text, and files in the message as `data:` URLs: nothing is fetched."),
     "not_the_users": (422, "Edit a message of the user's, or regenerate the answer."),
     "cannot_edit_steer": (422, "Edit the message that opened its turn."),

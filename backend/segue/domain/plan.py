@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from segue.domain.field_types import doc
 from segue.domain.tool import RememberFor
-from segue.domain.user_request import UserRequest
+from segue.domain.user_request import PAGE, UserRequest
 
 PlanStatus = Literal["active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"]
 StepStatus = Literal["pending", "running", "waiting", "complete", "failed", "skipped", "unknown"]
@@ -23,6 +23,7 @@ ConfirmWords = Literal["shown", "never"]  # which yes to the model's own words c
 MAX_STEPS = 5
 # What stands in the history for a button.
 BUTTON_MESSAGES: Mapping[Decision, str] = {"confirm": "👍", "reject": "👎"}
+PAGE_MESSAGE = "↩"  # and for what the client's page gave for its calls
 OPEN: frozenset[PlanStatus] = frozenset({"active", "waiting"})
 NOT_STARTED: frozenset[StepStatus] = frozenset({"pending", "waiting"})
 
@@ -82,7 +83,8 @@ class Button:
 
     `args` take the place of the step's, and `remember` says that its tool need not ask again: with a `confirm` only.
     `message` is what an `amend` changes. `plan_id` is the plan it is for, None for the one that is open. `answer` is
-    what the user filled in, if the step asks for that: with a `confirm` only.
+    what the user filled in, if the step asks for that, and `chosen` are those of several steps that run, None for all:
+    with a `confirm` only.
     """
 
     decision: Pressed
@@ -92,6 +94,7 @@ class Button:
     remember: RememberFor | None = None
     plan_id: str | None = None
     answer: dict[str, Any] | None = None
+    chosen: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,11 @@ class Plan:
     @property
     def waiting_step(self) -> Step | None:
         return next(iter(self.waiting_steps), None)
+
+    @property
+    def page_steps(self) -> tuple[Step, ...]:
+        """The steps whose calls the client's page is to run. They wait together, and with no other."""
+        return tuple(step for step in self.waiting_steps if step.asks is not None and step.asks.mode == PAGE)
 
     @property
     def running_step(self) -> Step | None:
@@ -203,7 +211,7 @@ def approve(plan: Plan, chosen: Collection[int] | None = None, **changes: Any) -
             return step
         if chosen is not None and step.id not in chosen:
             return replace(step, status="skipped", error="the user did not choose it")
-        return replace(step, status="pending", **(changes if step is first else {}))
+        return replace(step, status="pending", asks=None, **(changes if step is first else {}))
 
     return _next_version(plan, "active", list(map(decided, plan.steps)))
 

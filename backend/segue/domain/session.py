@@ -58,7 +58,8 @@ class TurnOptions:
 
     `output_schema` is the JSON schema of the answer as JSON text: JSONB would not keep the order of its members, in
     which a model writes them. `stop`, `max_tokens` and `temperature` are of the model's calls for the answer.
-    `instructions` go behind the agent's own, and `model` is in the place of the agent's.
+    `instructions` go behind the agent's own, and `model` is in the place of the agent's. `page_tools` are those that
+    the client runs itself, as JSON text for the same reason, and `page` is what it says of itself.
     """
 
     output_schema: str | None = None
@@ -67,6 +68,8 @@ class TurnOptions:
     temperature: float | None = None
     instructions: str | None = None
     model: str | None = None
+    page_tools: str | None = None
+    page: str | None = None
 
     @property
     def given(self) -> dict[str, Any]:

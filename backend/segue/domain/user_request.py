@@ -5,7 +5,7 @@ again: then `ToolContext.answers` has it.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -15,8 +15,9 @@ import orjson
 from segue.domain.field_types import doc
 
 MAX_QUESTIONS: Final = 5  # of one call
+PAGE: Final = "page"  # the source of the client's own tools, and the mode in which their calls wait
 
-RequestMode = Literal["form", "url"]
+RequestMode = Literal["form", "url", "page"]
 Action = Literal["accept", "decline"]
 
 
@@ -24,7 +25,13 @@ Action = Literal["accept", "decline"]
 class UserRequest:
     """What a tool asks the user for. Its words are the tool's own."""
 
-    mode: Annotated[RequestMode, doc("`form`: values that fit `schema`. `url`: something to be done at `url`.")]
+    mode: Annotated[
+        RequestMode,
+        doc(
+            "`form`: values that fit `schema`. `url`: something to be done at `url`. `page`: the client has the tool "
+            "and runs the call; the `answer` has by the id of each step that waits its `output`, or the `error`."
+        ),
+    ]
     message: Annotated[str, doc("What the tool says. Not Segue's words: show whose they are.")]
     source: Annotated[str, doc("Who asks, as `source` of the tool in `GET /tools`.")] = ""
     schema: Annotated[
@@ -48,6 +55,10 @@ class UserRequest:
         """The same for the same question. The link of one may be another each time, its host may not."""
         asked = [self.mode, self.message, self.schema, urlsplit(self.url).netloc if self.url else None]
         return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+BY_PAGE: Final = UserRequest(PAGE, "", source=PAGE)
+NO_RESULT: Final = {"error": "The page gave no result."}
 
 
 class ToolAsks(Exception):
@@ -100,6 +111,16 @@ def with_answer(
     accepts = decision == "confirm"
     content = {**(request.given or {}), **(filled_in or {})} if accepts and request.mode == "form" else None
     return (*answers_to(answers, step), replace(asked, action="accept" if accepts else "decline", content=content))
+
+
+def answers_of_page(steps: Iterable[int], results: Mapping[str, Any]) -> tuple[UserAnswer, ...]:
+    """Returns what the page gave for the calls of steps that wait for it."""
+    return tuple(UserAnswer(step, PAGE, "accept", results.get(str(step), NO_RESULT)) for step in steps)
+
+
+def has_run_in_page(answers: Sequence[UserAnswer], step: int) -> bool:
+    """Returns whether the page has given what its call of a step gave."""
+    return any(each.step == step and each.to == PAGE for each in answers)
 
 
 def question_of_step(answers: Sequence[UserAnswer], step: int) -> UserAnswer | None:

@@ -146,7 +146,7 @@ def turns_ended(ended: CTE, content: ColumnElement[str] | None = None) -> Insert
 async def approval_requested(connection: AsyncConnection, plan: Plan, *, session_id: str, turn_id: str | None) -> None:
     """Stores the event for a plan that has just been made to wait: each version of it is a question of its own."""
     outbox, step = outbox_of(connection), plan.waiting_step
-    if outbox is None or step is None or plan.status != "waiting":
+    if outbox is None or step is None or plan.status != "waiting" or plan.page_steps:
         return
     about: dict[str, Any] = {
         "turn_id": turn_id,

@@ -48,7 +48,7 @@ def turn_ended(turn: TurnKey, outcome: TurnAnswer) -> list[bytes]:
         status = "cancelled" if outcome.code == turn_errors.CANCELLED else "failed"
         return [_event("turn_ended", **ids, status=status, code=outcome.code)]
     ended, plan = _event("turn_ended", **ids, status=outcome.status), outcome.plan
-    if plan is None or plan.status != "waiting":
+    if plan is None or plan.status != "waiting" or plan.page_steps:
         return [ended]
     return [ended, _event("approval_asked", **ids, plan_id=plan.id, version=plan.version)]
 

@@ -7,7 +7,7 @@ table `grants`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from sqlalchemy import Row, Select, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -18,6 +18,7 @@ from segue.db.rows import came_before, newest_first, plan_of
 from segue.domain.field_types import doc
 from segue.domain.plan import Plan, Step
 from segue.domain.tool import Tool, ToolSpec, definition_of
+from segue.domain.user_request import PAGE
 from segue.plans.store import is_open
 
 
@@ -45,9 +46,13 @@ class OpsApproval:
     expires_at: Annotated[datetime, doc("Until when it waits.")]
 
 
+# What waits for the client's page asks the user nothing.
+_ASKS_USER: Final = (plans.c.status == "waiting") & ~plans.c.steps.contains([{"asks": {"mode": PAGE}}])
+
+
 async def count_approvals(connection: AsyncConnection, *, now: datetime) -> int:
     """Returns how many plans of all users wait for a yes."""
-    waiting = select(func.count()).where(plans.c.status == "waiting", is_open(), plans.c.expires_at > now)
+    waiting = select(func.count()).where(_ASKS_USER, is_open(), plans.c.expires_at > now)
     return (await connection.execute(waiting)).scalar_one()
 
 
@@ -83,7 +88,7 @@ def _waiting(before: str | None, limit: int, now: datetime) -> Select[Any]:
         select(plans, sessions.c.owner, func.coalesce(turns.c.finished_at, plans.c.created_at).label("since"))
         .join(sessions, sessions.c.id == plans.c.session_id)
         .outerjoin(turns, turns.c.id == plans.c.asked_in)
-        .where(plans.c.status == "waiting", plans.c.expires_at > now)
+        .where(_ASKS_USER, plans.c.expires_at > now)
         .order_by(*newest_first(plans))
         .limit(limit)
     )

@@ -19,7 +19,7 @@ from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readabl
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, end
 from segue.domain.session import TurnKey
-from segue.domain.user_request import UserAnswer, question_of_step, with_answer
+from segue.domain.user_request import UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
 from segue.plans.arguments import USER, values_of
 
@@ -253,15 +253,21 @@ async def decide(
     asked = question_of_step(stored.answers, step.id) if step.asks else None
     if decision == "reject" and not (asked and asked.may_repeat):
         return await swap(connection, stored, end(stored.plan, "cancelled"), taken_on_by=turn_id)
-    typed: dict[str, Any] = {"asks": None}
-    if step.asks is not None:
+    typed: dict[str, Any] = {}
+    if stored.plan.page_steps:
+        given = answers_of_page((each.id for each in stored.plan.page_steps), answer or {})
+        stored = replace(stored, answers=given)
+    elif step.asks is not None:
         stored = replace(stored, answers=with_answer(stored.answers, step.id, step.asks, decision, answer))
     if args is not None:
         typed |= {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
         stored = replace(stored, opaque=None)  # the call is not the one that it came with
     moved = approve(stored.plan, chosen, **typed)
     grant = (turn_id, max(each.id for each in stored.plan.waiting_steps))
-    return await swap(connection, stored, moved, grant=grant, tool_hash=stored.tool_hash, taken_on_by=turn_id)
+    first, tool_hash = moved.next_step, stored.tool_hash
+    if first is not None and first.id != step.id:  # the yes is not for the one whose tool was noted as shown
+        tool_hash = stored.made_with.get(first.tool or "")
+    return await swap(connection, stored, moved, grant=grant, tool_hash=tool_hash, taken_on_by=turn_id)
 
 
 async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str, reminded: bool) -> None:

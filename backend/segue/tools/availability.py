@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -199,7 +200,7 @@ class ToolAvailability:
 class ToolGuard:
     """The tools of one turn: those of its agent and user, asked for before every model call and around every tool call.
 
-    `stored` holds the session's states as the turn's claim has read them.
+    `stored` holds the session's states as the turn's claim has read them, `page` the tools of the client's page.
     """
 
     def __init__(
@@ -212,11 +213,13 @@ class ToolGuard:
         agent: Agent,
         agent_id: str,
         owner: str,
+        page: Mapping[str, Tool] = MappingProxyType({}),
     ) -> None:
         self.chosen_names: tuple[str, ...] | None = None
         self._agent = agent
         self._who = owner, agent_id
         self._own: dict[str, Tool] = {}
+        self._page = page
         self._availability = availability
         self._session_id = turn.session_id
         self._turn_id = turn.turn_id
@@ -243,7 +246,9 @@ class ToolGuard:
         tools = self._availability.tools_for(*self._who)
         if not self._agent.may_use_all:
             tools = {name: tool for name, tool in tools.items() if self._agent.may_use(name)}
-        return {**tools, **self._own} if self._own else tools
+        if not (self._own or self._page):
+            return tools
+        return {**tools, **self._own, **{name: tool for name, tool in self._page.items() if name not in tools}}
 
     def choose(self, names: Sequence[str], own: Iterable[Tool]) -> None:
         """From now on requests have the turn's `own` tools and those of these names, in this order, and no others."""
@@ -253,7 +258,7 @@ class ToolGuard:
         """Returns those of the tools that requests may have: all of them, unless some were chosen."""
         if self.chosen_names is None:
             return tools
-        return {name: tools[name] for name in (*self._own, *self.chosen_names) if name in tools}
+        return {name: tools[name] for name in (*self._own, *self.chosen_names, *self._page) if name in tools}
 
     def offered(self, tools: Mapping[str, Tool]) -> list[ToolSpec]:
         """Returns the tools that may run now. Those that others unlock come last, so that one is only ever appended:

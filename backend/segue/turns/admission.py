@@ -19,7 +19,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge
 from segue.domain.ids import Clock, new_id
-from segue.domain.plan import BUTTON_MESSAGES, Button, Plan, end
+from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, end
 from segue.domain.session import NO_OPTIONS, TurnKey, TurnStatus, turn_key
 from segue.domain.tool import Tool, ToolFailed
 from segue.memory.session_store import lock_session
@@ -315,8 +315,7 @@ async def begin_decision(
     plans.usable(stored)
     if stored.plan.version != button.version or button.plan_id not in (None, stored.plan.id):
         raise StalePlan
-    message = button.message if button.decision == "amend" else BUTTON_MESSAGES[button.decision]
-    request = replace(request, message=message, amends=button.decision == "amend")
+    request = replace(request, message=_message_of(button, stored.plan), amends=button.decision == "amend")
     if stored.plan.status == "active":
         if (
             button.args is not None
@@ -337,12 +336,18 @@ async def begin_decision(
     request = replace(request, decided_plan_id=stored.plan.id, args_changed=changed, remember=remember)
     admitted = await _admit_locked(connection, owner, session_id, request, now=now)
     turn_id = admitted.turn.turn_id
-    await plans.decide(
-        connection, stored, button.decision, turn_id=turn_id, now=now, args=button.args, answer=button.answer
-    )
+    given: dict[str, Any] = {"args": button.args, "answer": button.answer, "chosen": button.chosen}
+    await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **given)
     if button.remember:
         await _remember(connection, stored, tools, now=now)
     return admitted
+
+
+def _message_of(button: Button, plan: Plan) -> str:
+    """Returns what stands in the history for it."""
+    if button.decision == "amend":
+        return button.message
+    return PAGE_MESSAGE if plan.page_steps and button.decision == "confirm" else BUTTON_MESSAGES[button.decision]
 
 
 async def _remember(connection: AsyncConnection, stored: StoredPlan, tools: ToolAvailability, *, now: datetime) -> None:
@@ -379,6 +384,9 @@ def _check_args(plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability
 def _check_answer(plan: Plan, button: Button) -> None:
     """Raises AppError `invalid_answer` if a yes comes without what the step that waits asks for, or with more."""
     asks = plan.waiting_step.asks if plan.waiting_step else None
+    if plan.page_steps:
+        _check_results(plan, button)
+        return
     if asks is None or asks.mode == "url":
         if button.answer is not None:
             raise _invalid_answer("The step that waits asks for a yes or a no: it takes no `answer`.")
@@ -386,6 +394,18 @@ def _check_answer(plan: Plan, button: Button) -> None:
     faults = faults_of_answer(asks, {**(asks.given or {}), **(button.answer or {})})
     if faults and button.decision == "confirm":
         raise _invalid_answer("; ".join(faults), faults)
+
+
+def _check_results(plan: Plan, button: Button) -> None:
+    """Raises AppError `invalid_answer` if a yes is not just what the page gave for steps that wait for it."""
+    results, steps = button.answer or {}, {str(step.id) for step in plan.page_steps}
+    fit = (
+        isinstance(each, dict) and len(each) == 1 and each.keys() <= {"output", "error"} for each in results.values()
+    )
+    is_just_that = bool(results) and steps.issuperset(results) and button.args is None and not button.remember
+    if button.decision == "confirm" and not (is_just_that and all(fit)):
+        why = "The steps that wait take, by their ids, the `output` or `error` of each call, and nothing else."
+        raise _invalid_answer(why)
 
 
 def _invalid_args(why: str, faults: Sequence[str] = ()) -> AppError:

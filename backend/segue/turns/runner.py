@@ -35,6 +35,7 @@ from segue.memory.history import NewMessage
 from segue.models.metered_model import MeteredModel, ModelBudget
 from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
+from segue.tools.page_tools import page_tools
 from segue.turns import call_starts, store, terminations
 from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
@@ -120,6 +121,7 @@ def tools_of_turn(
         agent=speaker.agent,
         agent_id=speaker.id,
         owner=claim.owner,
+        page=page_tools(claim.options.page_tools) if claim.options.page_tools else {},
     )
     chooser = ToolChooser(
         deps.tool_search,

@@ -122,6 +122,7 @@ async def load_context(
         instructions=answering.instructions,
         language=claim.language,
         tool_tokens=tool_tokens,
+        page=claim.options.page,
     )
     prompt = build_prompt(content, deps.window, deps.count)
     return TurnInput(

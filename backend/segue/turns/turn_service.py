@@ -21,7 +21,7 @@ from segue.db.redis_server import RedisServer
 from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import Charge
 from segue.domain.plan import Button
-from segue.domain.session import Message, PromptReport, Turn, TurnKey
+from segue.domain.session import NO_OPTIONS, Message, PromptReport, Turn, TurnKey, TurnOptions
 from segue.domain.telemetry import TurnEnded
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
@@ -187,6 +187,7 @@ class TurnService:
         once: Once | None = None,
         stream: bool = False,
         origin: Origin = NO_ORIGIN,
+        options: TurnOptions = NO_OPTIONS,
     ) -> TurnKey:
         """A button on the plan that waits: stores the decision, and dispatches the turn that carries it out.
 
@@ -199,7 +200,7 @@ class TurnService:
             return known.turn
         again = known.turn.turn_id if known else None
         async with self._deps.limiter.starting(owner, button.message, again=again) as turn_id:
-            request = ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin)
+            request = ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin, options=options)
             async with self._deps.database.transaction() as connection:
                 admitted = await begin_decision(
                     connection, owner, session_id, button, tools=self._deps.tools, request=request, now=now

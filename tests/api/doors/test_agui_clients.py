@@ -101,3 +101,50 @@ async def test_what_was_found_is_read_and_deleted_once_after_a_yes_through_kill_
     assert shelf.effects == ["get itm-1", "delete itm-1"]
     assert [turn["status"] for turn in turns] == ["completed", "completed"]
     told.set()
+
+
+PAINT = {
+    "name": "paint",
+    "description": "Paints the page.",
+    "parameters": {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]},
+}
+
+
+@pytest.mark.usefixtures("shelf")
+async def test_a_tool_of_the_page_is_called_and_its_result_taken_once_through_kill_nine(
+    settings: Settings, provider: Provider
+) -> None:
+    offered = {"tools": [PAINT], "context": [{"description": "The page shows", "value": "a wall"}]}
+    provider.will(calls(("paint", {"colour": "red"}), text="I paint it."))
+    async with process(settings) as (first, service):
+        url, wall = f"{service.http.base_url}/agui", {"open": "wall", "say": "Paint it red", **offered}
+        [asked] = await page("agui-1", url, wall)
+        provider.will(calls(("paint", {"colour": "red"})))
+        [old] = await page("agui-0", url, {**wall, "open": "another wall"})
+        both = [(each["error"], each["ended"], each["interrupts"]) for each in (asked, old)]
+        told, gives = asyncio.Event(), {"gives": {"paint": {"painted": 3}}, **offered}
+        again = {"open": "wall", "messages": asked["messages"], **gives}
+        provider.will(streams("It is ", told))
+        talking = asyncio.create_task(page("agui-1", url, again))
+        await provider.wait_for_requests(3)
+        first.kill()
+        await talking
+    assert both == [(None, "success", [])] * 2
+    [call] = asked["messages"][-1]["toolCalls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("paint", {"colour": "red"})
+    provider.will(says("It is red."), says("You are welcome."), says("It is red too."))
+    async with process(settings) as (_, service):
+        url = f"{service.http.base_url}/agui"
+        done, thanked = await page("agui-1", url, again, {"say": "Thanks", **offered})
+        [late] = await page("agui-0", url, {"open": "another wall", "messages": old["messages"], **gives})
+        sessions = [each["id"] for each in (await service.get("/sessions"))["items"]]
+        painted = [(await service.get(f"/sessions/{each}/tool-results"))["items"] for each in sessions]
+        turns = [turn["status"] for each in sessions for turn in await service.turns(each)]
+    told.set()
+    assert (last(done), done["ended"], last(thanked), last(late)) == (
+        "It is red.", "success", "You are welcome.", "It is red too.",
+    )  # fmt: skip
+    assert [[(each["args"], each["status"]) for each in calls] for calls in painted] == [
+        [({"colour": "red"}, "succeeded")]
+    ] * 2
+    assert turns == ["completed"] * 5

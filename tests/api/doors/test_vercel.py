@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -14,7 +14,7 @@ from tests.support.identity import new_key, speaking
 from tests.support.node import needs_node, node
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, fails, says, streams
-from tests.support.service import Client, running
+from tests.support.service import Client, process, running
 from tests.support.shelf import Shelf, serving_shelf
 
 CHAT = "a chat of the page's"
@@ -182,6 +182,89 @@ async def test_a_chat_is_of_its_user(settings: Settings, provider: Provider) -> 
         for foreign in (theirs, new_id("ses", utc_now())):
             sent = await bob.http.post("/api/chat", json={"id": foreign, "messages": [said("hello")]})
             looked = await bob.http.get(f"/api/chat/{foreign}/stream")
-            assert [(each.status_code, each.json()["code"]) for each in (sent, looked)] == [
+            listed = await bob.http.get(f"/api/chat/{foreign}/messages")
+            assert [(each.status_code, each.json()["code"]) for each in (sent, looked, listed)] == [
                 (404, "session_not_found")
-            ] * 2
+            ] * 3
+
+
+PAINT = {"description": "Paints.", "inputSchema": {"type": "object", "properties": {"colour": {"type": "string"}}}}
+NEWEST = {"headers": {"X-AI-SDK-Version": "7"}, "body": {"tools": {"paint": PAINT}}}
+RED = ("paint", {"colour": "red"})
+
+
+def states(step: dict[str, Any]) -> list[tuple[str, str]]:
+    tools = [part for part in step["messages"][-1]["parts"] if "toolCallId" in part]
+    return [(part.get("toolName") or part["type"], part["state"]) for part in tools]
+
+
+@needs_node
+async def test_a_tool_of_the_page_and_approvals_go_on_in_the_same_message_through_kill_nine(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    wanted = [("mcp_delete_item", {"item_id": "itm-1"}), ("mcp_send_note", {"to": "rossi", "text": "gone"})]
+    provider.will(calls(RED), calls(*wanted), says("Sent, and it is red."), says("Hello."))
+    async with process(settings) as (first, service):
+        [asked] = await page(service, {"open": CHAT, "say": "Paint it, delete 1, tell Rossi", **NEWEST})
+        first.kill()
+    assert states(asked) == [("tool-paint", "input-available")]
+    async with process(settings) as (_, service):
+        await service.connected("shelf")
+        reloaded, painted = await page(
+            service,
+            {"open": CHAT, "history": True, **NEWEST},
+            {"answers": {"gives": {"paint": {"painted": 3}}}},
+        )
+        waits = [part for part in painted["messages"][-1]["parts"] if part.get("state") == "approval-requested"]
+        again = {"open": CHAT, "messages": painted["messages"], **NEWEST}
+        decide = {"answers": {"approves": {waits[0]["approval"]["id"]: False, waits[1]["approval"]["id"]: True}}}
+        done, hello = await page(service, {**again, **decide}, {"say": "hello"})
+        turns = await service.turns((await service.get("/sessions"))["items"][0]["id"])
+    assert states(reloaded) == [("tool-paint", "input-available")]
+    assert states(painted)[1:] == [(name, "approval-requested") for name, _ in wanted]
+    assert (texts(done)[-1], shelf.effects) == ("Sent, and it is red.", ["send rossi: gone"])
+    assert states(done)[1:] == [("mcp_delete_item", "output-denied"), ("mcp_send_note", "output-available")]
+    assert (texts(hello), len(hello["messages"])) == (["Hello."], 4)
+    assert [turn["status"] for turn in turns] == ["completed"] * 4
+
+
+async def test_a_page_finds_its_chat_again_as_it_shows_messages(client: Client, provider: Provider) -> None:
+    provider.will(calls(("current_time", {}), text="Let me see."), says("Noon."), calls(RED), says("It is red."))
+    await chunks(client, said("What time is it?"))
+    asked = await chunks(client, said("Paint it", made="m2"), tools=[{"name": "paint", **PAINT}])
+    [call] = [chunk for chunk in asked if chunk["type"] == "tool-input-available"]
+    first = (await client.http.get(f"/api/chat/{CHAT}/messages")).json()["items"]
+    part = {"type": "tool-paint", "toolCallId": call["toolCallId"], "input": call["input"]}
+    assert first[-1]["parts"][-1] == {**part, "state": "input-available"}
+    shown = {"id": "turn", "role": "assistant", "parts": [{**part, "state": "output-error", "errorText": "No wall."}]}
+    went_on = await chunks(client, said("Paint it"), shown, messageId="turn")
+    assert "messageId" not in went_on[0]
+    pages, cursor = list[Any](), cast(str | None, "")
+    while cursor is not None:
+        page = (await client.http.get(f"/api/chat/{CHAT}/messages", params={"limit": 4, "cursor": cursor})).json()
+        pages, cursor = [*page["items"], *pages], page["next_cursor"]
+    kinds = [(each["role"], [part["type"] for part in each["parts"]]) for each in pages]
+    assert kinds == [
+        ("user", ["text"]),
+        ("assistant", ["text", "dynamic-tool", "text"]),
+        ("user", ["text"]),
+        ("assistant", ["tool-paint", "text"]),
+    ]
+    assert [part["state"] for part in pages[1]["parts"]] == ["done", "output-available", "done"]
+    assert (pages[3]["parts"][0]["state"], "No wall." in pages[3]["parts"][0]["errorText"]) == ("output-error", True)
+    rated = {
+        "session_id": pages[3]["metadata"]["session_id"],
+        "message_id": went_on[-1]["messageMetadata"]["message_id"],
+    }
+    assert pages[3]["metadata"] == rated | {"turn_id": went_on[0]["messageMetadata"]["turn_id"]}
+    assert (await client.http.get("/api/chat/another/messages")).json() == {"items": [], "next_cursor": None}
+    provider.will(says("More."), says("More blue."))
+    await chunks(client, said("More", made="m3"))
+    before = said("It is red.", made=asked[0]["messageId"], role="assistant")
+    await chunks(client, said("Paint it"), before, said("More blue", made="m3"), messageId="m3")
+    said_now = [each["content"] for each in await client.messages(rated["session_id"])]
+    assert said_now[-3:] == ["It is red.", "More blue", "More blue."]
+    provider.will(says("No more paint."))
+    await chunks(client, said("Paint it"), trigger="regenerate-message", messageId=pages[3]["id"])
+    said_now = [each["content"] for each in await client.messages(rated["session_id"])]
+    assert said_now[-2:] == ["Paint it", "No more paint."]

@@ -5,10 +5,10 @@ begins otherwise, or leaves something open, for a fault: so a run begins and end
 events. Other doors translate `run_events`.
 """
 
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Annotated, Any, Final, Literal
 
 import orjson
@@ -20,7 +20,17 @@ from structlog.contextvars import bind_contextvars
 from segue.api.agents import AgentId
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors.client_turns import SentFile, is_file, parts_unsupported, sent_files, with_files
+from segue.api.doors.client_turns import (
+    INTERRUPT_ID,
+    SentFile,
+    decision_of_page,
+    is_file,
+    options_of,
+    page_key,
+    parts_unsupported,
+    sent_files,
+    with_files,
+)
 from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, cancelling, session_of_client
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
@@ -29,7 +39,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json
-from segue.domain.plan import Plan, Step
+from segue.domain.plan import PAGE_MESSAGE, Plan, Step
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions, UnreadableMessage
 from segue.domain.tool import RememberFor
 from segue.events.agui_encoding import answer_json, closing_events, replay_gap, run_ended, state_snapshot, to_json
@@ -37,13 +47,14 @@ from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
 from segue.plans.store import StalePlan
+from segue.tools.page_tools import result_of_page
 from segue.turns.queries import find_turn, first_open_turn, turn_of_key
 from segue.turns.store import ChatRequest, once
 
 PROTOCOL_VERSION: Final = "1.0"
 MAX_ENTRIES: Final = 100
 MESSAGES_SHOWN: Final = 200
-NOT_WAITING: Final = {"no_open_plan", "plan_changed", "plan_expired"}
+NOT_TAKEN: Final = {"no_open_plan", "plan_changed", "plan_expired", "idempotency_key_reused"}
 RESPONSE_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "description": "Nothing in it approves exactly what was shown.",
@@ -60,7 +71,6 @@ _CONTENT: Final = tuple(
 )
 _STARTED: Final = b'{"type":"RUN_STARTED"'
 _SAID: Final = b'{"type":"TEXT_MESSAGE_START","messageId":"%b"'
-_INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})")
 
 Json = dict[str, Any]
 ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
@@ -98,7 +108,8 @@ class RunFrames:
         except AppError:
             return [last]
         answer = orjson.loads(result)
-        return [*self._unsaid(answer["message"]), self.finished(open_plan, answer, result)]
+        calls = page_calls(open_plan, {"parentMessageId": answer["message"]["id"]})
+        return [*self._unsaid(answer["message"]), *calls, self.finished(open_plan, answer, result)]
 
     def finished(
         self, open_plan: Plan | None, answer: Mapping[str, Any] | None = None, result: bytes | None = None
@@ -122,6 +133,35 @@ class RunFrames:
         ]
 
 
+def page_calls(plan: Plan | None, said: Mapping[str, str]) -> list[bytes]:
+    """Returns the calls that wait for the page to run them, whole: it has no other way to their arguments."""
+    if plan is None:
+        return []
+    events = []
+    for step in plan.page_steps:
+        of_call = {"toolCallId": f"{plan.id}:{plan.version}:{step.id}"}
+        events += [
+            {"type": "TOOL_CALL_START", **of_call, "toolCallName": step.tool, **said},
+            {"type": "TOOL_CALL_ARGS", **of_call, "delta": to_json(step.args or {}).decode()},
+            {"type": "TOOL_CALL_END", **of_call},
+        ]
+    return list(map(to_json, events))
+
+
+def _results_of_page(messages: Sequence[Json]) -> tuple[str, PlanDecision] | None:
+    """Returns what the page gave for its calls, if nothing has been said after it."""
+    given = [*takewhile(lambda each: each.get("role") == "tool", reversed(messages))][::-1]
+    results = (result_of_page(_value_of(each.get("content")), each.get("error")) for each in given)
+    return decision_of_page(list(zip((str(each.get("toolCallId")) for each in given), results, strict=True)))
+
+
+def _value_of(content: object) -> object:
+    """A page writes values as JSON; what is none is text."""
+    with suppress(ValueError):
+        return orjson.loads(content) if isinstance(content, str) else content
+    return content
+
+
 def _message(message: Message) -> dict[str, Any]:
     content = message.content if isinstance(message.content, str) else to_json(message.content).decode()
     shown: dict[str, Any] = {"id": message.id, "role": message.role, "content": content}
@@ -142,7 +182,7 @@ def _message(message: Message) -> dict[str, Any]:
 def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Returns the question in the words of the answer, if that asked it."""
     step = plan.waiting_step
-    if step is None:
+    if step is None or plan.page_steps:
         return None
     asks = answer is not None and answer["plan"] is not None and answer["plan"]["id"] == plan.id
     return {
@@ -199,14 +239,17 @@ class ForwardedProps(_Input):
 
 
 class RunAgentInput(_Input):
-    """A request of AG-UI to run the agent. `state` and `context` are not read."""
+    """A request of AG-UI to run the agent."""
 
     thread_id: Annotated[ClientId, doc("What the client calls the conversation: a session, made on first use.")]
     run_id: Annotated[ClientId, doc("Made by the client. The same run, sent again, is the same turn.")]
     messages: Annotated[
-        list[Json], doc("The history as the client has it. Only what the user says last is read; empty: show it.")
+        list[Json],
+        doc("The history as the client has it. Read is what the user or the page says last; if nothing: show it."),
     ]
-    tools: Annotated[list[Json] | None, doc("Tools of the client. Refused, unless empty.")] = None
+    tools: Annotated[list[Json] | None, doc("Tools of the page, which it runs itself: forty at most, in 64 kB.")] = None
+    context: Annotated[list[Json] | None, doc("What the page says of itself. The agent sees 8,000 characters.")] = None
+    state: Annotated[Any, doc("The page's state, as `context`. `plan` in it is this service's and not read.")] = None
     forwarded_props: Annotated[ForwardedProps | None, doc("For this service.")] = None
     protocol_version: Annotated[str | None, Field(max_length=20), doc("Answered with this service's.")] = None
     resume: Annotated[list[ResumeEntry] | None, Field(max_length=MAX_ENTRIES), doc("The answer to the interrupt.")] = (
@@ -220,7 +263,7 @@ class RunRequest:
 
     Words that the assistant has spoken after (not `is_new`) can only be those of a run that is sent again. `content` is
     what they stand in, which may have files. `before` are the messages up to them. `abandons` is a plan, by id and
-    version, whose question was cancelled.
+    version, whose question was cancelled. `key` is the idempotency key of what the page gave, None for all else.
     """
 
     text: str | None = None
@@ -230,14 +273,12 @@ class RunRequest:
     plan_id: str | None = None
     abandons: tuple[str, int] | None = None
     before: Sequence[Json] = ()
+    key: str | None = None
+    options: TurnOptions = NO_OPTIONS
 
 
 def run_of(body: RunAgentInput) -> RunRequest:
-    """Raises AppError `client_tools`, `invalid_request`, `parts_unsupported`, StalePlan."""
-    if body.tools:
-        names = ", ".join(str(tool.get("name"))[:40] for tool in body.tools[:5])
-        detail = f"Nothing was accepted: the agent calls its own tools only. Leave out those of the page ({names})."
-        raise AppError("client_tools", status=422, title="Tools of the client are not called", detail=detail)
+    """Raises AppError `invalid_request`, `parts_unsupported`, StalePlan."""
     resume = body.resume or []
     if len(resume) > 1:
         raise InvalidRequest("`resume` has more than one entry: a session asks one question at a time.")
@@ -246,16 +287,17 @@ def run_of(body: RunAgentInput) -> RunRequest:
     is_new = at is not None and "assistant" not in roles[at:]
     if resume:
         return _answered(resume[0], body.messages, at if is_new else None)
-    if not body.messages:
-        return RunRequest()
+    if (given := _results_of_page(body.messages)) is not None:
+        plan_id, decision = given
+        return RunRequest(decision=decision, plan_id=plan_id, key=page_key(plan_id, decision))
     if at is None:
-        raise nothing_new()
+        return RunRequest()
     said = body.messages[at]
     return RunRequest(text_of(said), said["content"], is_new=is_new, before=body.messages[: at + 1])
 
 
 def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> RunRequest:
-    found = _INTERRUPT_ID.fullmatch(entry.interrupt_id)
+    found = INTERRUPT_ID.fullmatch(entry.interrupt_id)
     plan_id, version = (found[1], int(found[2])) if found else ("", MAX_VERSION)
     if entry.status == "cancelled":
         abandons = plan_id, version
@@ -324,7 +366,8 @@ async def run_events(
         opening.append(state_snapshot(session.pending_plan))
     yield [Entry(0, event) for event in opening]
     if turn is None:
-        yield [Entry(0, frames.finished(await _open_plan(client, session.id)))]
+        plan = await _open_plan(client, session.id)
+        yield [Entry(0, event) for event in (*page_calls(plan, {}), frames.finished(plan))]
         return
     end = end_of(turn)
     try:
@@ -370,12 +413,12 @@ async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: OwnClie
 
 
 async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | None) -> Response:
-    run = run_of(body)
+    model = body.forwarded_props.model if body.forwarded_props is not None else None
+    run = replace(run_of(body), options=options_of(client, body.tools, body.context, body.state, model=model))
     files = await sent_files(run.content)
     groups = client.origin.groups
     session = await session_of_client(client.services, client.caller, body.thread_id, agent=agent, groups=groups)
-    chosen = TurnOptions(model=body.forwarded_props.model) if body.forwarded_props is not None else NO_OPTIONS
-    turn, messages = await _begin(client, run, files, session, client.idempotency_key or key_of(body), chosen)
+    turn, messages = await _begin(client, run, files, session, client.idempotency_key or run.key or key_of(body))
     headers, options = {"X-Session-Id": session.id}, dict[str, Any]()
     if turn is not None:
         bind_contextvars(turn_id=turn.turn_id)
@@ -388,17 +431,20 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
 
 
 async def _begin(
-    client: ClientRequest, run: RunRequest, files: Sequence[SentFile], session: Session, key: str, chosen: TurnOptions
+    client: ClientRequest, run: RunRequest, files: Sequence[SentFile], session: Session, key: str
 ) -> tuple[TurnKey | None, Sequence[Json] | None]:
     """Returns the turn and the messages of `run_events`. Raises what `accept`, `with_files` and `decide` raise."""
     turns, caller, origin = client.services.turns, client.caller, client.origin
     if run.text is not None:
         if not run.is_new:
             async with client.services.database.read_only() as connection:
-                if await turn_of_key(connection, caller, session.id, key) is None:
-                    raise nothing_new()
-        known = once(key, run.text, *(file.digest for file in files), *chosen.fingerprint)
-        request = ChatRequest(run.text, once=known, stream=True, origin=origin, abandons=run.abandons, options=chosen)
+                is_known = await turn_of_key(connection, caller, session.id, key) is not None
+            if not is_known:
+                return await _look(client, session)
+        known = once(key, run.text, *(file.digest for file in files), *TurnOptions(model=run.options.model).fingerprint)
+        request = ChatRequest(
+            run.text, options=run.options, once=known, stream=True, origin=origin, abandons=run.abandons
+        )
         request = await with_files(client, session.id, request, files)
         admitted = await turns.accept(caller, session.id, request)
         return admitted.turn, None if admitted.fresh else run.before
@@ -407,11 +453,19 @@ async def _begin(
     button = replace(run.decision.button, plan_id=run.plan_id)
     known = once(key, *run.decision.fingerprint)
     try:
-        return await turns.decide(caller, session.id, button, once=known, stream=True, origin=origin), None
+        given: dict[str, Any] = {"once": known, "stream": True, "origin": origin, "options": run.options}
+        return await turns.decide(caller, session.id, button, **given), None
     except AppError as error:
-        if run.abandons is None or error.code not in NOT_WAITING:
+        if (run.abandons is None and run.key is None) or error.code not in NOT_TAKEN:
             raise
-        return None, None  # what is cancelled waits no more: the client only has to hear it
+        return await _look(client, session)  # what is cancelled, or given late, waits no more: the client hears it
+
+
+def is_shown(message: Message, running: str | None) -> bool:
+    """Returns whether a page shows a message: none that stands for its own results, or comes as event of a turn."""
+    if isinstance(message, UnreadableMessage):
+        return False
+    return message.content != PAGE_MESSAGE if message.role == "user" else message.turn_id != running
 
 
 async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
@@ -420,5 +474,5 @@ async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None
         running = await first_open_turn(connection, session.id)
         newest = await list_messages(connection, client.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
         turn = await find_turn(connection, client.caller, session.id, running) if running is not None else None
-    readable = (each for each in reversed(newest) if not isinstance(each, UnreadableMessage))
-    return turn, [_message(each) for each in readable if each.turn_id != running or each.role == "user"]
+    shown = (each for each in reversed(newest) if is_shown(each, running))
+    return turn, [_message(each) for each in shown if each.content or each.tool_calls]

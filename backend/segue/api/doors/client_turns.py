@@ -9,6 +9,7 @@ Files that come as parts of a message are stored as uploads are. Nothing is fetc
 import asyncio
 import binascii
 import hashlib
+import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from segue.api.attachments import too_large
 from segue.api.chat import ClientRequest
 from segue.api.deps import Services
 from segue.api.doors.clients import NameTaken, find_session, make_session, with_agent
+from segue.api.schemas import PlanDecision
 from segue.db.redis import turn_heard_key
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, NO_OPTIONS, Attached, Message, Session, TurnKey, TurnOptions
@@ -31,6 +33,7 @@ from segue.history.imports import Said
 from segue.memory.history import final_messages
 from segue.memory.session_store import find_named, name_session
 from segue.tools.attachment_texts import WORDS
+from segue.tools.page_tools import OfferedTools, about_page, given_tools
 from segue.turns.admission import Admitted
 from segue.turns.branches import opening_after
 from segue.turns.queries import find_turn, last_in_history, turn_after, turn_of_key
@@ -48,6 +51,8 @@ _GAP: Final = f"\n{LEFT_OUT}\n"
 _KINDS: Final = frozenset(
     {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
 )
+INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})")  # a plan and its version
+CALL_ID: Final = re.compile(rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?")  # and a step, perhaps for one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,36 @@ def _decoded(given: str) -> bytes:
 def parts_unsupported(why: str) -> AppError:
     detail = f"Nothing was accepted: {why} Send text, and files in the message as `data:` URLs: nothing is fetched."
     return AppError("parts_unsupported", status=422, title="A part of the message cannot be read", detail=detail)
+
+
+def decision_of_page(results: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, PlanDecision] | None:
+    """Returns the plan that has waited last for one of these results, which are by the ids of calls, and the decision
+    that has them; None if none did.
+    """
+    found = [(match, result) for call_id, result in results if (match := CALL_ID.fullmatch(call_id))]
+    if not found:
+        return None
+    plan_id, version = found[-1][0].group(1, 2)
+    answer = {match[3]: result for match, result in found if match.group(1, 2) == (plan_id, version)}
+    return plan_id, PlanDecision(decision="confirm", version=int(version), answer=answer)
+
+
+def page_key(plan_id: str, decision: PlanDecision) -> str:
+    """Returns the idempotency key of what the page gave: it is taken once, whichever run brings it."""
+    return f"page:{plan_id}:{decision.version}"
+
+
+def options_of(
+    client: ClientRequest,
+    tools: OfferedTools | None,
+    context: Sequence[Mapping[str, Any]] | None,
+    state: object = None,
+    *,
+    model: str | None = None,
+) -> TurnOptions:
+    """Returns what a client's page asks of a turn. Raises AppError `client_tools`."""
+    taken = client.services.tools.tools_for(client.caller) if tools else ()
+    return TurnOptions(model=model, page_tools=given_tools(tools, taken), page=about_page(context or (), state))
 
 
 @dataclass(frozen=True, slots=True)

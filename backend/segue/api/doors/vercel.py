@@ -1,42 +1,60 @@
 """The door for `useChat` of the Vercel AI SDK: a chat is a session of the caller's, a message of the assistant a turn.
 
-A client sends the whole chat, of which only the last message is new. It is sent the events of the run as chunks of its
-UI message stream: only those that the versions 5, 6 and 7 know, because others end a client of version 5.
+A client sends the whole chat, of which only the last message is new, or what its page has added to one of the
+assistant's: results of its own tools, answers to approvals. It is sent the events of the run as chunks of its UI
+message stream: only those that the versions 5, 6 and 7 know, because others end a client of version 5; one that tells
+a later version is asked for approvals as that does it.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors.agui import Json, RunFrames, nothing_new, run_events, text_of
-from segue.api.doors.client_turns import SentFile, sent_files, with_files
+from segue.api.doors.agui import Json, RunFrames, is_shown, nothing_new, run_events, text_of
+from segue.api.doors.client_turns import (
+    CALL_ID,
+    SentFile,
+    decision_of_page,
+    options_of,
+    page_key,
+    sent_files,
+    with_files,
+)
 from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, find_session, session_of_client
 from segue.api.event_streams import EventStream, described_stream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
-from segue.api.schemas import PlanDecision
+from segue.api.schemas import BY_SEQ, Page, PagingDep, PlanDecision, encode_cursor
 from segue.domain import turn_errors
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
-from segue.domain.session import Session, TurnKey, TurnOptions
+from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Plan
+from segue.domain.session import Message, Session, TurnKey, TurnOptions
+from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
 from segue.events.event_buffer import Entry, end_of
-from segue.memory.history import get_message, user_messages_of
+from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
+from segue.plans.store import plan_taken_on
+from segue.tools.page_tools import result_of_page
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after
 from segue.turns.store import ChatRequest, once
 
 DONE: Final = b"[DONE]"
+VERSION_HEADER: Final = "x-ai-sdk-version"
 PLAN_ID: Final = "plan"  # the same for each state of a plan: the client puts it in the place of the one before
+APPROVALS_SINCE: Final = 6
 _OURS: Final = {"dynamic": True, "providerExecuted": True}
+_GIVEN: Final = ("output-available", "output-error")
 _TEXTS: Final = {
     "TEXT_MESSAGE_START": "text-start",
     "TEXT_MESSAGE_CONTENT": "text-delta",
@@ -52,12 +70,35 @@ ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
 
-class MessageChunks:
-    """Writes one message of the assistant: what a turn says and does. Remembers its calls and its plan."""
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision that a message brings, taken once under the `key`. What a page has added to a message of the
+    assistant's `continues` that; of approvals `calls` are by tool and arguments the ids of those given, `denied` the
+    others.
+    """
 
-    def __init__(self, turn: TurnKey) -> None:
+    plan_id: str | None
+    decision: PlanDecision
+    key: str | None
+    continues: bool = True
+    chosen: frozenset[int] | None = None
+    calls: Mapping[tuple[str | None, str], str] = field(default_factory=dict)
+    denied: tuple[str, ...] = ()
+
+
+class MessageChunks:
+    """Writes what a turn says and does: one message of the assistant, or what continues one. Remembers its calls and
+    its plan. `approvals` says that the client knows those of version 6.
+    """
+
+    def __init__(self, turn: TurnKey, decided: Decided | None = None, *, approvals: bool = False) -> None:
         self._turn = turn
+        self._approvals = approvals
+        self._named = {} if decided is not None and decided.continues else {"messageId": turn.turn_id}
+        self._approved = decided.calls if decided is not None else {}
+        self._denied = decided.denied if decided is not None else ()
         self._names: dict[str, str] = {}
+        self._ids: dict[str, str] = {}
         self._plan: dict[str, Any] = {}
 
     def of(self, encoded: bytes) -> list[bytes]:
@@ -75,14 +116,16 @@ class MessageChunks:
         match kind:
             case "RUN_STARTED":
                 ids = {"session_id": self._turn.session_id, "turn_id": self._turn.turn_id}
-                start = {"type": "start", "messageId": self._turn.turn_id, "messageMetadata": ids}
-                return [start, {"type": "start-step"}]
+                denied = ({"type": "tool-output-denied", "toolCallId": each} for each in self._denied)
+                return [{"type": "start", **self._named, "messageMetadata": ids}, {"type": "start-step"}, *denied]
             case "STATE_SNAPSHOT" | "STATE_DELTA":
                 return [self._of_plan(event)]
             case "CUSTOM" if event["name"] == "tool_progress":
                 return [{"type": "data-tool-progress", "data": event["value"], "transient": True}]
             case "RUN_FINISHED":
-                return [{"type": "finish-step"}, {"type": "finish"}, {}]
+                asked = [each for asks in event.get("outcome", {}).get("interrupts", ()) for each in self._asked(asks)]
+                said = {"message_id": event["result"]["message"]["id"]} if "result" in event else {}
+                return [*asked, {"type": "finish-step"}, {"type": "finish", "messageMetadata": said}, {}]
             case "RUN_ERROR":
                 return [{"type": "error", "errorText": event["message"]}, {}]
             case _:
@@ -90,19 +133,31 @@ class MessageChunks:
 
     def _of_call(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:
         call_id = event["toolCallId"]
-        of_call = {"toolCallId": call_id, **_OURS}
+        of_call: dict[str, Any] = {"toolCallId": self._ids.get(call_id, call_id)}
+        of_call |= {} if CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
         match kind:
             case "TOOL_CALL_START":
                 self._names[call_id] = event["toolCallName"]
             case "TOOL_CALL_ARGS":
-                given = {"toolName": self._names[call_id], "input": orjson.loads(event["delta"])}
-                return [{"type": "tool-input-available", **of_call, **given}]
+                name, args = self._names[call_id], orjson.loads(event["delta"])
+                if shown := self._approved.get((name, canonical_args(args))):
+                    self._ids[call_id] = shown
+                    return []
+                return [{"type": "tool-input-available", **of_call, "toolName": name, "input": args}]
             case "TOOL_CALL_RESULT" if call_id in self._names:
-                reference = orjson.loads(event["content"])
-                if reference["status"] == "succeeded":
-                    return [{"type": "tool-output-available", **of_call, "output": reference}]
-                return [{"type": "tool-output-error", **of_call, "errorText": reference["summary"]}]
+                ended = _ended(orjson.loads(event["content"]))
+                return [{"type": f"tool-{ended.pop('state')}", **of_call, **ended}]
         return []
+
+    def _asked(self, interrupt: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Returns the requests for approvals of what waits, of this message alone. A form is no yes or no."""
+        chunks: list[dict[str, Any]] = []
+        for step in interrupt["metadata"]["steps"] if self._approvals else ():
+            call_id = f"{interrupt['id']}:{step['id']}:{self._turn.turn_id}"
+            call = {"toolCallId": call_id, "toolName": step["tool"], "input": step["args"] or {}, **_OURS}
+            request = {"type": "tool-approval-request", "approvalId": call_id, "toolCallId": call_id}
+            chunks += [{"type": "tool-input-available", **call}, request] if step["tool"] and not step["asks"] else []
+        return chunks
 
     def _of_plan(self, event: Mapping[str, Any]) -> dict[str, Any]:
         if "snapshot" in event:
@@ -135,6 +190,11 @@ class UiChat(BaseModel):
     message_id: Annotated[ChatId | None, doc("The message to regenerate, or that was edited.")] = None
     agent: Annotated[ChatId | None, doc("One of `GET /agents`, who answers from now on.")] = None
     model: Annotated[ChatId | None, doc("One of the agent's `models`, for this answer.")] = None
+    tools: Annotated[
+        list[Json] | dict[str, Json] | None,
+        doc("Tools of the page, which it runs itself, in a list or by name: forty at most, in 64 kB."),
+    ] = None
+    context: Annotated[list[Json] | None, doc("What the page says of itself: descriptions and values.")] = None
 
 
 class UiDecision(PlanDecision):
@@ -149,34 +209,82 @@ class UiDecision(PlanDecision):
     responses={
         200: {"description": "The chunks of the answer", "content": CHUNKS},
         **problems(
-            "idempotency_key_reused", "message_not_found", "not_in_history", "parts_unsupported", "session_not_found",
-            "too_many_queued", "turn_in_progress", "unknown_agent", "option_not_allowed", *OF_DECISIONS, *OF_FILES,
+            "client_tools", "idempotency_key_reused", "message_not_found", "not_in_history", "option_not_allowed",
+            "parts_unsupported", "session_not_found", "too_many_queued", "turn_in_progress", "unknown_agent",
+            *OF_DECISIONS, *OF_FILES,
         ),
     },
 )  # fmt: skip
 async def ui_chat(body: UiChat, client: OwnClientDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
     said = body.messages[-1]
-    if said.get("role") != "user":
-        raise nothing_new()
     services, caller, origin = client.services, client.caller, client.origin
-    decision, text, files = _decision_in(said), "", tuple[SentFile, ...]()
-    if decision is None and body.trigger == "submit-message":
+    options = options_of(client, body.tools, body.context, model=body.model)
+    decided, text, files = _decided_in(said), "", tuple[SentFile, ...]()
+    if decided is None and said.get("role") != "user":
+        raise nothing_new()
+    if decided is None and body.trigger == "submit-message":
         text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
     session = await session_of_client(services, caller, body.id, agent=body.agent, groups=origin.groups)
-    if decision is not None:
-        known = once(client.idempotency_key or _key(said, *decision.fingerprint), *decision.fingerprint)
-        button = replace(decision.button, plan_id=decision.plan_id)
-        turn = await services.turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
-        return _stream(client, session, turn)
-    chosen = TurnOptions(model=body.model)
-    fingerprint = (text, *(file.digest for file in files), *chosen.fingerprint)
+    if decided is not None:
+        fingerprint = (*decided.decision.fingerprint, *sorted(decided.chosen or ()))
+        button = replace(decided.decision.button, plan_id=decided.plan_id, chosen=decided.chosen)
+        known = once(client.idempotency_key or decided.key, *fingerprint)
+        given: dict[str, Any] = {"once": known, "stream": True, "origin": origin}
+        turn = await services.turns.decide(caller, session.id, button, **given, options=options)
+        return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
-    key = client.idempotency_key or (_key(said, *fingerprint) if instead_of is None else None)
-    known = once(key, *fingerprint)
-    request = ChatRequest(text, once=known, stream=True, origin=origin, instead_of=instead_of, options=chosen)
+    asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
+    known = once(client.idempotency_key or (_key(said, *asked) if instead_of is None else None), *asked)
+    request = ChatRequest(text, once=known, stream=True, origin=origin, instead_of=instead_of, options=options)
     request = await with_files(client, session.id, request, files)
     return _stream(client, session, (await services.turns.accept(caller, session.id, request)).turn)
+
+
+def _decided_in(message: Json) -> Decided | None:
+    listed = message.get("parts")
+    parts = [part for part in listed if isinstance(part, dict)] if isinstance(listed, list) else []
+    if message.get("role") == "assistant":
+        return _continued(parts)
+    for part in parts:
+        if part.get("type") == "data-decision":
+            try:
+                decision = UiDecision.model_validate(part.get("data"))
+            except ValueError as error:
+                raise InvalidRequest(f"The part `data-decision`: {error}") from error
+            return Decided(decision.plan_id, decision, _key(message, *decision.fingerprint), continues=False)
+    return None
+
+
+def _continued(parts: Sequence[Json]) -> Decided | None:
+    """Returns what a page has added: of what waited last for it or for an approval; what has no answer yet is none."""
+    found = [(match, part) for part in parts if (match := CALL_ID.fullmatch(str(part.get("toolCallId"))))]
+    last = [(match, part) for match, part in found if match.group(1, 2) == found[-1][0].group(1, 2)]
+    if not any(part.get("state") == "approval-responded" for _, part in last):
+        given = [(match[0], _result_of(part)) for match, part in found if part.get("state") in _GIVEN]
+        decided = decision_of_page(given)
+        return decided and Decided(*decided, page_key(*decided))
+    plan_id, version = last[-1][0].group(1, 2)
+    yes = [(match, part) for match, part in last if _approval(part).get("approved") is True]
+    chosen = frozenset(int(match[3]) for match, _ in yes)
+    calls = {(part.get("toolName"), canonical_args(part.get("input") or {})): match[0] for match, part in yes}
+    return Decided(
+        plan_id,
+        PlanDecision(decision="confirm" if yes else "reject", version=int(version)),
+        f"approval:{plan_id}:{version}",
+        chosen=chosen if 0 < len(yes) < len(last) else None,
+        calls=calls,
+        denied=tuple(match[0] for match, _ in last if match[0] not in calls.values()),
+    )
+
+
+def _approval(part: Json) -> Json:
+    return given if isinstance(given := part.get("approval"), dict) else {}
+
+
+def _result_of(part: Json) -> dict[str, Any]:
+    failed = part["state"] == "output-error" and (part.get("errorText") or "It failed.")
+    return result_of_page(part.get("output"), failed)
 
 
 @router.get(
@@ -202,15 +310,105 @@ async def resume_ui_chat(
     return _stream(client, session, turn)
 
 
-def _decision_in(message: Json) -> UiDecision | None:
-    parts = message.get("parts")
-    for part in parts if isinstance(parts, list) else ():
-        if isinstance(part, dict) and part.get("type") == "data-decision":
-            try:
-                return UiDecision.model_validate(part.get("data"))
-            except ValueError as error:
-                raise InvalidRequest(f"The part `data-decision`: {error}") from error
-    return None
+class UiMessage(BaseModel):
+    """A message as the AI SDK has it."""
+
+    id: Annotated[str, doc("Of the assistant's the turn, of the user's the stored message.")]
+    role: Annotated[Literal["user", "assistant"], doc("Who says it.")]
+    parts: Annotated[list[Json], doc("Texts, calls of tools with references to their results, the plan that waits.")]
+    metadata: Annotated[Json, doc("`session_id`, `turn_id`, and `message_id`: of the answer, for feedback on it.")]
+
+
+@router.get("/{chat_id}/messages", responses=problems("session_not_found"))
+async def ui_messages(
+    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")],
+    client: OwnClientDep,
+    paging: PagingDep,
+) -> Page[UiMessage]:
+    """Lists the messages of a chat, for `useChat`. The newest page comes first, each in the order of the chat; what the
+    turn that runs has said so far comes with its stream.
+    """
+    before = paging.after(BY_SEQ)
+    session = await find_session(client.services, client.caller, chat_id)
+    if session is None:
+        return Page([], None)
+    async with client.services.database.read_only() as connection:
+        running = await first_open_turn(connection, session.id)
+        asked: dict[str, Any] = {"limit": paging.limit + 1, "before": MAX_SEQ if before is None else before}
+        newest = await list_messages(connection, client.caller, session.id, **asked, newest_first=True)
+    kept = _of_whole_turns(newest, paging.limit)
+    shown = (each for each in reversed(kept) if is_shown(each, running))
+    messages = _ui_messages(session.id, shown, client.services.tools.tools())
+    if before is None and messages and messages[-1].role == "assistant" and session.pending_plan is not None:
+        messages[-1].parts.extend(_waiting_parts(session.pending_plan, approvals=_knows_approvals(client)))
+    more = encode_cursor(kept[-1].seq) if len(newest) > paging.limit else None
+    return Page([each for each in messages if each.parts], more)
+
+
+def _of_whole_turns(newest: Sequence[Message], limit: int) -> Sequence[Message]:
+    """Returns what a page shows, of one message more if there is more: a turn that begins before it is the next one's,
+    unless it fills the page.
+    """
+    said = [each for each in newest if each.role != "user"]
+    cut_off = [each.seq for each in said if each.turn_id == said[-1].turn_id] if len(newest) > limit else []
+    if not cut_off or any(each.role == "user" and each.turn_id == said[-1].turn_id for each in newest):
+        return newest[:limit]
+    return [each for each in newest if each.seq > cut_off[0]] or newest[:limit]
+
+
+def _ui_messages(session_id: str, said: Iterable[Message], ours: Collection[str]) -> list[UiMessage]:
+    """What the assistant says and does in a turn is one message. A tool that the service has not is the page's."""
+    shown: dict[str, UiMessage] = {}
+    calls: dict[str, dict[str, Any]] = {}
+    for each in said:
+        ids = {"session_id": session_id, "turn_id": each.turn_id, "message_id": each.id}
+        if each.role == "user":
+            shown[each.id] = UiMessage(id=each.id, role="user", parts=[_text(each)], metadata=ids)
+            continue
+        message = shown.setdefault(each.turn_id, UiMessage(id=each.turn_id, role="assistant", parts=[], metadata=ids))
+        message.metadata.update(ids)
+        if isinstance(each.content, dict):
+            calls.get(each.tool_call_id or "", {}).update(_ended(each.content))
+            continue
+        message.parts += [_text(each)] if each.content else []
+        for call in each.tool_calls:
+            calls[call.id] = _call_part(call.id, call.name, call.args, is_ours=call.name in ours)
+            message.parts.append(calls[call.id])
+    return list(shown.values())
+
+
+def _text(message: Message) -> dict[str, Any]:
+    return {"type": "text", "text": str(message.content), "state": "done"}
+
+
+def _call_part(call_id: str, name: str | None, args: object, *, is_ours: bool, **more: object) -> dict[str, Any]:
+    of_call = {"toolCallId": call_id, "state": "input-available", "input": args, **more}
+    if is_ours:
+        return {"type": "dynamic-tool", "toolName": name, **of_call, "providerExecuted": True}
+    return {"type": f"tool-{name}", **of_call}
+
+
+def _ended(reference: Mapping[str, Any]) -> dict[str, Any]:
+    if reference.get("status") == "succeeded":
+        return {"state": "output-available", "output": reference}
+    return {"state": "output-error", "errorText": reference.get("summary") or "It failed."}
+
+
+def _waiting_parts(plan: Plan, *, approvals: bool) -> list[dict[str, Any]]:
+    """Returns what a page shows of a plan that is open, as it was sent it when the turn ended."""
+    parts = [{"type": "data-plan", "id": PLAN_ID, "data": orjson.loads(agui_encoding.to_json(plan))}]
+    for step in plan.waiting_steps:
+        call_id, is_page = f"{plan.id}:{plan.version}:{step.id}", step in plan.page_steps
+        asked = {"state": "approval-requested", "approval": {"id": call_id}} if not is_page else {}
+        if step.tool and (is_page or (approvals and step.asks is None)):
+            parts.append(_call_part(call_id, step.tool, step.args or {}, is_ours=not is_page, **asked))
+    return parts
+
+
+def _knows_approvals(client: ClientRequest) -> bool:
+    """Returns whether the client says in a header that it has a version of the AI SDK that knows them."""
+    version = client.http.headers.get(VERSION_HEADER, "").partition(".")[0]
+    return version.isdecimal() and int(version[:3]) >= APPROVALS_SINCE
 
 
 def _key(message: Json, *fingerprint: str | int) -> str | None:
@@ -237,12 +435,22 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
             if before is not None and is_id("msg", before):
                 before = (await get_message(connection, client.caller, session_id, before)).turn_id
             turn_id = await turn_after(connection, session_id, before)
+            shown = {each.get("id") for each in body.messages}
+            while turn_id is not None and turn_id not in shown and await _is_decision(connection, turn_id):
+                turn_id = await turn_after(connection, session_id, turn_id)  # which goes on in the message before
         elif turn_id is None and (last := await last_in_history(connection, session_id)) is not None:
             turn_id = last.id
         said = await user_messages_of(connection, turn_id) if turn_id is not None else []
+        is_of_page = bool(said) and said[0].content == PAGE_MESSAGE
+        asked = await plan_taken_on(connection, said[0].turn_id, session_id) if is_of_page else None
     if not said:
         raise NotFound("message")
-    return said[0].id
+    return asked.plan.origin_message_id if asked else said[0].id
+
+
+async def _is_decision(connection: AsyncConnection, turn_id: str) -> bool:
+    said = await user_messages_of(connection, turn_id)
+    return bool(said) and said[0].content in (PAGE_MESSAGE, *BUTTON_MESSAGES.values())
 
 
 def _answer_before(messages: Sequence[Json]) -> str | None:
@@ -251,18 +459,21 @@ def _answer_before(messages: Sequence[Json]) -> str | None:
     return next((each for each in ids if is_id("turn", each) or is_id("msg", each)), None)
 
 
-def _stream(client: ClientRequest, session: Session, turn: TurnKey) -> Response:
+def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:
     bind_contextvars(turn_id=turn.turn_id)
+    chunks = MessageChunks(turn, decided, approvals=_knows_approvals(client))
     cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.interrupted()))
     return EventStream(
-        framed(_chunks(client, session, turn)),
+        framed(_chunks(client, session, turn, chunks)),
         headers={"x-vercel-ai-ui-message-stream": "v1", "X-Session-Id": session.id, "X-Turn-Id": turn.turn_id},
         farewell=b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off),
     )
 
 
-async def _chunks(client: ClientRequest, session: Session, turn: TurnKey) -> AsyncGenerator[Sequence[Entry]]:
-    chunks, frames = MessageChunks(turn), RunFrames(session.id, turn.turn_id, declares_version=False)
+async def _chunks(
+    client: ClientRequest, session: Session, turn: TurnKey, chunks: MessageChunks
+) -> AsyncGenerator[Sequence[Entry]]:
+    frames = RunFrames(session.id, turn.turn_id, declares_version=False)
     async with aclosing(run_events(client, session, turn, frames)) as parts:
         async for entries in parts:
             yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]

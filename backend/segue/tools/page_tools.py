@@ -1,0 +1,108 @@
+"""The tools of the client's own page, which only it can run: what it may offer for one turn, and what they become here.
+
+A call of one waits as a step of a plan (`domain/user_request.py`, mode `page`) and ends with what the page gave, which
+is data as any tool's result is. Their health is not counted: a client names them as it likes.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from segue.domain.errors import AppError
+from segue.domain.session import READ_ATTACHMENT
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolSpec
+from segue.domain.user_request import PAGE
+from segue.tools.normalize import clean, clean_text
+
+MAX_TOOLS: Final = 40
+MAX_BYTES: Final = 64_000  # of their definitions
+MAX_RESULT_BYTES: Final = 200_000  # of what a call gave
+MAX_PAGE_CHARS: Final = 8000  # of what the page says of itself
+OF_THE_ENGINE: Final = frozenset({READ_ATTACHMENT, "find_tools", "web_search"})  # also while there is no such tool
+
+OfferedTools = Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]  # listed, or by name
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+_SCHEMAS: Final = ("parameters", "inputSchema")  # as AG-UI and as the AI SDK call it
+
+
+def given_tools(offered: OfferedTools | None, taken: Collection[str]) -> str | None:
+    """Returns the tools that a page offers, in a list or by name, as `TurnOptions.page_tools`. `taken` are the names of
+    the service's tools. Raises AppError `client_tools`.
+    """
+    if isinstance(offered, Mapping):
+        offered = [{**each, "name": name} for name, each in offered.items()]
+    if not offered:
+        return None
+    if len(offered) > MAX_TOOLS or len(orjson.dumps(offered)) > MAX_BYTES:
+        raise _refused(f"A page has at most {MAX_TOOLS} tools, in {MAX_BYTES // 1000} kB together.")
+    listed = list(map(_definition, offered))
+    names = [each["name"] for each in listed]
+    if ours := [name for name in names if name in taken or name in OF_THE_ENGINE or names.count(name) > 1]:
+        raise _refused(f"These names are taken: {', '.join(ours)}. Rename the tools of the page.")
+    return orjson.dumps(listed).decode()
+
+
+def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
+    name, description = given.get("name"), given.get("description") or ""
+    schema = next((given[key] for key in _SCHEMAS if given.get(key)), _ANYTHING)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise _refused("The name of a tool is 1 to 64 letters, digits, `_` and `-`.")
+    if not isinstance(description, str) or not isinstance(schema, Mapping) or schema.get("type") != "object":
+        raise _refused(f"{name} needs a description, a text, and parameters, the JSON schema of an object.")
+    definition: dict[str, Any] = clean({"name": name, "description": description, "parameters": schema})
+    return definition
+
+
+def page_tools(given: str) -> dict[str, Tool]:
+    """Returns the tools of `TurnOptions.page_tools`, by name."""
+    read = orjson.loads(given)
+    return {each["name"]: _tool(each["name"], each["description"], each["parameters"]) for each in read}
+
+
+def answered_tool(name: str) -> Tool:
+    """Returns a tool that gives what the page did. It takes any arguments: the page has run with them."""
+    return _tool(name, "", _ANYTHING, idempotent=True)
+
+
+def _tool(name: str, description: str, schema: Mapping[str, Any], *, idempotent: bool = False) -> Tool:
+    spec = ToolSpec(name, description, schema, source=PAGE, effect="write", idempotent=idempotent)
+    return Tool(spec, _what_the_page_gave)
+
+
+async def _what_the_page_gave(_: dict[str, Any], context: ToolContext) -> object:
+    given = (context.answers[-1].content if context.answers else None) or {"error": "Only the page can run this."}
+    if "error" in given:
+        raise ToolFailed(str(given["error"]))
+    return given["output"]
+
+
+def result_of_page(output: object, error: object = None) -> dict[str, Any]:
+    """Returns what a page gave for a call as a decision's `answer` has it. What is too large is not taken."""
+    if error:
+        return {"error": clean_text(str(error))[:MAX_PAGE_CHARS]}
+    if (size := len(orjson.dumps(output))) > MAX_RESULT_BYTES:
+        return {"error": f"The page's result has {size} bytes and was not taken: at most {MAX_RESULT_BYTES} are."}
+    return {"output": clean(output)}
+
+
+def about_page(context: Sequence[Mapping[str, Any]], state: object = None) -> str | None:
+    """Returns what a page says of itself as `TurnOptions.page`: the descriptions and values in its `context`, and its
+    `state` but for the plan, which is the service's own. Cut at MAX_PAGE_CHARS.
+    """
+    kept = {key: value for key, value in state.items() if key != "plan"} if isinstance(state, Mapping) else state
+    said = [*context, *([{"description": "state", "value": kept}] if kept else [])]
+    lines = (f"{each.get('description', '')}: {_written(each.get('value', ''))}" for each in said)
+    text: str = clean_text("\n".join(lines)[: MAX_PAGE_CHARS + 1])
+    return (text if len(text) <= MAX_PAGE_CHARS else f"{text[:MAX_PAGE_CHARS]} …") or None
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _refused(why: str) -> AppError:
+    title = "These tools of the page cannot be offered"
+    return AppError("client_tools", status=422, title=title, detail=f"Nothing was accepted: {why}")
