@@ -5,6 +5,7 @@ which the client calls its conversation. A client may also ask for the turn to e
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
@@ -26,8 +27,12 @@ NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the fi
 ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
 
 
-class NameTaken(Exception):
-    """Another request has just given the name to a session of its own."""
+class NameTaken(AppError):
+    """Another session of the caller's has the name. Another request may just have given it to its own."""
+
+    def __init__(self) -> None:
+        detail = "The caller has a conversation of this id. Go on with it, or send `if_exists: do_nothing`."
+        super().__init__("session_exists", status=409, title="The conversation exists", detail=detail)
 
 
 async def session_of_client(
@@ -72,6 +77,7 @@ async def make_session(
     names: Mapping[str, str | None],
     *,
     agent: str | None = None,
+    metadata: Mapping[str, Any] = MappingProxyType({}),
     said: Sequence[Said] = (),
     key: str = "",
 ) -> Session:
@@ -82,7 +88,7 @@ async def make_session(
     async with services.database.transaction() as connection:
         now, zone = services.clock(), services.settings.session_time_zone
         session = await session_store.create_session(
-            connection, caller, title=None, metadata={}, now=now, time_zone=zone, **given
+            connection, caller, title=None, metadata=metadata, now=now, time_zone=zone, **given
         )
         for name, before in names.items():
             if not await session_store.name_session(connection, caller, name, session.id, instead_of=before):
