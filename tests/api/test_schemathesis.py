@@ -114,6 +114,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "/{user}": {"confirm": "bob"},
         "tool": "current_time",
         "version": plan["plan"]["version"],
+        "/{thread_id}": {"thread_id": await client.new_session()},
         "/edit": {"session_id": edited, "message_id": (await client.messages(edited))[0]["id"]},
         "/{tool}": {"session_id": granting, "tool": remembered["tool"]},
         "/fork": {"session_id": asking, "message_id": asked["message"]["id"]},

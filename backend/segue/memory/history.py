@@ -299,8 +299,8 @@ async def opening_messages(connection: AsyncConnection, session_ids: Sequence[st
     """Returns the first message in the history of each of these sessions, if it has one."""
     first = select(*SHOWN).where(messages.c.session_id == sessions.c.id, IN_HISTORY)
     found = first.order_by(messages.c.seq).limit(1).correlate(sessions).lateral()
-    statement = select(*found.c).select_from(sessions.join(found, true())).where(sessions.c.id.in_(session_ids))
-    return {row["session_id"]: [_message(row)] for row in (await connection.execute(statement)).mappings()}
+    of_these = select(*found.c).select_from(sessions.join(found, true())).where(sessions.c.id.in_(session_ids))
+    return {row["session_id"]: [_message(row)] for row in (await connection.execute(of_these)).mappings()}
 
 
 async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: int) -> str | None:

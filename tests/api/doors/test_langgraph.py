@@ -363,34 +363,11 @@ def texts(step: dict[str, Any]) -> list[str]:
 
 
 @needs_node
-async def test_a_page_asks_approves_edits_and_regenerates(settings: Settings, provider: Provider, shelf: Shelf) -> None:
-    provider.will(says("Hello."), planned(THREE_STEPS), *map(says, ("It is gone.", "Gone again.", "Uno.")))
-    async with running(settings) as service:
-        await service.connected("shelf")
-        said_hello, asked, done, again, edited, reloaded = await page(
-            service,
-            {"open": "my page", "say": "hello"},
-            {"say": ASK},
-            {"resume": {"decisions": [{"type": "approve"}]}},
-            {"edit": {"at": 1}},
-            {"edit": {"at": 0, "say": "ciao"}},
-            {"open": "my page"},
-        )
-    assert [each["error"] for each in (said_hello, asked, done, again, edited, reloaded)] == [None] * 6
-    assert (texts(said_hello), said_hello["interrupt"]) == (["hello", "Hello."], None)
-    [action] = asked["interrupt"]["action_requests"]
-    assert (action["name"], action["args"], texts(asked)[2]) == ("mcp_delete_item", {"item_id": "itm-1"}, ASK)
-    assert (texts(done)[-1], done["interrupt"]) == ("It is gone.", None)
-    assert [texts(again), texts(edited), texts(reloaded)] == [["hello", "Gone again."], *[["ciao", "Uno."]] * 2]
-    assert shelf.effects == ["get itm-1", "delete itm-1"]
-
-
-@needs_node
-async def test_a_page_approves_and_it_is_done_once_through_kill_nine(
+async def test_a_page_approves_once_through_kill_nine_edits_and_regenerates(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:
     told = asyncio.Event()
-    provider.will(planned(THREE_STEPS), streams("It ", told), says("It is gone."))
+    provider.will(planned(THREE_STEPS), streams("It ", told), *map(says, ("It is gone.", "Salve.", "Ciao a te.")))
     yes = {"resume": {"decisions": [{"type": "approve"}]}}
     async with process(settings) as (first, service):
         talking = asyncio.create_task(page(service, {"open": "my page", "say": ASK}, yes))
@@ -398,12 +375,17 @@ async def test_a_page_approves_and_it_is_done_once_through_kill_nine(
         await provider.wait_for_requests(2)
         first.kill()
         asked, cut_off = await talking
-    assert asked["interrupt"]["action_requests"][0]["name"] == "mcp_delete_item"
+    [action] = asked["interrupt"]["action_requests"]
+    assert (action["name"], action["args"], texts(asked)[0]) == ("mcp_delete_item", {"item_id": "itm-1"}, ASK)
     assert cut_off["error"] is not None
     async with process(settings) as (_, service):
         await service.ended((await service.get("/sessions"))["items"][0]["id"], 2)
-        reloaded, twice = await page(service, {"open": "my page"}, yes)
+        reloaded, twice, edited, again = await page(
+            service, {"open": "my page"}, yes, {"edit": {"at": 0, "say": "ciao"}}, {"edit": {"at": 1}}
+        )
     assert (texts(reloaded)[-1], reloaded["interrupt"], reloaded["error"]) == ("It is gone.", None, None)
     assert "no_open_plan" in twice["error"]
+    assert [texts(each) for each in (edited, again)] == [["ciao", "Salve."], ["ciao", "Ciao a te."]]
+    assert [each["error"] for each in (edited, again)] == [None, None]
     assert shelf.effects == ["get itm-1", "delete itm-1"]
     told.set()

@@ -46,11 +46,10 @@ from segue.version import VERSION
 
 MESSAGES_SHOWN: Final = 200  # of a thread
 THREADS_SEARCHED: Final = 500  # the latest
-END: Final = "__end__"  # where LangGraph's graphs end
 ON_BUSY: Final[Mapping[str | None, OnBusy]] = {"reject": "reject", "interrupt": "interrupt", "rollback": "interrupt"}
 # What cannot be left unread without doing something else than was asked for.
-REFUSED: Final = (
-    "interrupt_before interrupt_after checkpoint_id webhook after_seconds supersteps ttl values ids extract"
+REFUSED = (
+    "interrupt_before interrupt_after checkpoint_id webhook after_seconds supersteps ttl values ids sort_by extract"
 )
 OBJECT: Final[dict[str, Any]] = {"response_model": Json}
 OBJECTS: Final[dict[str, Any]] = {"response_model": list[Json]}
@@ -60,12 +59,11 @@ RUN: Final = problems(
 )  # fmt: skip
 _PARTS: Final = {MEDIA_TYPE: {"schema": {"type": "string", "description": "Parts as LangGraph's server streams them."}}}
 STREAM: Final[dict[str, Any]] = {"responses": {200: {"description": "The parts", "content": _PARTS}, **RUN}}
-
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 router = router_of("doors", route_class=DoorRoute)
 
-ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
+GivenId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 OwnThreadId = Annotated[str, doc("What the client calls the thread, or the id of a session.")]
 ThreadId = Annotated[str, Path(description="What the client calls the thread, or the id of a session.")]
 AssistantId = Annotated[str, Path(description="One of `GET /agents`.")]
@@ -88,7 +86,7 @@ class _Sent(BaseModel):
 class NewRun(_Sent):
     """A run. `config`, `context`, `durability` and the like change nothing."""
 
-    assistant_id: Annotated[ClientId, doc("One of `GET /agents`, who answers from now on.")]
+    assistant_id: Annotated[GivenId, doc("One of `GET /agents`, who answers from now on.")]
     input: Annotated[Json | None, doc("`messages`: of these, what the user says last is read.")] = None
     command: Annotated[Json | None, doc("`resume` answers an interrupt, `goto: __end__` rejects what it asks.")] = None
     stream_mode: Annotated[list[StreamMode] | StreamMode | None, doc("What is streamed; null for `values`.")] = None
@@ -106,7 +104,7 @@ class NewRun(_Sent):
     def resume(self) -> Any:
         """What answers the interrupt; None for a run with an input. Raises AppError `not_supported`."""
         command = self.command or {}
-        if command.get("update") or command.get("goto") not in (None, [], END, [END]):
+        if command.get("update") or command.get("goto") not in (None, [], "__end__", ["__end__"]):
             raise _not_supported("`command`: it can `resume`, or `goto: __end__`.")
         return False if command.get("goto") else command.get("resume")
 
@@ -119,7 +117,7 @@ class NewRun(_Sent):
 class NewThread(_Sent):
     """A thread to make."""
 
-    thread_id: Annotated[ClientId | None, doc("What the client calls it; null for an id of ours.")] = None
+    thread_id: Annotated[GivenId | None, doc("What the client calls it; null for an id of ours.")] = None
     metadata: Annotated[Metadata | None, doc("Kept with it. `graph_id` is the agent.")] = None
     if_exists: Annotated[Literal["raise", "do_nothing"] | None, doc("`do_nothing` returns the one there is.")] = None
 
@@ -132,9 +130,7 @@ class LangGraphSearch(_Sent):
     graph_id: Annotated[str | None, doc("Of assistants: only this one.")] = None
     metadata: Annotated[Json | None, doc("Of threads: members they have. `graph_id` is the agent.")] = None
     status: Annotated[Literal["idle", "busy", "interrupted", "error"] | None, doc("Of threads.")] = None
-    sort_by: Annotated[Literal["updated_at"] | None, doc("The latest active come first.")] = None
-    sort_order: Annotated[Literal["desc"] | None, doc("The latest active come first.")] = None
-    before: Annotated[Json | ClientId | None, doc("Of states: only those before this checkpoint.")] = None
+    before: Annotated[Json | GivenId | None, doc("Of states: only those before this checkpoint.")] = None
 
     def finds(self, session: Session) -> bool:
         has = frames.thread_metadata(session)
@@ -165,10 +161,8 @@ class LangGraphRun:
 
 
 class _Blank(ServerSentEvent):
-    """What may stand before JSON."""
-
     def encode(self) -> bytes:
-        return b"\n"
+        return b"\n"  # which may stand before JSON
 
 
 async def _session(client: ClientRequest, thread_id: str) -> Session:
@@ -193,8 +187,7 @@ async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGra
     body.refuse()
     resume, services, groups = body.resume, client.services, client.origin.groups
     name = thread_id or f"langgraph:{digest_of_json(client.idempotency_key or new_id('ses', services.clock()))}"
-    agent = body.assistant_id
-    session = await clients.session_of_client(services, client.caller, name, agent=agent, groups=groups)
+    session = await clients.session_of_client(services, client.caller, name, agent=body.assistant_id, groups=groups)
     turn = await (_say(client, body, session) if resume is None else _resume(client, body.place, session, resume))
     return LangGraphRun(client, thread_id or session.id, turn, cancels=body.on_disconnect == "cancel")
 
@@ -222,15 +215,13 @@ async def _instead_of(client: ClientRequest, session: Session, place: str | None
     if place is None:
         return None
     async with client.services.database.read_only() as connection:
-        is_root = place == session.id
-        seq = 0 if is_root else (await find_turn(connection, client.caller, session.id, place)).turn_seq
+        seq = 0 if place == session.id else (await find_turn(connection, client.caller, session.id, place)).turn_seq
         return await opening_after(connection, session.id, seq)
 
 
 async def _resume(client: ClientRequest, place: str | None, session: Session, given: object) -> TurnKey:
-    """Answers the question whose id is given, else what waits now, if the client does not name an older state.
-
-    The same answer to the same question is the same turn. Raises what `accept` and `decide` raise.
+    """Answers the question whose id is given, else what waits now, if the client does not name an older state. The same
+    answer to the same question is the same turn.
     """
     plan, turns, origin = session.pending_plan, client.services.turns, client.origin
     shown, resume = frames.named_interrupt(given)
@@ -277,7 +268,7 @@ async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int
                     yield encode([("values", (await run.view()).values())])
     except AppError as error:
         if error.code != turn_errors.interrupted().code:
-            yield encode([("error", _error(error))], position=end)
+            yield encode([("error", {"error": error.code, "message": error.detail})], position=end)
 
 
 async def _outcome(run: LangGraphRun) -> AsyncIterator[bytes]:
@@ -285,11 +276,7 @@ async def _outcome(run: LangGraphRun) -> AsyncIterator[bytes]:
         await run.client.services.events.answer(run.turn)
         yield to_json((await run.view()).final_values())
     except AppError as error:
-        yield to_json({"__error__": _error(error)})
-
-
-def _error(error: AppError) -> dict[str, str]:
-    return {"error": error.code, "message": error.detail}
+        yield to_json({"__error__": {"error": error.code, "message": error.detail}})
 
 
 def _wait(run: LangGraphRun) -> Response:

@@ -7,6 +7,7 @@ is for the client to show until they come.
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Literal
 
 import orjson
@@ -19,8 +20,9 @@ from segue.events.agui_encoding import to_json
 from segue.turns.turn_deps import Speaker
 
 StreamMode = Literal["values", "messages", "messages-tuple", "updates", "custom"]
-Part = tuple[str, Any]  # the name of an event, and its data
+StreamedPart = tuple[str, Any]  # the name of an event, and its data
 
+MAX_VALUES_BYTES: Final = 2_000_000  # of the messages in a state: the newest turns
 MAX_HISTORY_BYTES: Final = 8_000_000  # of all states in an answer
 NOT_RECORDED: Final = "1970-01-01T00:00:00Z"  # when an agent was made: it stands in a file
 RESUME_FORMS: Final = (
@@ -81,32 +83,30 @@ class ThreadView:
         no_more: Json = {"error": None, "checkpoint": None, "state": None, "result": None}
         tasks = [{"id": each["id"], "name": "tool_loop", "interrupts": [each], **no_more} for each in waiting]
         shown = {"values": self.values(turns) if turns else {}, "interrupts": waiting, "tasks": tasks}
-        before = {
-            "checkpoint": self._checkpoint(last),
-            "parent_checkpoint": self._checkpoint(parent) if parent else None,
-        }
+        earlier = self._checkpoint(parent) if parent else None
+        places = {"checkpoint": self._checkpoint(last), "parent_checkpoint": earlier}
         metadata = thread_metadata(self.session) | {"run_id": last}
-        return {**shown, **before, "next": [each["name"] for each in tasks], "metadata": metadata, "created_at": None}
+        return {**shown, **places, "next": [each["name"] for each in tasks], "metadata": metadata, "created_at": None}
 
     def _checkpoint(self, turn_id: str | None) -> Json:
         return {"thread_id": self.thread_id, "checkpoint_ns": "", "checkpoint_id": turn_id}
 
 
 def thread_view(thread_id: str, session: Session, messages: Iterable[Message], *, is_whole: bool = True) -> ThreadView:
-    """`is_whole` says that these are all messages. Else the first turn, of which some may miss, is the root."""
+    """Unless it `is_whole` the first turn may lack messages, and is the root. So are turns that are too long."""
     turns: dict[str, list[bytes]] = {}
     for message in messages:
         turns.setdefault(message.turn_id, []).append(to_json(_message_json(message)))
-    root = session.id
-    if not is_whole and len(turns) > 1:
-        del turns[root := next(iter(turns))]
+    root, size = session.id, sum(map(len, chain.from_iterable(turns.values())))
+    while len(turns) > 1 and (size > MAX_VALUES_BYTES or not is_whole):
+        root, is_whole = next(iter(turns)), True
+        size -= sum(map(len, turns.pop(root)))
     return ThreadView(thread_id, session, turns, root)
 
 
 def thread_status(session: Session) -> str:
-    if session.running_turn_id is not None:
-        return "busy"
-    return "interrupted" if session.pending_plan and session.pending_plan.waiting_steps else "idle"
+    waits = session.pending_plan is not None and session.pending_plan.waiting_steps
+    return "busy" if session.running_turn_id is not None else "interrupted" if waits else "idle"
 
 
 def thread_metadata(session: Session) -> Json:
@@ -168,16 +168,16 @@ class RunParts:
         self._shown: dict[str, int] = {}  # how many characters of each were in its last `messages/partial`
         self._calls: dict[str, tuple[str, Json]] = {}  # names, and the messages that have made the calls
 
-    def of(self, encoded: bytes) -> list[Part]:
+    def of(self, encoded: bytes) -> list[StreamedPart]:
         """Returns the parts of an event that is not the last."""
         event = orjson.loads(encoded)
         return [part for mode, part in self._of(event["type"], event) if mode in self._modes]
 
-    def last(self, view: ThreadView) -> list[Part]:
-        parts: list[Part] = [("updates", {"__interrupt__": view.interrupts})] if view.interrupts else []
+    def last(self, view: ThreadView) -> list[StreamedPart]:
+        parts: list[StreamedPart] = [("updates", {"__interrupt__": view.interrupts})] if view.interrupts else []
         return [part for part in [*parts, ("values", view.final_values())] if part[0] in self._modes]
 
-    def _of(self, kind: str, event: Json) -> Iterator[tuple[StreamMode, Part]]:
+    def _of(self, kind: str, event: Json) -> Iterator[tuple[StreamMode, StreamedPart]]:
         self.has_new_state |= kind in ("TOOL_CALL_RESULT", "STATE_SNAPSHOT") or event.get("name") in _LOSES
         match kind:
             case "STEP_STARTED":
@@ -197,7 +197,7 @@ class RunParts:
             case "CUSTOM":
                 yield "custom", ("custom", {"name": event["name"], "value": event["value"]})
 
-    def _text(self, message: Json, delta: str) -> Iterator[tuple[StreamMode, Part]]:
+    def _text(self, message: Json, delta: str) -> Iterator[tuple[StreamMode, StreamedPart]]:
         message["content"] += delta
         length, shown = len(message["content"]), self._shown.get(message["id"], 0)
         if length - shown > length // 16:  # all of them together are 16 answers at most
@@ -205,7 +205,7 @@ class RunParts:
             yield "messages", ("messages/partial", [message])
         yield from self._chunk(message, content=delta)
 
-    def _call(self, call_id: str, args: str) -> Iterator[tuple[StreamMode, Part]]:
+    def _call(self, call_id: str, args: str) -> Iterator[tuple[StreamMode, StreamedPart]]:
         name, message = self._calls[call_id]
         call = {"id": call_id, "name": name, "args": orjson.loads(args), "type": "tool_call"}
         piece = {**call, "args": args, "index": len(message["tool_calls"]), "type": "tool_call_chunk"}
@@ -213,11 +213,11 @@ class RunParts:
         yield from self._complete(message)
         yield from self._chunk(message, tool_call_chunks=[piece])
 
-    def _chunk(self, message: Json, **more: Any) -> Iterator[tuple[StreamMode, Part]]:
+    def _chunk(self, message: Json, **more: Any) -> Iterator[tuple[StreamMode, StreamedPart]]:
         chunk = {**_PLAIN, "type": "AIMessageChunk", "id": message["id"], "content": "", **more}
         yield "messages-tuple", ("messages", [chunk, self._metadata])
 
-    def _complete(self, message: Json, node: str | None = None) -> Iterator[tuple[StreamMode, Part]]:
+    def _complete(self, message: Json, node: str | None = None) -> Iterator[tuple[StreamMode, StreamedPart]]:
         yield "messages", ("messages/complete", [message])
         yield "updates", ("updates", {node or self._metadata["langgraph_node"]: {"messages": [message]}})
 
@@ -226,7 +226,7 @@ class RunParts:
         return self._said.setdefault(message_id, new)
 
 
-def encode(parts: Sequence[Part], *, position: int | None = None) -> bytes:
+def encode(parts: Sequence[StreamedPart], *, position: int | None = None) -> bytes:
     """Returns the frames of parts. The last one has the position to go on from, if there is one."""
     frames = [b"event: %b\ndata: %b\n" % (name.encode(), to_json(content)) for name, content in parts]
     if frames and position is not None:
