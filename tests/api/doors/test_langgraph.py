@@ -269,6 +269,18 @@ async def test_a_message_sent_again_is_the_same_run_with_a_thread_and_without(
     assert (events[-1].event, events[-1].data["error"]) == ("error", "model_unavailable")
 
 
+async def test_a_file_beside_the_words_becomes_a_file_of_the_session(
+    client: Client, langgraph: Any, provider: Provider
+) -> None:
+    provider.will(says("It says tea."))
+    file = {"type": "file", "mimeType": "text/plain", "data": "dGVh", "metadata": {"filename": "drink.txt"}}
+    message = {"role": "user", "content": [{"type": "text", "text": "What does it say?"}, file]}
+    assert last(await langgraph.runs.wait(THREAD, AGENT, input={"messages": [message]})) == "It says tea."
+    [session] = (await client.get("/sessions"))["items"]
+    [kept] = (await client.get(f"/sessions/{session['id']}/attachments"))["items"]
+    assert (kept["name"], kept["media_type"]) == ("drink.txt", "text/plain")
+
+
 async def test_a_run_is_cancelled_or_ends_with_its_client(client: Client, langgraph: Any, provider: Provider) -> None:
     never = asyncio.Event()
     provider.will(streams("A", never), streams("But then", never))
@@ -313,6 +325,8 @@ async def test_threads_are_the_callers_sessions(settings: Settings, provider: Pr
         assert await bob.threads.search() == []
         for foreign in (THREAD, plain, found["thread_id"]):
             assert await refused(bob.threads.get(foreign)) == (404, "session_not_found")
+        for foreign in (plain, found["thread_id"]):
+            assert await refused(bob.runs.create(foreign, AGENT, input=said("hi"))) == (404, "session_not_found")
         await ada.threads.delete(plain)
         assert await refused(ada.threads.get_state(plain)) == (404, "session_not_found")
         assert (await service.http.get("/info")).status_code == 401
