@@ -26,7 +26,7 @@ from segue.api import (
 from segue.api.access_control import Gate
 from segue.api.attachments import MULTIPART_BYTES
 from segue.api.deps import State
-from segue.api.doors import agui, openai_chat, openai_responses, vercel
+from segue.api.doors import agui, langgraph, openai_chat, openai_responses, vercel
 from segue.api.metrics import metrics_served
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.pages import DescribedApp
@@ -70,7 +70,9 @@ ROUTERS = (
     vercel.router,
     openai_chat.router,
     openai_responses.router,
+    langgraph.router,
 )
+EXPOSED_HEADERS = ("X-Session-Id", "X-Turn-Id", "Retry-After", "Content-Location", "Location")
 # Made once: `include_router` would make every route, and the models of what it takes and gives, again for each app.
 ROUTES = [route for router in ROUTERS for route in router.routes]
 
@@ -154,7 +156,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
             allow_origins=settings.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],  # those that are asked for
-            expose_headers=[REQUEST_ID_HEADER, VERSION_HEADER, "X-Session-Id", "X-Turn-Id", "Retry-After"],
+            expose_headers=[REQUEST_ID_HEADER, VERSION_HEADER, *EXPOSED_HEADERS],
         )
     app.add_middleware(RequestContext)
     app.add_middleware(StartupErrors)

@@ -28,12 +28,22 @@ OWNED: dict[str, Prefix] = {
     "memory_id": "mem",
     "message_id": "msg",
     "chat_id": "ses",
+    "thread_id": "ses",
+    "run_id": "turn",
     "attachment_id": "att",
     "key_id": "key",
     "response_id": "turn",
     "conversation_id": "ses",
 }
-SHARED = {"tool": "current_time", "agent_id": "segue", "asset": "nothing.js", "user": "nobody", "mcp_server": "nobody"}
+SHARED = {
+    "tool": "current_time",
+    "agent_id": "segue",
+    "assistant_id": "segue",
+    "asset": "nothing.js",
+    "user": "nobody",
+    "mcp_server": "nobody",
+    "rest": "anything",
+}
 
 Things = dict[str, str]
 
@@ -60,7 +70,7 @@ def calls_of(app: FastAPI) -> list[Call]:
     description = app.openapi()
     found = []
     for route in iter_route_contexts(app.routes):
-        path = str(route.path)
+        path = str(route.path).replace(":path}", "}")
         parameters = tuple(part.partition("}")[0] for part in path.split("{")[1:])
         for method in sorted(set(route.methods or ()) - {"HEAD", "OPTIONS"}):
             operation = description["paths"].get(path, {}).get(method.lower(), {})
@@ -130,6 +140,8 @@ async def things_of(client: Client) -> Things:
         "memory_id": noted.json()["id"],
         "message_id": answer["message"]["id"],
         "chat_id": session,
+        "thread_id": session,
+        "run_id": answer["turn_id"],
         "attachment_id": file.json()["id"],
         "key_id": key.json()["key"]["id"] if key.status_code == 201 else new_id("key", utc_now()),  # for ops alone
         "response_id": f"resp_{session.removeprefix('ses_')}{answer['turn_id'].removeprefix('turn_')}",

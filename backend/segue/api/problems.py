@@ -59,6 +59,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
         "The message is kept. `approved_step` says whether a step that waited for a yes ran. Send another.",
     ),
     "unreadable": (409, "What is stored is damaged, or of a newer release. Send another message to go on."),
+    "session_exists": (409, "Go on with the thread that there is, or send `if_exists: do_nothing`."),
     "memory_exists": (409, "Another fact says the same: delete one of the two."),
     "no_api_keys": (409, "Callers have no API keys here: AUTH is not `api_key`."),
     "nothing_to_export": (409, "Send a message first, or wait for the turn that runs."),
@@ -77,6 +78,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "not_confirmed": (422, "Name the user in `confirm` whose rows are to go: `GET /me` tells the caller's."),
     "idempotency_key_reused": (422, "Use a new key for a new message."),
     "client_tools": (422, "Offer fewer or smaller tools of the page, or others, as `detail` says."),
+    "not_supported": (422, "Leave out what `detail` names: LangGraph's server has it, and Segue has nothing for it."),
     "parts_unsupported": (422, "Send text, and files in the message as `data:` URLs: nothing is fetched."),
     "not_the_users": (422, "Edit a message of the user's, or regenerate the answer."),
     "cannot_edit_steer": (422, "Edit the message that opened its turn."),
@@ -114,6 +116,9 @@ OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
 OF_CALLERS: Final = OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
 OF_PARAMETERS: Final[Mapping[str, str]] = {  # of others as `session_id` it is `session_not_found`
     "chat_id": "session_not_found",
+    "thread_id": "session_not_found",
+    "run_id": "turn_not_found",
+    "assistant_id": "unknown_agent",
     "tool_call_id": "tool_result_not_found",
     "agent_id": "unknown_agent",
     "tool": "unknown_tool",

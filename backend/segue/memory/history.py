@@ -27,6 +27,7 @@ from sqlalchemy import (
     insert,
     null,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
@@ -292,6 +293,14 @@ async def user_messages_of(connection: AsyncConnection, turn_id: str) -> list[Me
     """Returns what the user said in a turn, the message that opened it first; nothing if the turn is gone."""
     statement = select(*SHOWN).where(messages.c.turn_id == turn_id, messages.c.role == "user")
     return list(map(_message, (await connection.execute(statement.order_by(messages.c.seq))).mappings()))
+
+
+async def opening_messages(connection: AsyncConnection, session_ids: Sequence[str]) -> dict[str, list[Message]]:
+    """Returns the first message in the history of each of these sessions, if it has one."""
+    first = select(*SHOWN).where(messages.c.session_id == sessions.c.id, IN_HISTORY)
+    found = first.order_by(messages.c.seq).limit(1).correlate(sessions).lateral()
+    of_these = select(*found.c).select_from(sessions.join(found, true())).where(sessions.c.id.in_(session_ids))
+    return {row["session_id"]: [_message(row)] for row in (await connection.execute(of_these)).mappings()}
 
 
 async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: int) -> str | None:

@@ -108,6 +108,19 @@ BODIES: Final[list[tuple[str, dict[str, Any]]]] = [
             "agent": NOBODY,
         },
     ),
+    (
+        "/runs/wait",
+        {
+            "assistant_id": NOBODY,
+            "input": {"messages": "Hello"},
+            "command": {"resume": {"decisions": [{"type": "approve"}]}, "goto": None, "update": None},
+            "stream_mode": ["values"],
+            "multitask_strategy": "enqueue",
+            "if_not_exists": "create",
+            "on_disconnect": "cancel",
+            "webhook": None,
+        },
+    ),
 ]
 SHORT: Final[list[tuple[str, dict[str, Any]]]] = [
     ("/v1/chat/completions", {"model": "segue", "messages": [{"role": "user", "content": "Hello"}], "metadata": {}}),
@@ -121,6 +134,29 @@ SHORT: Final[list[tuple[str, dict[str, Any]]]] = [
             "trigger": "submit-message",
             "messageId": None,
         },
+    ),
+    (
+        "/runs/wait",
+        {
+            "assistant_id": "segue",
+            "input": {
+                "messages": [
+                    {
+                        "id": "1",
+                        "type": "human",
+                        "content": [
+                            {"type": "text", "text": "Hello"},
+                            {"type": "file", "data": "SGVsbG8=", "metadata": {"filename": "a.txt"}},
+                        ],
+                    }
+                ]
+            },
+            "checkpoint": {"checkpoint_id": None},
+        },
+    ),
+    (
+        "/runs",
+        {"assistant_id": "segue", "command": {"resume": [{"type": "edit", "args": {"action": "x", "args": {}}}]}},
     ),
 ]
 

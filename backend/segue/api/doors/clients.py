@@ -27,8 +27,12 @@ ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
 NO_METADATA: Final[Mapping[str, Any]] = {}
 
 
-class NameTaken(Exception):
-    """Another request has just given the name to a session of its own."""
+class NameTaken(AppError):
+    """Another session of the caller's has the name. Another request may just have given it to its own."""
+
+    def __init__(self) -> None:
+        detail = "The caller has a conversation of this id. Go on with it, or send `if_exists: do_nothing`."
+        super().__init__("session_exists", status=409, title="The conversation exists", detail=detail)
 
 
 async def session_of_client(

@@ -1,0 +1,471 @@
+"""The door for clients of LangGraph's server: an assistant is an agent, a thread a session, a run a turn.
+
+Of an input only what the user says last is read. A decision on an interrupt goes the way of a button, a text that of a
+message. What such a server has and this service has nothing for is refused with a sentence.
+"""
+
+import re
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, get_args
+from urllib.parse import quote
+
+from fastapi import Depends, Header, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from structlog.contextvars import bind_contextvars
+
+from segue.api.chat import ClientDep, ClientRequest
+from segue.api.deps import DoorRoute, TurnId, router_of
+from segue.api.doors import clients
+from segue.api.doors import langgraph_frames as frames
+from segue.api.doors.agui import Json, nothing_new, text_of
+from segue.api.doors.client_turns import sent_files, with_files
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, find_session
+from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, encode, thread_view
+from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
+from segue.api.problems import OF_DECISIONS, OF_FILES, problems
+from segue.api.schemas import Metadata
+from segue.domain import turn_errors
+from segue.domain.agent import DEFAULT_AGENT
+from segue.domain.errors import AppError, NotFound
+from segue.domain.field_types import doc
+from segue.domain.ids import digest_of_json, new_id
+from segue.domain.plan import Button
+from segue.domain.session import Session, TurnKey, UnreadableMessage
+from segue.events.agui_encoding import answer_json, to_json
+from segue.events.event_buffer import end_of
+from segue.memory.history import list_messages, opening_messages
+from segue.memory.session_store import get_session, list_sessions
+from segue.plans.store import StalePlan, no_open_plan
+from segue.turns.branches import opening_after
+from segue.turns.queries import find_turn, turn_of_key
+from segue.turns.store import ChatRequest, OnBusy, once
+from segue.version import VERSION
+
+MESSAGES_SHOWN: Final = 200  # of a thread
+THREADS_SEARCHED: Final = 500  # the latest
+ON_BUSY: Final[Mapping[str | None, OnBusy]] = {"reject": "reject", "interrupt": "interrupt", "rollback": "interrupt"}
+# What cannot be left unread without doing something else than was asked for.
+REFUSED = (
+    "interrupt_before interrupt_after checkpoint_id webhook after_seconds supersteps ttl values ids sort_by extract"
+)
+OBJECT: Final[dict[str, Any]] = {"response_model": Json}
+OBJECTS: Final[dict[str, Any]] = {"response_model": list[Json]}
+RUN: Final = problems(
+    "not_supported", "parts_unsupported", "session_not_found", "turn_not_found", "turn_in_progress", "too_many_queued",
+    "unknown_agent", "not_in_history", *OF_DECISIONS, *OF_FILES,
+)  # fmt: skip
+STREAM: Final[dict[str, Any]] = {
+    "responses": {
+        200: {
+            "description": "The parts",
+            "content": described_stream(
+                "Parts as LangGraph's server streams them.", 'event: values\ndata: {"messages":[]}\n\n'
+            ),
+        },
+        **RUN,
+    }
+}
+METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+router = router_of("doors", route_class=DoorRoute)
+
+GivenId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
+OwnThreadId = Annotated[str, doc("What the client calls the thread, or the id of a session.")]
+ThreadId = Annotated[str, Path(description="What the client calls the thread, or the id of a session.")]
+AssistantId = Annotated[str, Path(description="One of `GET /agents`.")]
+Ignored = Annotated[bool, Query(description="Changes nothing.")]
+Most = Annotated[int, Query(ge=1, le=100, description="How many at most.")]
+Skipped = Annotated[int, Query(ge=0, le=1000, description="How many to leave out.")]
+
+
+class _Sent(BaseModel):
+    """What it does not know is a newer client's, but for REFUSED."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    def refuse(self) -> None:
+        for name in REFUSED.split():
+            if (self.model_extra or {}).get(name):
+                raise _not_supported(f"`{name}` cannot be done here. Leave it out: docs/frontends.md says what can.")
+
+
+class NewRun(_Sent):
+    """A run. `config`, `context`, `durability` and the like change nothing."""
+
+    assistant_id: Annotated[GivenId, doc("One of `GET /agents`, who answers from now on.")]
+    input: Annotated[Json | None, doc("`messages`: of these, what the user says last is read.")] = None
+    command: Annotated[Json | None, doc("`resume` answers an interrupt, `goto: __end__` rejects what it asks.")] = None
+    stream_mode: Annotated[list[StreamMode] | StreamMode | None, doc("What is streamed; null for `values`.")] = None
+    checkpoint: Annotated[Json | None, doc("The state to go on from. An older one makes a branch.")] = None
+    multitask_strategy: Annotated[
+        Literal["reject", "interrupt", "rollback", "enqueue"] | None, doc("While another run is open. Null: `enqueue`.")
+    ] = None
+    on_disconnect: Annotated[Literal["cancel", "continue"] | None, doc("`cancel`: leaving stops the run.")] = None
+
+    @property
+    def modes(self) -> Collection[StreamMode]:
+        return (self.stream_mode,) if isinstance(self.stream_mode, str) else self.stream_mode or ("values",)
+
+    @property
+    def resume(self) -> Any:
+        """What answers the interrupt; None for a run with an input. Raises AppError `not_supported`."""
+        command = self.command or {}
+        if command.get("update") or command.get("goto") not in (None, [], "__end__", ["__end__"]):
+            raise _not_supported("`command`: it can `resume`, or `goto: __end__`.")
+        return False if command.get("goto") else command.get("resume")
+
+    @property
+    def place(self) -> str | None:
+        found = (self.checkpoint or {}).get("checkpoint_id")
+        return str(found)[:MAX_CLIENT_ID_CHARS] if found else None
+
+
+class NewThread(_Sent):
+    """A thread to make."""
+
+    thread_id: Annotated[GivenId | None, doc("What the client calls it; null for an id of ours.")] = None
+    metadata: Annotated[Metadata | None, doc("Kept with it. `graph_id` is the agent.")] = None
+    if_exists: Annotated[Literal["raise", "do_nothing"] | None, doc("`do_nothing` returns the one there is.")] = None
+
+
+class LangGraphSearch(_Sent):
+    """Which assistants, threads or states to list."""
+
+    limit: Annotated[int, Field(ge=1, le=1000), doc("How many at most.")] = 10
+    offset: Annotated[int, Field(ge=0, le=THREADS_SEARCHED), doc("How many to leave out.")] = 0
+    graph_id: Annotated[str | None, doc("Of assistants: only this one.")] = None
+    metadata: Annotated[Json | None, doc("Of threads: members they have. `graph_id` is the agent.")] = None
+    status: Annotated[Literal["idle", "busy", "interrupted", "error"] | None, doc("Of threads.")] = None
+    before: Annotated[Json | GivenId | None, doc("Of states: only those before this checkpoint.")] = None
+
+    def finds(self, session: Session) -> bool:
+        has = frames.thread_metadata(session)
+        fits = all(name in has and has[name] == value for name, value in (self.metadata or {}).items())
+        return fits and self.status in (None, frames.thread_status(session))
+
+
+@dataclass(frozen=True, slots=True)
+class LangGraphRun:
+    """A turn, of the session that the client calls `thread_id`."""
+
+    client: ClientRequest
+    thread_id: str
+    turn: TurnKey
+    cancels: bool = False
+
+    async def view(self) -> ThreadView:
+        return await _view(self.client, self.thread_id, self.turn.session_id)
+
+    def options(self, rest: str) -> dict[str, Any]:
+        """The options of a stream. A client whose connection breaks goes on at `Location`, below what it calls."""
+        bind_contextvars(turn_id=self.turn.turn_id)
+        name = self.thread_id if quote(self.thread_id, safe="") == self.thread_id else self.turn.session_id
+        path = f"/threads/{name}/runs/{self.turn.turn_id}"
+        ids = {"X-Session-Id": self.turn.session_id, "X-Turn-Id": self.turn.turn_id}
+        leaving = {"client_close_handler_callable": clients.cancelling(self.client, self.turn)} if self.cancels else {}
+        return {"headers": {"Content-Location": path, "Location": f"{path}/{rest}", **ids}, **leaving}
+
+
+class _Blank(ServerSentEvent):
+    def encode(self) -> bytes:
+        return b"\n"  # which may stand before JSON
+
+
+async def _session(client: ClientRequest, thread_id: str) -> Session:
+    if (session := await find_session(client.services, client.caller, thread_id)) is None:
+        raise NotFound("session")
+    bind_contextvars(session_id=session.id)
+    return session
+
+
+async def _view(client: ClientRequest, thread_id: str, session_id: str | None = None) -> ThreadView:
+    session_id = session_id or (await _session(client, thread_id)).id
+    caller, limit = client.caller, MESSAGES_SHOWN + 1
+    async with client.services.database.read_only() as connection:
+        session = await get_session(connection, caller, session_id)
+        newest = await list_messages(connection, caller, session_id, limit=limit, newest_first=True)
+    readable = [each for each in reversed(newest[:MESSAGES_SHOWN]) if not isinstance(each, UnreadableMessage)]
+    return thread_view(thread_id, session, readable, is_whole=len(newest) < limit)
+
+
+async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGraphRun:
+    """Raises what `accept`, `decide` and `with_files` raise, NotFound, AppError `not_supported`, `unknown_agent`."""
+    body.refuse()
+    resume, services, groups = body.resume, client.services, client.origin.groups
+    name = thread_id or f"langgraph:{digest_of_json(client.idempotency_key or new_id('ses', services.clock()))}"
+    session = await clients.session_of_client(services, client.caller, name, agent=body.assistant_id, groups=groups)
+    turn = await (_say(client, body, session) if resume is None else _resume(client, body.place, session, resume))
+    return LangGraphRun(client, thread_id or session.id, turn, cancels=body.on_disconnect == "cancel")
+
+
+async def _say(client: ClientRequest, body: NewRun, session: Session) -> TurnKey:
+    """Says what is new in the input, after the newest state or in the place of what followed an older one."""
+    said, key = frames.newest_message(body.input), client.idempotency_key
+    content, text = (said["content"], text_of(said)) if said else (None, "")
+    files = await sent_files(content)
+    fingerprint = (text, *(file.digest for file in files))
+    if key is None and said is not None and said["id"]:
+        key = digest_of_json([said["id"], body.place, *fingerprint])
+    instead_of = await _instead_of(client, session, body.place)
+    if said is None and instead_of is None:
+        raise nothing_new()
+    on_busy = ON_BUSY.get(body.multitask_strategy, "enqueue")
+    how: dict[str, Any] = {"origin": client.origin, "instead_of": instead_of, "on_busy": on_busy}
+    request = ChatRequest(text, once=once(key and f"langgraph:{key}", *fingerprint), stream=True, **how)
+    request = await with_files(client, session.id, request, files)
+    return (await client.services.turns.accept(client.caller, session.id, request)).turn
+
+
+async def _instead_of(client: ClientRequest, session: Session, place: str | None) -> str | None:
+    """Returns the message that followed a checkpoint; None for the newest one. Raises NotFound."""
+    if place is None:
+        return None
+    async with client.services.database.read_only() as connection:
+        seq = 0 if place == session.id else (await find_turn(connection, client.caller, session.id, place)).turn_seq
+        return await opening_after(connection, session.id, seq)
+
+
+async def _resume(client: ClientRequest, place: str | None, session: Session, given: object) -> TurnKey:
+    """Answers the question whose id is given, else what waits now, if the client does not name an older state. The same
+    answer to the same question is the same turn.
+    """
+    plan, turns, origin = session.pending_plan, client.services.turns, client.origin
+    shown, resume = frames.named_interrupt(given)
+    seen = [*shown] if shown else [place] if place else None
+    key = client.idempotency_key or (digest_of_json([seen, resume]) if seen else None)
+    known, row = once(key and f"langgraph:{key}", digest_of_json(resume)), None
+    if known is not None:
+        async with client.services.database.read_only() as connection:
+            row = await turn_of_key(connection, client.caller, session.id, known.key)
+    if row is None and shown is None and await _instead_of(client, session, place) is not None:
+        raise StalePlan
+    waiting = (plan.id, plan.version) if plan is not None else None
+    answer = frames.answer_of(resume, plan if row is None and shown in (None, waiting) else None)
+    asked = shown or waiting
+    if answer.words is not None:
+        text, abandons = text_of({"content": answer.words}), asked if answer.verdict == "reject" else None
+        request = ChatRequest(text, once=known, stream=True, origin=origin, abandons=abandons)
+        return (await turns.accept(client.caller, session.id, request)).turn
+    if answer.verdict is None or (asked is None and row is None):
+        raise no_open_plan()
+    plan_id, version = asked or (None, 0)
+    button = Button(answer.verdict, version, args=answer.args, plan_id=plan_id, answer=answer.form)
+    return await turns.decide(client.caller, session.id, button, once=known, stream=True, origin=origin)
+
+
+async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int = 0) -> AsyncIterator[bytes]:
+    """Yields the parts of a run behind a position, without a last one if this process stops: the client comes back."""
+    end, run_id = end_of(run.turn), run.turn.turn_id
+    parts = RunParts(modes, run_id=run_id, thread_id=run.thread_id)
+    try:
+        if after == 0:
+            opening = [("values", (await run.view()).values())] if "values" in modes else []
+            yield encode([("metadata", {"run_id": run_id, "attempt": 1}), *opening])
+        async with aclosing(run.client.services.events.follow(run.turn, patient=False)) as log:
+            async for entries in log:
+                made = ((at, parts.of(event)) for at, event in entries if at != end)
+                for chunk in [encode(found, position=at) for at, found in made if at > after and found]:
+                    yield chunk
+                if entries[-1].position == end:
+                    answer_json(entries[-1].event)
+                    yield encode([*parts.last(await run.view()), ("end", None)], position=end)
+                elif parts.has_new_state and "values" in modes:
+                    parts.has_new_state = False
+                    yield encode([("values", (await run.view()).values())])
+    except AppError as error:
+        if error.code != turn_errors.interrupted().code:
+            yield encode([("error", {"error": error.code, "message": error.detail})], position=end)
+
+
+async def _outcome(run: LangGraphRun) -> AsyncIterator[bytes]:
+    try:
+        await run.client.services.events.answer(run.turn)
+        yield to_json((await run.view()).final_values())
+    except AppError as error:
+        yield to_json({"__error__": {"error": error.code, "message": error.detail}})
+
+
+def _wait(run: LangGraphRun) -> Response:
+    """Answers with what a run ends with. The headers come at once, and blanks until it has ended."""
+    how: dict[str, Any] = {"media_type": "application/json", "ping": HEARTBEAT_S, "ping_message_factory": _Blank}
+    return EventSourceResponse(_outcome(run), **how, **run.options("join"))
+
+
+async def _shown(client: ClientRequest, thread_id: str, run_id: str) -> Json:
+    session = await _session(client, thread_id)
+    turn = await client.services.turns.read(client.caller, session.id, run_id)
+    return frames.run_json(turn, thread_id, session.agent)
+
+
+def _json(value: object, **options: Any) -> Response:
+    return Response(to_json(value), media_type="application/json", **options)
+
+
+def _not_supported(detail: str) -> AppError:
+    return AppError("not_supported", status=422, title="Segue has nothing for this", detail=detail)
+
+
+@router.get("/ok", include_in_schema=False)
+@router.get("/info", **OBJECT)
+async def get_info() -> Json:
+    """Says what this server is, for clients of LangGraph."""
+    return {"ok": True, "version": VERSION, "flags": {"assistants": True, "crons": False, "langsmith": False}}
+
+
+@router.post("/assistants/search", **OBJECTS)
+async def search_assistants(body: LangGraphSearch, client: OwnClientDep) -> Response:
+    """Lists the caller's agents as LangGraph's assistants."""
+    agents = client.services.agents.of(client.caller, client.origin.groups).values()
+    found = [frames.assistant_json(each) for each in agents if body.graph_id in (None, each.id)]
+    return _json(found[body.offset : body.offset + body.limit])
+
+
+@router.get("/assistants/{assistant_id}", **OBJECT)
+async def get_assistant(assistant_id: AssistantId, client: OwnClientDep) -> Response:
+    """Shows an agent as LangGraph's assistant."""
+    found = client.services.agents.check(assistant_id, client.caller, client.origin.groups, status=404)
+    return _json(frames.assistant_json(found))
+
+
+@router.post("/threads", **OBJECT, responses=problems("session_exists", "session_not_found", "not_supported"))
+async def create_thread(body: NewThread, client: OwnClientDep) -> Response:
+    """Makes a session as a thread of LangGraph's."""
+    body.refuse()
+    services, caller, name, metadata = client.services, client.caller, body.thread_id, dict(body.metadata or {})
+    session = await find_session(services, caller, name) if name else None
+    if session is None:
+        agent = str(metadata.pop("graph_id", DEFAULT_AGENT))
+        services.agents.check(agent, caller, client.origin.groups, status=404)
+        names = {name: None} if name else {}
+        session = await clients.make_session(services, caller, names, agent=agent, metadata=metadata)
+    elif body.if_exists != "do_nothing":
+        raise clients.NameTaken
+    return _json((await _view(client, name or session.id, session.id)).as_thread())
+
+
+@router.post("/threads/search", **OBJECTS, responses=problems("not_supported"))
+async def search_threads(body: LangGraphSearch, client: OwnClientDep) -> Response:
+    """Lists sessions as threads. The latest active first, each with its first message only."""
+    body.refuse()
+    async with client.services.database.read_only() as connection:
+        latest = await list_sessions(connection, client.caller, before=None, limit=THREADS_SEARCHED)
+        shown = [each for each in latest if body.finds(each)][body.offset : body.offset + body.limit]
+        first = await opening_messages(connection, [each.id for each in shown])
+    return _json([thread_view(each.id, each, first.get(each.id, ())).as_thread() for each in shown])
+
+
+@router.get("/threads/{thread_id}", **OBJECT)
+async def get_thread(thread_id: ThreadId, client: OwnClientDep) -> Response:
+    """Shows a session as a thread, with its state."""
+    return _json((await _view(client, thread_id)).as_thread())
+
+
+@router.delete("/threads/{thread_id}", status_code=204)
+async def delete_thread(thread_id: ThreadId, client: OwnClientDep) -> None:
+    """Deletes the session of a thread with everything in it."""
+    await client.services.turns.delete_session(client.caller, (await _session(client, thread_id)).id)
+
+
+@router.get("/threads/{thread_id}/state", **OBJECT)
+async def get_thread_state(thread_id: ThreadId, client: OwnClientDep, *, subgraphs: Ignored = False) -> Response:  # noqa: ARG001 (clients send it)
+    """Shows the newest state of a thread."""
+    view = await _view(client, thread_id)
+    return _json(view.state([*view.turns]))
+
+
+@router.post("/threads/{thread_id}/history", **OBJECTS)
+async def get_thread_history(thread_id: ThreadId, body: LangGraphSearch, client: OwnClientDep) -> Response:
+    """Lists the states of a thread. Newest first, one after each run, as far as the newest messages go."""
+    before = body.before.get("checkpoint_id") if isinstance(body.before, dict) else body.before
+    return _json((await _view(client, thread_id)).states(limit=body.limit, before=before))
+
+
+@router.get("/threads/{thread_id}/runs", **OBJECTS)
+async def list_runs(thread_id: ThreadId, client: OwnClientDep, limit: Most = 10, offset: Skipped = 0) -> Response:
+    """Lists the turns of a thread as runs. Newest first."""
+    session = await _session(client, thread_id)
+    turns = await client.services.turns.list(client.caller, session.id, before=None, limit=offset + limit)
+    return _json([frames.run_json(each, thread_id, session.agent) for each in turns[offset:]])
+
+
+@router.get("/threads/{thread_id}/runs/{run_id}", **OBJECT)
+async def get_run(thread_id: ThreadId, run_id: TurnId, client: OwnClientDep) -> Response:
+    """Shows how a run of a thread stands."""
+    return _json(await _shown(client, thread_id, run_id))
+
+
+@router.post("/runs", include_in_schema=False)
+@router.post("/threads/{thread_id}/runs", **OBJECT, responses=RUN)
+async def create_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
+    """Begins a run in a thread. Does not wait for it."""
+    run = await _begin(client, body, thread_id)
+    return _json(await _shown(client, run.thread_id, run.turn.turn_id), headers=run.options("stream")["headers"])
+
+
+@router.post("/runs/stream", include_in_schema=False)
+@router.post("/threads/{thread_id}/runs/stream", response_class=Response, **STREAM)
+async def stream_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
+    """Begins a run in a thread, and streams it."""
+    run = await _begin(client, body, thread_id)
+    return EventStream(_parts(run, body.modes), **run.options("stream"))
+
+
+@router.post("/runs/wait", include_in_schema=False)
+@router.post("/threads/{thread_id}/runs/wait", **OBJECT, responses=RUN)
+async def wait_for_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
+    """Begins a run in a thread, and answers with the values that it ends with."""
+    return _wait(await _begin(client, body, thread_id))
+
+
+async def _joined(thread_id: ThreadId, run_id: TurnId, client: OwnClientDep) -> LangGraphRun:
+    session = await _session(client, thread_id)
+    async with client.services.database.read_only() as connection:
+        return LangGraphRun(client, thread_id, await find_turn(connection, client.caller, session.id, run_id))
+
+
+JoinedDep = Annotated[LangGraphRun, Depends(_joined)]
+
+
+@router.get("/threads/{thread_id}/runs/{run_id}/join", **OBJECT)
+async def join_run(run: JoinedDep) -> Response:
+    """Waits for a run of a thread. Answers with the values that it ends with."""
+    return _wait(run)
+
+
+@router.get("/threads/{thread_id}/runs/{run_id}/stream", response_class=Response, **STREAM)
+async def join_run_stream(
+    run: JoinedDep,
+    stream_mode: Annotated[list[str] | None, Query(max_length=10, description="What is streamed.")] = None,
+    cancel_on_disconnect: Annotated[bool, Query(description="Leaving stops the run.")] = False,  # noqa: FBT002
+    last_event_id: Annotated[str | None, Header(description="Go on behind this part; else from the start.")] = None,
+) -> Response:
+    """Streams a run of a thread. From its start, or behind a part."""
+    after = re.fullmatch("[0-9]{1,18}", last_event_id or "")
+    named = {name for each in stream_mode or () for name in re.findall("[a-z-]+", each)}  # one SDK sends a list as JSON
+    modes = [mode for mode in get_args(StreamMode) if mode in named]
+    parts = _parts(run, modes or get_args(StreamMode), after=int(after[0]) if after else 0)
+    return EventStream(parts, **replace(run, cancels=cancel_on_disconnect).options("stream"))
+
+
+@router.post("/threads/{thread_id}/runs/{run_id}/cancel", status_code=204)
+async def cancel_run(
+    run: JoinedDep,
+    wait: Ignored = False,  # noqa: ARG001, FBT002 (clients send it)
+    action: Annotated[Literal["interrupt"], Query(description="Nothing that was done is undone.")] = "interrupt",  # noqa: ARG001
+) -> None:
+    """Cancels a run of a thread. Answers once it has ended; what tools have done stands."""
+    await run.client.services.turns.cancel(run.client.caller, run.turn.session_id, run.turn.turn_id)
+
+
+@router.api_route("/assistants", methods=METHODS, include_in_schema=False)
+@router.api_route("/assistants/{assistant_id}/{rest:path}", methods=METHODS, include_in_schema=False)
+@router.api_route("/runs/{rest:path}", methods=METHODS, include_in_schema=False)
+@router.api_route("/store/{rest:path}", methods=METHODS, include_in_schema=False)
+@router.api_route("/threads/{thread_id}/{rest:path}", methods=METHODS, include_in_schema=False)
+async def refuse(client: OwnClientDep) -> None:
+    if (thread_id := client.http.path_params.get("thread_id")) is not None:
+        await _session(client, thread_id)
+    raise _not_supported("LangGraph's server has this, and Segue has not: docs/frontends.md says what there is.")
