@@ -239,10 +239,10 @@ async def test_an_empty_message_or_name_of_a_model_is_refused_by_the_schema(serv
 async def test_the_same_request_with_other_options_is_another_turn_and_under_one_key_refused(
     ai: AsyncOpenAI, service: Client, provider: Provider
 ) -> None:
-    chat: dict[str, Any] = {"model": "segue", "messages": user("count"), "extra_headers": {"X-Session-Id": "c"}}
     provider.will(says("One."), says("Two."), says(ROME))
-    for heat in (0.1, 0.1, 0.9):
-        await ai.chat.completions.create(temperature=heat, **chat)
+    for heat, tries in ((0.1, "0"), (0.1, "1"), (0.9, "1")):
+        again = {"X-Session-Id": "c", "x-stainless-retry-count": tries}
+        await ai.chat.completions.create(model="segue", messages=user("count"), temperature=heat, extra_headers=again)
     assert len(provider.requests) == 2
     session = await service.new_session()
     keyed = {"Idempotency-Key": "k"}
