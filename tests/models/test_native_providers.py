@@ -4,7 +4,7 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -312,3 +312,24 @@ async def test_what_can_no_longer_be_verified_is_sent_no_more_also_by_another_in
         assert await answered(client, session, "And now?", as_stream=as_stream) == "Three."
     signed = [b"ignature" in body or b'encrypted_content":' in body for body in map(orjson.dumps, api.requests)]
     assert signed == [False, True, True, False, False]
+
+
+@WAYS
+async def test_a_turn_whose_tools_ran_ends_in_words_whatever_the_provider_gives_instead(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    played = native.protocol
+    async with running(settings_of.model_copy(update={"llm_max_retries": 0})) as client:
+        session = await client.new_session()
+        for reply in (played.says(), replace(played.says(), parts=played.THOUGHTS), played.says(reason=played.LENGTH)):
+            api.will(played.calls(NOON), reply, played.says("Noon."))
+            assert await answered(client, session, "What time is it?", as_stream=as_stream) == "Noon."
+        for reply in (*played.FILTERED, played.ERRORS["overloaded"][0]):
+            api.will(played.calls(NOON), reply, reply)
+            told = await answered(client, session, "What time is it?", as_stream=as_stream)
+            assert told.endswith(
+                "✓ current time: Current time: Europe/Rome — object with utc, local, timezone, weekday"
+            )
+            assert (await client.messages(session))[-1]["metadata"]["written_by"] == "service"
+        api.will(played.says("Good."))
+        assert await answered(client, session, "And now?", as_stream=as_stream) == "Good."

@@ -232,13 +232,19 @@ async def test_a_steered_turn_is_regenerated_with_all_that_was_said_and_only_its
     assert [each["id"] for each in listed["items"]][::3] == [opening["id"], steered["id"]]
 
 
-async def test_a_steered_turn_that_failed_is_run_again_with_what_it_had_read(
+async def test_a_steered_turn_that_was_cancelled_is_run_again_with_what_it_had_read(
     client: Client, provider: Provider
 ) -> None:
     session = await client.new_session()
-    provider.will(after(client, session, calls(TIME), "in Rome"), fails(400), says("Noon."))
+
+    async def cancels(_: dict[str, Any]) -> Response:
+        [running] = [turn["turn_id"] for turn in await client.turns(session) if turn["status"] == "running"]
+        await client.http.post(f"/sessions/{session}/turns/{running}/cancel")
+        return says("too late")
+
+    provider.will(after(client, session, calls(TIME), "in Rome"), cancels, says("Noon."))
     failed = await client.send(session, "what time is it?")
-    assert failed.status_code == 502
+    assert failed.json()["code"] == "turn_cancelled"
     listed = (await client.get(f"/sessions/{session}/messages", include="turn"))["items"]
     assert ["turn" in each for each in listed] == [True, False, False, False]
     again = await client.http.post(f"/sessions/{session}/turns/{failed.json()['turn_id']}/retry")

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from langchain_core.messages import BaseMessage
 
 from segue.agent.stream_reply import StartedMessage
+from segue.domain.errors import AppError
 from segue.domain.session import AcknowledgementReport, Memory, PromptPart, WebSearchReport
 from segue.domain.tool import Reference, ToolCall
 from segue.language.detect_language import ENGLISH
@@ -81,7 +82,8 @@ class TurnState(TurnInput, total=False):
     conversation: what the model has been shown in this turn.
     asked_again: why a step that the user approved waits for another yes.
     answer: None until something answers; `started` is its message if part of it was emitted already, `answer_id` the
-        id it is stored under, `postscript` a text that follows it.
+        id it is stored under, `postscript` a text that follows it. `problem` is why the model gave none: at the end,
+        why the service wrote it.
     tool_calls, references: the calls this turn made, in order, and the references to their results, newest first.
     """
 
@@ -99,6 +101,7 @@ class TurnState(TurnInput, total=False):
     started: StartedMessage | None
     answer_id: str
     postscript: str | None
+    problem: AppError | None
     tool_calls: list[ToolCall]
     references: list[Reference]
 

@@ -6,6 +6,7 @@ A message that was started is always ended, and the text that was emitted is the
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from langchain_core.messages import BaseMessage
 
@@ -13,6 +14,7 @@ from segue.agent.context import TurnContext
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
+from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.reply import Reply, ToolChoiceMode
 from segue.models.streamed_answer import Listener
 
@@ -33,13 +35,15 @@ async def stream_reply(
     tools: Sequence[ToolSpec] = (),
     *,
     tool_choice: ToolChoiceMode = "auto",
+    empty_tries: int = MAX_EMPTY_ANSWERS,
 ) -> tuple[Reply, StartedMessage | None]:
     """Returns the model's reply and, if any of it was emitted, the message that `emit_message` has to end."""
+    ask = partial(context.model.reply, messages, tools, tool_choice=tool_choice, empty_tries=empty_tries)
     if not await context.has_listener():  # a whole answer costs less
-        return await context.model.reply(messages, tools, tool_choice=tool_choice), None
+        return await ask(), None
     heard = _HeardMessage(context)
     try:
-        reply = await context.model.reply(messages, tools, tool_choice=tool_choice, listener=heard.listener)
+        reply = await ask(listener=heard.listener)
     except asyncio.CancelledError:
         heard.cut_off()
         raise

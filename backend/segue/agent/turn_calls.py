@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.render_messages import image_message
 from segue.domain.events import ToolStateChanged
-from segue.domain.session import Memory, RequestedCall
+from segue.domain.session import READ_ATTACHMENT, Memory, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec, canonical_args
 from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
@@ -89,6 +89,11 @@ class TurnCalls:
     def references(self) -> list[Reference]:
         """The references to their results, newest first."""
         return [each[1] for each in reversed(self.ledger.values()) if each is not None]
+
+    @property
+    def has_acted(self) -> bool:
+        """Whether a tool was called, beside those by which the engine shows the files of the message."""
+        return self.count > sum(call.tool_name == READ_ATTACHMENT for call in self.recorded)
 
     def needs_yes(self, spec: ToolSpec, ruling: Ruling) -> bool:
         """A call that the policy denies needs none: it does not run."""

@@ -64,7 +64,8 @@ RequestBody = Mapping[str, Any]
 class RequestParts:
     """What a call of the model is made of.
 
-    `left_out` are tools that the endpoint refused, each with its words, and `refused_sources` where they come from.
+    `empty_tries` is how many empty answers end the call. `left_out` are tools that the endpoint refused, each with its
+    words, and `refused_sources` where they come from.
     `without_opaque` says that the endpoint could not verify what it had given.
     """
 
@@ -73,6 +74,7 @@ class RequestParts:
     tool_choice: ToolChoiceMode
     form: WireForm
     schema: AnswerSchema | None = None
+    empty_tries: int = 1
     left_out: Mapping[str, str] = field(default_factory=dict)
     refused_sources: tuple[str, ...] = ()
     without_images: bool = False

@@ -94,13 +94,15 @@ class Retries:
 
 class ReplyOptions(TypedDict, total=False):
     """`retries` is what the caller has left of them. `schema` is the shape of the answer, to which not every endpoint
-    holds the model. What is asked is charged to the `account`, also if no answer comes of it.
+    holds the model. What is asked is charged to the `account`, also if no answer comes of it. `empty_tries` is how many
+    empty answers end the call: 1 for a caller that then asks in another way.
     """
 
     tool_choice: ToolChoiceMode
     retries: Retries | None
     schema: AnswerSchema | None
     account: Account | None
+    empty_tries: int
 
 
 class ChatModel:
@@ -169,7 +171,12 @@ class ChatModel:
         """
         account, retries = options.get("account"), options.get("retries")
         parts = RequestParts(
-            messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema")
+            messages,
+            tuple(tools),
+            options.get("tool_choice", "auto"),
+            self._form,
+            options.get("schema"),
+            empty_tries=options.get("empty_tries", MAX_EMPTY_ANSWERS),
         )
         request = self._request(parts if self._too_long is None else fitting(parts, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
@@ -240,9 +247,10 @@ class ChatModel:
                     return request.in_own_terms(reply)
                 empty_answers += 1
                 log.warning("model_answer_empty", reasoning_chars=len(reply.reasoning))
-                if empty_answers < MAX_EMPTY_ANSWERS:
+                if empty_answers < request.parts.empty_tries:
                     continue
-                failure = Failure(unavailable("The model gave an empty answer, and another when it was asked again."))
+                again = ", and another when it was asked again" if empty_answers > 1 else ""
+                failure = Failure(unavailable(f"The model gave an empty answer{again}."))
                 break
             # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
             is_last = attempt == self._settings.llm_max_retries or retries.left == 0

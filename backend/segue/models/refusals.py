@@ -281,6 +281,22 @@ def another_may_answer(error: AppError) -> bool:
     return error.code in _MODELS_OWN and (not isinstance(cause, NotAnAnswer) or cause.again)
 
 
+def gave_no_answer(error: AppError) -> bool:
+    """Returns whether a turn has no words because of the model, or of what one turn may ask of it."""
+    return error.code in {*_MODELS_OWN, "turn_budget_spent"}
+
+
+def may_answer_otherwise(error: AppError) -> bool:
+    """Returns whether the model may answer if it is asked in another way. No account, key or deadline is changed so."""
+    match _cause_of(error):
+        case ProviderRefusal() as refusal:
+            return refusal.cause.retryable or not refusal.cause.elsewhere
+        case TimeoutError():
+            return False
+        case _:
+            return error.code in _MODELS_OWN
+
+
 def is_down(error: AppError) -> bool:
     """Returns whether the model would not answer another request either."""
     return isinstance(_cause_of(error), (ProviderRefusal, ProviderUnreachable, TimeoutError))

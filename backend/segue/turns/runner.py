@@ -17,6 +17,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from segue.agent.context import TurnContext
+from segue.agent.prompts import BY_SERVICE
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, web_search_report
 from segue.agent.tool_choice import ToolChooser
@@ -26,7 +27,7 @@ from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, SteerRead, TextEnded
-from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport, chat_answer
+from segue.domain.session import ChatAnswer, Message, PromptReport, TurnError, TurnReport, chat_answer
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
@@ -131,6 +132,14 @@ def tools_of_turn(
         save=save,
     )
     return guard, chooser
+
+
+def _of_service(problem: AppError | None) -> dict[str, Any]:
+    """Returns the members of a report that say that the service wrote the answer, and why."""
+    if problem is None:
+        return {}
+    error = TurnError(**{name: getattr(problem, name) for name in TurnError.__slots__})
+    return {"written_by": "service", "problem": problem.code, "error": error}
 
 
 class TurnRun:
@@ -307,6 +316,7 @@ class TurnRun:
             asked_again=state.get("asked_again"),
             agent_gone=claim.agent if is_gone else None,
             prompt=await self._last_request(state),
+            **_of_service(state.get("problem")),
         )
         self._finishing = True
         self.stored_messages = state["message_count"] - claim.message_count
@@ -332,11 +342,13 @@ class TurnRun:
         return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
 
     async def _store_answer(self, state: TurnState, report: TurnReport) -> Message:
+        note = BY_SERVICE.strip() if report.written_by else None
+        answer = NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"], note=note)
         async with self._deps.database.autocommit() as connection:
             return await store.finish_turn(
                 connection,
                 self.claim,
-                answer=NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"]),
+                answer=answer,
                 report=report,
                 timeline=self._metrics.timeline(),
                 cut_off=state["cut_off"],
