@@ -35,7 +35,6 @@ FIELDS: dict[str, dict[str, object]] = {
     "still_needed": {"fields": "name, date"},
     "runs_anew": {},
     "no_words": {},
-    "call_failed": {"description": "Send mail", "error": "timeout"},
     "call_unknown": {"description": "Send mail"},
     "call_denied": {"description": "Send mail", "reason": "over the limit"},
 }

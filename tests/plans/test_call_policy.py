@@ -171,7 +171,7 @@ async def test_an_account_of_the_services_tells_what_failed_what_is_unknown_and_
         answer = await client.chat(await client.new_session(), "The invoice of Anna is here, and so are the parcels")
     assert answer["message"]["content"].splitlines()[2:] == [
         "✗ pay was not run, because a rule of this service denies it: Over the limit of the month.",
-        "✗ Send a parcel did not work: `*no* parcels <today>`",
+        "✗ Send a parcel — `*no* parcels <today>`",
         "? Send a parcel: it is unknown whether this took effect. Please check before repeating it.",
     ]
     assert PAID == []

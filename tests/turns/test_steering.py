@@ -12,7 +12,7 @@ from segue.config import Settings
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
-from tests.support.steering import TIME, after, steer, told
+from tests.support.steering import TIME, after, steer, stopped, told
 from tests.support.streams import check, listening, replayed
 
 BESIDE = "by the way, while we are at it, and before we go on with what you have just asked me about"
@@ -236,13 +236,7 @@ async def test_a_steered_turn_that_was_cancelled_is_run_again_with_what_it_had_r
     client: Client, provider: Provider
 ) -> None:
     session = await client.new_session()
-
-    async def cancels(_: dict[str, Any]) -> Response:
-        [running] = [turn["turn_id"] for turn in await client.turns(session) if turn["status"] == "running"]
-        await client.http.post(f"/sessions/{session}/turns/{running}/cancel")
-        return says("too late")
-
-    provider.will(after(client, session, calls(TIME), "in Rome"), cancels, says("Noon."))
+    provider.will(after(client, session, calls(TIME), "in Rome"), stopped(client, session), says("Noon."))
     failed = await client.send(session, "what time is it?")
     assert failed.json()["code"] == "turn_cancelled"
     listed = (await client.get(f"/sessions/{session}/messages", include="turn"))["items"]

@@ -147,8 +147,7 @@ def account(calls: Sequence[ToolCall], tools: Mapping[str, Tool], plan: Plan | N
     tells its own calls.
     """
     told = [_outcome_line(call, tools, language) for call in calls if plan is None or call.plan_id != plan.id]
-    more = ["…"] if len(told) > MAX_CALLS_TOLD else []
-    lines = "\n".join([*more, *told[-MAX_CALLS_TOLD:]])
+    lines = "\n".join([*(["…"] if len(told) > MAX_CALLS_TOLD else []), *told[-MAX_CALLS_TOLD:]])
     parts = translate("no_words", language), ended(plan, language) if plan else "", lines
     return "\n\n".join(filter(None, parts))
 
@@ -161,7 +160,7 @@ def _outcome_line(call: ToolCall, tools: Mapping[str, Tool], language: str) -> s
         case "succeeded":
             return translate("done_step", language, description=title, summary=_line(call.metadata.summary))
         case "failed":
-            return translate("call_failed", language, description=title, error=_line(call.error or "", MAX_ERROR_CHARS))
+            return f"✗ {title} — {_line(call.error or '', MAX_ERROR_CHARS)}"
         case _:
             return translate("call_unknown", language, description=title)
 

@@ -152,8 +152,7 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
         raise AssertionError("the plan node leaves the plan that runs")
     run = await execute_plan(turn, stored, conversation)
     if run.problem is not None:
-        told = translate("no_words", language_of(state))
-        answer = f"{told}\n\n{await _question(turn, state, run.stored)}"
+        answer = f"{translate('no_words', language_of(state))}\n\n{await _question(turn, state, run.stored)}"
         return {"touched_plan": run.stored, "answer": answer, "problem": run.problem}
     if run.plan.status != "waiting":
         return await _go_on(turn, state, run, conversation)

@@ -5,8 +5,9 @@ LangChain's chat models.
 """
 
 import asyncio
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,13 +23,14 @@ from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.models import traced_call
-from segue.models.amendments import RequestParts, amended, fitting, images_refused
+from segue.models.amendments import RequestParts, amended, fitting, images_refused, within_limits
 from segue.models.answer_schemas import AnswerSchema
 from segue.models.model_settings import ModelSettings
 from segue.models.normal_form import form_of, normal_form, own_ids, takes_images, without_images
 from segue.models.refusals import (
     BROKE_OFF,
     MALFORMED,
+    NO_LIMITS,
     Failure,
     ModelFailure,
     NotAnAnswer,
@@ -41,7 +43,7 @@ from segue.models.refusals import (
     unavailable,
     what_to_mend,
 )
-from segue.models.reply import SCHEMA, Reply, ToolChoiceMode, estimated_input
+from segue.models.reply import MOST_OUTPUT, SCHEMA, Reply, ToolChoiceMode, estimated_input
 from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
 from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings
 from segue.secret_files import LiveKey
@@ -110,8 +112,10 @@ class ChatModel:
 
     `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
     `tariff` says what its calls are charged; without one they have no price. A `key` that is refused is
-    looked for anew. `server` is what a span says of its address.
+    looked for anew. `server` is what a span says of its address. `chance` spreads the waits before retries.
     """
+
+    chance: Callable[[], float] = staticmethod(random.random)
 
     def __init__(
         self,
@@ -138,6 +142,7 @@ class ChatModel:
         self._form = form_of(name)
         self._takes_images = takes_images(name)
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
+        self._limits = NO_LIMITS  # what it has said that the model takes
         self._settings = settings
         self._observe = observe
         self._span = span
@@ -177,6 +182,7 @@ class ChatModel:
             self._form,
             options.get("schema"),
             empty_tries=options.get("empty_tries", MAX_EMPTY_ANSWERS),
+            limits=self._limits,
         )
         request = self._request(parts if self._too_long is None else fitting(parts, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
@@ -205,7 +211,10 @@ class ChatModel:
 
     def _request(self, parts: RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
+        parts = within_limits(parts)
         bound = self._tools.of(parts.tools, tool_choice=parts.tool_choice)
+        if parts.limits.output is not None:
+            bound = replace(bound, runnable=bound.runnable.bind(**{MOST_OUTPUT: parts.limits.output}))
         if parts.schema is not None and self._takes_schemas:
             bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
         shown = normal_form(parts.messages, parts.form, with_images=parts.without_images or self._takes_images)
@@ -226,7 +235,7 @@ class ChatModel:
     async def _with_retries(
         self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span
     ) -> Reply:
-        attempt = empty_answers = 0
+        attempt, empty_answers, began = 0, 0, time.monotonic()
         while True:
             if request.account is not None:
                 await request.account.reserve(partial(request.at_most, self.tariff))
@@ -243,6 +252,7 @@ class ChatModel:
             else:
                 if not reply.is_empty:
                     self._too_long = request.parts.too_long or self._too_long
+                    self._limits = request.parts.limits
                     self._form = request.parts.form if request.parts.form.opaque_too else self._form
                     return request.in_own_terms(reply)
                 empty_answers += 1
@@ -254,6 +264,7 @@ class ChatModel:
                 break
             # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
             is_last = attempt == self._settings.llm_max_retries or retries.left == 0
+            is_last = is_last or time.monotonic() + failure.delay_s > began + self._settings.llm_timeout_s
             if answer.has_begun or is_last or not self._may_wait(failure):
                 break
             attempt += 1
@@ -327,7 +338,8 @@ class ChatModel:
             known = NotAnAnswer(BROKE_OFF)
         if known is None or isinstance(known, TimeoutError):
             raise known or error
-        failure = failure_of(known, attempt=attempt, setting=self.setting, provider=self.provider)
+        setting, chance = self.setting, self.chance()
+        failure = failure_of(known, attempt=attempt, chance=chance, setting=setting, provider=self.provider)
         failure.error.__cause__ = error
         return failure
 

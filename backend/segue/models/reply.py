@@ -17,6 +17,8 @@ ToolChoiceMode = Literal["auto", "required", "none"]
 
 SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
 
+MOST_OUTPUT: Final = "segue_most_output"  # another: the tokens that the answer may take at most
+
 ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}  # by LangChain's types
 
 # Keys of a message's `additional_kwargs`.

@@ -134,14 +134,6 @@ def tools_of_turn(
     return guard, chooser
 
 
-def _of_service(problem: AppError | None) -> dict[str, Any]:
-    """Returns the members of a report that say that the service wrote the answer, and why."""
-    if problem is None:
-        return {}
-    error = TurnError(**{name: getattr(problem, name) for name in TurnError.__slots__})
-    return {"written_by": "service", "problem": problem.code, "error": error}
-
-
 class TurnRun:
     """One run of a claimed turn. `stopped` is why it was stopped, None if it was not. `stored_messages` are those that
     its calls have stored, once it is finished.
@@ -303,7 +295,7 @@ class TurnRun:
         return await outlast(ask)
 
     async def _finish(self, state: TurnState) -> ChatAnswer:
-        claim, touched = self.claim, state["touched_plan"]
+        claim, touched, problem = self.claim, state["touched_plan"], state.get("problem")
         is_gone = claim.agent != self._speaker.id
         report = TurnReport(
             acknowledgement=acknowledgement_report(state),
@@ -316,7 +308,9 @@ class TurnRun:
             asked_again=state.get("asked_again"),
             agent_gone=claim.agent if is_gone else None,
             prompt=await self._last_request(state),
-            **_of_service(state.get("problem")),
+            written_by="service" if problem else None,
+            problem=problem.code if problem else None,
+            error=TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
         )
         self._finishing = True
         self.stored_messages = state["message_count"] - claim.message_count
