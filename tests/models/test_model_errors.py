@@ -100,6 +100,7 @@ async def test_what_asking_again_may_help_is_asked_again_and_nothing_else(
     open_model: OpenModel, provider: Provider
 ) -> None:
     model = await open_model(max_retries=1)
+    model.chance = lambda: 0.0
     for status, code, message, _, again in ERRORS.values():
         error = orjson.dumps({"error": {"message": message, "code": code}}).decode()
         provider.will(fails(status, body=error, headers={"Retry-After": "0"}))

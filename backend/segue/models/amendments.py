@@ -20,7 +20,7 @@ from segue.models.providers.completion_reader import CALL_FIELDS, MESSAGE_FIELDS
 from segue.models.refusals import (
     BAD_REQUEST,
     NO_LIMITS,
-    Limits,
+    ModelLimits,
     ProviderRefusal,
     is_missed,
     is_unverifiable,
@@ -90,7 +90,7 @@ class RequestParts:
     without_images: bool = False
     without_opaque: bool = False
     too_long: int | None = None  # the size that was refused
-    limits: Limits = NO_LIMITS
+    limits: ModelLimits = NO_LIMITS
     limits_learned: int = 0  # how often, since the call began
 
 

@@ -493,21 +493,21 @@ def is_unverifiable(refusal: ProviderRefusal) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ModelLimits:
     """What a model takes, in tokens: `window` for a request with its answer, `output` for an answer."""
 
     window: int | None = None
     output: int | None = None
 
-    def __or__(self, other: "Limits") -> "Limits":
+    def __or__(self, other: "ModelLimits") -> "ModelLimits":
         pairs = (self.window, other.window), (self.output, other.output)
-        return Limits(*(min(filter(None, pair), default=None) for pair in pairs))
+        return ModelLimits(*(min(filter(None, pair), default=None) for pair in pairs))
 
 
-NO_LIMITS: Final = Limits()
+NO_LIMITS: Final = ModelLimits()
 
 
-def limits_told(refusal: ProviderRefusal) -> Limits | None:
+def limits_told(refusal: ProviderRefusal) -> ModelLimits | None:
     """Returns the numbers in a refusal of a request that is too long, or whose answer would be: to such an answer a
     quarter of the window is left. None if there are none.
     """
@@ -515,9 +515,9 @@ def limits_told(refusal: ProviderRefusal) -> Limits | None:
     if refusal.status not in BAD_REQUEST and refusal.cause.name != "context_length":
         return None
     if window := _number(_WINDOW, said):
-        return Limits(window, max(window // 4, 1) if of_answer else None)
+        return ModelLimits(window, max(window // 4, 1) if of_answer else None)
     most = _number(_ANSWER, said) if of_answer else None
-    return Limits(None, most - ("(exclusive)" in said)) if most else None
+    return ModelLimits(None, most - ("(exclusive)" in said)) if most else None
 
 
 def _number(row: re.Pattern[str], said: str) -> int | None:
