@@ -20,6 +20,8 @@ SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answ
 # is remembered for no other request.
 SAMPLING: Final = ("temperature", "max_tokens")
 
+MOST_OUTPUT: Final = "segue_most_output"  # another: the tokens that the answer may take at most
+
 ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}  # by LangChain's types
 
 # Keys of a message's `additional_kwargs`.

@@ -74,7 +74,6 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
             choices={"required": "any", "none": "none"},
             made_by=f"{options.url} {options.model}",
             max_answer_bytes=options.max_answer_bytes,
-            max_tokens_name="max_output_tokens",
             cache=False,
         )
     finally:

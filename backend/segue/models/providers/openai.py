@@ -17,18 +17,31 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from pydantic import Field
 
 from segue.models.amendments import RENAMED
-from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions
+from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions, merged
 from segue.models.providers.completion_reader import AnswerWords, CompletionReader
 from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
 from segue.models.providers.event_stream import write_json
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
-from segue.models.reply import CALLS, MADE_IMAGES, OPAQUE, RAW_TEXT, REASONING, ROLES, SAMPLING, SCHEMA, Opaque
+from segue.models.reply import (
+    CALLS,
+    MADE_IMAGES,
+    MOST_OUTPUT,
+    OPAQUE,
+    RAW_TEXT,
+    REASONING,
+    ROLES,
+    SAMPLING,
+    SCHEMA,
+    Opaque,
+)
 
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
 NO_EFFORT: Final = "chat without reasoning"
 # Causes of refusals, by name, that another way of asking may not meet. Rows of words are in CAUSES.
 _MAY_DO_BETTER: Final = {CHAT: {"other_api"}, RESPONSES: {"other_api", "not_found"}}
+
+_MOST: Final = {"max_tokens", "max_completion_tokens"}  # what bounds an answer
 
 log = structlog.get_logger()
 
@@ -74,10 +87,12 @@ class ChatCompletions(AsyncChatModel):
 
     def _body(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> dict[str, Any]:
         sent = [wire_message(message, made_by=self.made_by) for message in messages]
-        given = {name: value for name, value in options.items() if name != SCHEMA}
+        given = {name: value for name, value in options.items() if name not in (SCHEMA, MOST_OUTPUT)}
         if SCHEMA in options:
             given["response_format"] = {"type": "json_schema", "json_schema": options[SCHEMA]}
-        return {"model": self.llm, "messages": sent, **self.parameters, **given, **self.extra}
+        body = merged({"model": self.llm, "messages": sent, **self.parameters, **given}, self.extra)
+        most = options.get(MOST_OUTPUT)
+        return body | {name: min(body[name], most) for name in _MOST & body.keys() if most}
 
     def _closing(self, reader: CompletionReader, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a message says beside its words."""
