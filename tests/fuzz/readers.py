@@ -111,10 +111,7 @@ class _Endpoint:
     def __init__(self, answers: Sequence[Any]) -> None:
         self._answers = answers
 
-    async def ask(self, _: Any) -> Any:
-        return self._answers[0] if self._answers else {}
-
-    async def stream(self, _: Any) -> AsyncIterator[Any]:
+    async def events(self, _: Any) -> AsyncIterator[Any]:
         for answer in self._answers:
             yield answer
 

@@ -6,7 +6,7 @@ that are passed on and the text that is kept are the same. Knows nothing of turn
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,12 +16,15 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import ToolCallChunk
 
 from segue.memory.history_window import estimate
+from segue.models import calls_in_text
+from segue.models.calls_in_text import CALL_MARKS
 from segue.models.refusals import NotAnAnswer, NothingCame, StreamIdle
 from segue.models.reply import (
     CALLS,
     OPAQUE,
     RAW_TEXT,
     REASONING,
+    REFUSED,
     ModelCall,
     Opaque,
     RawCall,
@@ -37,24 +40,34 @@ from segue.tools.normalize import clean_text
 TAGS: Final = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
     ("◁think▷", "◁/think▷"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|channel|>analysis", "<|end|>"),
 )
+# Marks around an answer, which say no more than that it is one. The first also ends thinking that has no end.
+ANSWER_CHANNEL: Final = "<|channel|>final"
+WRAPPERS: Final = frozenset(
+    (ANSWER_CHANNEL, "<|channel|>commentary<|message|>", "<|message|>", "<|start|>assistant", "<|end|>", "<|return|>")
+) | {"<|begin_of_box|>", "<|end_of_box|>"}
+# Where a server has dropped such marks and left the names of the channels: how an answer begins, and what ends its
+# thinking, with what it stands for.
+LEAKED: Final = "analysis"
+AFTER_LEAKED: Final = {"assistantfinal": "", "assistantcommentary to=": calls_in_text.HARMONY_CALL}
 # Models whose templates write the first tag into the prompt: their answers begin inside it.
 _BEGIN_INSIDE = re.compile(r"deepseek-?r1|\bqwq\b|-thinking\b", re.IGNORECASE)
 
+_FENCE: Final = "```"
 _END_OF: Final = dict(TAGS)
-_ENDS: Final = frozenset(_END_OF.values())
-_ANY_TAG: Final = re.compile("|".join(re.escape(tag) for pair in TAGS for tag in pair) + "|```")
-_STARTS: Final = frozenset(tag[:length] for pair in TAGS for tag in pair for length in range(1, len(tag)))
-_LONGEST: Final = max(map(len, _STARTS))
+_ENDS: Final = frozenset(_END_OF.values()) - WRAPPERS
 
 # Why a provider stopped, if it is a reason not to take what came for an answer: what the user reads, and whether to
-# ask the same again.
+# ask the same again. What the model had said before it refused to go on stands.
 _NOT_ENDED: Final = {
     "error": ("The model provider broke the answer off with an error.", True),
-    "content_filter": ("The model provider's content filter stopped the answer.", False),
+    **dict.fromkeys(("content_filter", REFUSED), ("The model provider's content filter stopped the answer.", False)),
 }
 _CUT_OFF: Final = "length"
 _NAME_CHARS: Final = 100
@@ -76,65 +89,120 @@ class Addition:
     withdrawn: bool = False
 
 
-class Thinking:
-    """With `held`, text is kept until the end of the thinking it may be part of."""
+class Marks:
+    """Finds texts in one that comes in pieces."""
 
-    def __init__(self, *, held: bool = False) -> None:
+    def __init__(self, *marks: str) -> None:
+        self.any = re.compile("|".join(map(re.escape, marks)))
+        self._starts = frozenset(mark[:length] for mark in marks for length in range(1, len(mark)))
+        self._longest = max(map(len, self._starts))
+
+    def begun(self, text: str) -> int:
+        """Returns how many characters at the end may be the beginning of a mark."""
+        return next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._starts), 0)
+
+
+_MARKS: Final = Marks(*_END_OF, *_ENDS, *WRAPPERS, *CALL_MARKS, _FENCE)
+_LEAKED_MARKS: Final = Marks(*AFTER_LEAKED)
+
+
+class MarkedText:
+    """Tells words from thinking, and from what may be calls, up to the end of the answer.
+
+    With `held`, text is kept until the end of the thinking it may be part of. Only with `may_call` are there calls.
+    """
+
+    def __init__(self, *, held: bool = False, may_call: bool = False) -> None:
         self.began_inside = False
         self._held = held
+        self._may_call = may_call
+        self._marks = _MARKS
         self._pending = ""
         self._end: str | None = None  # of the thinking it is in
         self._had_tag = False
         self._in_fence = False
+        self._has_said = False
+        self._is_at_line_start = True
         self._last = ""
         self._outside: list[str] = []
+        self._calls: list[str] = []
+        self._call_chars = 0
 
     def add(self, piece: str) -> Addition:
         added = Addition()
-        text = self._pending + piece
-        place = 0
-        for found in _ANY_TAG.finditer(text):
-            self._append(added, text[place : found.start()])
-            self._on_tag(added, found.group())
-            place = found.end()
-        rest = text[place:]
-        kept = _start_of_a_tag(rest)
-        self._append(added, rest[: len(rest) - kept])
-        self._pending = rest[len(rest) - kept :]
+        was_opening = self._call_chars <= calls_in_text.MAX_OPENING_CHARS
+        self._add(added, self._pending + piece)
+        if self._calls and was_opening and not calls_in_text.may_be_calls(opening := "".join(self._calls)):
+            self._calls, self._call_chars, self._in_fence = [], 0, False
+            self._add(added, opening + self._pending)
         return added
 
-    def end(self) -> Addition:
-        """Returns what was kept back and turned out to be text."""
+    def end(self) -> tuple[Addition, str]:
+        """Returns what was kept back and turned out to be text, and what may be calls."""
         added = Addition()
         self._append(added, self._pending)
         self._pending = ""
         self._release(added)
-        return added
+        return added, "".join(self._calls)
 
-    def _on_tag(self, added: Addition, tag: str) -> None:
+    def _add(self, added: Addition, text: str) -> None:
+        if not self._has_said and not self._had_tag and self._may_be_leaked(text.lstrip()):
+            self._pending = text
+            return
+        place = 0
+        while found := self._marks.any.search(text, place):
+            self._append(added, text[place : found.start()])
+            self._on_mark(added, found.group())
+            place = found.end()
+        rest = text[place:]
+        begun = self._marks.begun(rest)
+        self._append(added, rest[: len(rest) - begun])
+        self._pending = rest[len(rest) - begun :]
+
+    def _may_be_leaked(self, text: str) -> bool:
+        """Returns whether more has to come to tell. Text with leaked channels is held until the first of them ends."""
+        if text.startswith(LEAKED) and text != LEAKED and not text[len(LEAKED)].isspace() and not self._held:
+            self._held, self._marks = True, _LEAKED_MARKS
+        return bool(text) and LEAKED.startswith(text)
+
+    def _on_mark(self, added: Addition, mark: str) -> None:
         is_quoted = not self._held and (self._in_fence or self._last == "`")
-        if self._end == tag:
+        if self._calls and (mark not in _ENDS or self._had_tag):
+            self._append(added, mark)
+        elif self._end == mark or (self._end is not None and mark == ANSWER_CHANNEL):
             self._end = None
         elif self._end is not None:
-            self._append(added, tag)
-        elif tag == "```":
-            self._append(added, tag)
+            self._append(added, "" if mark in WRAPPERS else mark)
+        elif mark == _FENCE:
+            self._append(added, mark)
             self._in_fence = not self._in_fence
-        elif tag in _END_OF and not is_quoted:
-            self._end, self._had_tag = _END_OF[tag], True
-            self._release(added)
-        elif tag in _ENDS and not is_quoted and not self._had_tag:
+        elif mark in AFTER_LEAKED:
             self._withdraw(added)
+            self._on_mark(added, AFTER_LEAKED[mark])
+        elif mark in CALL_MARKS:
+            begins = (
+                self._may_call
+                and not is_quoted
+                and calls_in_text.counts(mark, self._last, at_start=self._is_at_line_start)
+            )
+            (self._keep if begins else self._append)(added, mark)
         elif is_quoted:
-            self._append(added, tag)
+            self._append(added, mark)
+        elif mark in _END_OF:
+            self._end, self._had_tag = _END_OF[mark], True
+            self._release(added)
+        elif mark in _ENDS and not self._had_tag:
+            self._withdraw(added)
+            self.began_inside = True
 
     def _withdraw(self, added: Addition) -> None:
-        """All the text so far was thinking: its first tag was in the prompt."""
-        added.thinking += "".join(self._outside)
+        """All the text so far was thinking: its first tag was in the prompt, or dropped with the marks of channels."""
+        thought = "".join((*self._outside, *self._calls))
+        added.thinking += thought.removeprefix(LEAKED) if self._marks is _LEAKED_MARKS else thought
         added.text, added.withdrawn = "", True
-        self._outside.clear()
-        self._had_tag = self.began_inside = True
-        self._held = self._in_fence = False
+        self._outside, self._calls, self._last, self._marks = [], [], "", _MARKS
+        self._had_tag = self._is_at_line_start = True
+        self._held = self._in_fence = self._has_said = False
 
     def _release(self, added: Addition) -> None:
         if self._held:
@@ -144,21 +212,28 @@ class Thinking:
     def _append(self, added: Addition, text: str) -> None:
         if not text:
             return
-        self._last = text[-1]
         if self._end is not None:
             added.thinking += text
             return
+        if self._calls or (self._may_call and not self._has_said and text.lstrip()[:1] in calls_in_text.OPENINGS):
+            self._keep(added, text)
+            return
+        self._has_said = self._has_said or not text.isspace()
+        _, newline, line = text.rpartition("\n")
+        self._is_at_line_start = not line.strip() and (bool(newline) or self._is_at_line_start)
+        self._last = text[-1]
         if not self._had_tag:
             self._outside.append(text)
         if not self._held:
             added.text += text
 
-
-def _start_of_a_tag(text: str) -> int:
-    """Returns how many characters at the end may be the beginning of a tag, or of the fence around one."""
-    if text.endswith("``"):
-        return 2
-    return next((n for n in range(min(_LONGEST, len(text)), 0, -1) if text[-n:] in _STARTS or text[-n:] == "`"), 0)
+    def _keep(self, added: Addition, text: str) -> None:
+        self._has_said = True
+        self._calls.append(text)
+        self._call_chars += len(text)
+        if self._call_chars > calls_in_text.MAX_CALL_CHARS:
+            kept, self._calls, self._may_call = "".join(self._calls), [], False
+            self._append(added, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +271,21 @@ class StreamedAnswer:
     has heard some, which cannot be taken back.
 
     `begins_inside` says that the model is known to begin inside its thinking; afterwards, whether it has done so.
+    `read_calls` returns the calls that a text is, or none; without it no text is a call. `called_in_text` says that
+    one was.
     """
 
-    def __init__(self, listener: Listener | None = None, *, begins_inside: bool = False) -> None:
+    def __init__(
+        self,
+        listener: Listener | None = None,
+        *,
+        begins_inside: bool = False,
+        read_calls: Callable[[str], Sequence[ModelCall]] | None = None,
+    ) -> None:
         self._listener = listener
-        self._thinking = Thinking(held=begins_inside)
+        self._marked = MarkedText(held=begins_inside, may_call=read_calls is not None)
+        self._read_calls = read_calls
+        self.called_in_text = False
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         self._half = ""
@@ -221,7 +306,7 @@ class StreamedAnswer:
 
     @property
     def begins_inside(self) -> bool:
-        return self._thinking.began_inside
+        return self._marked.began_inside
 
     def add(self, message: AIMessage) -> None:
         """Takes a chunk, or a whole answer."""
@@ -238,15 +323,20 @@ class StreamedAnswer:
             self._calls += (ModelCall(sendable_name(call["name"] or ""), None) for call in message.invalid_tool_calls)
         self._calls += map(_as_asked, extra.get(CALLS, ()))
         self._opaque = extra.get(OPAQUE) or self._opaque
-        self._finish_reason = message.response_metadata.get("finish_reason") or self._finish_reason
+        self._finish_reason = _name(message.response_metadata.get("finish_reason") or "") or self._finish_reason
         self._answered_by = message.response_metadata.get("model_name") or self._answered_by
         self._response_id = message.response_metadata.get("id") or self._response_id
         self._usage = message.usage_metadata or self._usage
 
     def reply(self) -> Reply:
         """Returns the whole reply, which may be empty. Raises NotAnAnswer if it broke off."""
-        self._pass_on(self._thinking.end())
+        added, call_text = self._marked.end()
+        self._pass_on(added)
+        if call_text and self._read_calls is not None:
+            self._end_with(call_text, self._read_calls(call_text))
         reply = self.so_far()
+        if self._finish_reason == REFUSED and reply.text:
+            return replace(reply, calls=())
         if self._finish_reason in _NOT_ENDED:
             detail, again = _NOT_ENDED[self._finish_reason]
             raise NotAnAnswer(detail, again=again)
@@ -265,14 +355,14 @@ class StreamedAnswer:
             opaque=self._opaque,
             answered_by=_name(self._answered_by),
             response_id=_name(self._response_id),
-            finish_reason=_name(self._finish_reason or ""),
+            finish_reason=self._finish_reason or "",
         )
         return _counted(reply, self._usage)
 
     def _add_text(self, piece: str) -> None:
         piece = self._half + piece
         self._half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
-        self._pass_on(self._thinking.add(clean_text(piece.removesuffix(self._half))))
+        self._pass_on(self._marked.add(clean_text(piece.removesuffix(self._half))))
 
     def _pass_on(self, added: Addition) -> None:
         if added.withdrawn:
@@ -283,7 +373,18 @@ class StreamedAnswer:
             self.has_begun = False
         if added.thinking:
             self._add_reasoning(added.thinking)
-        joined = self._blank + added.text
+        self._say(added.text)
+
+    def _end_with(self, text: str, calls: Sequence[ModelCall]) -> None:
+        """Ends with the calls that a text is. Beside others it is quoted, since the endpoint reads calls itself."""
+        if calls and not self._pieces and not self._calls:
+            self._calls += calls
+            self.called_in_text = True
+        elif self._finish_reason != _CUT_OFF or not text.startswith(tuple(CALL_MARKS)):
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        joined = self._blank + text
         text = joined.rstrip()
         self._blank = joined[len(text) :]
         if not self._texts:

@@ -144,20 +144,15 @@ class Endpoint:
 
     async def ask(self, body: RequestBody) -> dict[str, Any]:
         """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
-        async with aclosing(self._asked(body)) as received:
+        async with aclosing(self.events(body)) as received:
             return cast(dict[str, Any], await anext(received))
 
-    async def stream(self, body: RequestBody) -> AsyncIterator[dict[str, Any] | None]:
-        """Yields the events of an answer, and None as a sign of life. Raises as `ask` does.
+    async def events(self, body: RequestBody) -> AsyncGenerator[dict[str, Any] | None]:
+        """Yields the events of an answer, or a whole one, and None as a sign of life. Raises as `ask` does.
 
-        The last one yielded is empty if the provider said that the answer is complete.
+        It is asked for again without what the endpoint refuses, or with what it misses. The last event is empty if the
+        provider said that the answer is complete.
         """
-        async with aclosing(self._asked({**body, "stream": True})) as received:
-            async for event in received:
-                yield event
-
-    async def _asked(self, body: RequestBody) -> AsyncGenerator[dict[str, Any] | None]:
-        """Yields an answer, asked for again without what the endpoint refuses, or with what it misses."""
         learned, has_begun = self._learned, False
         while True:
             sent = body if learned is NOTHING_LEARNED else learned.applied_to(body)
@@ -184,7 +179,7 @@ class Endpoint:
             kind = response.headers.get("content-type", "")
             if "html" in kind:
                 raise ValueError("a page for people")
-            if not body.get("stream") or "json" in kind:
+            if "event-stream" not in kind and (not body.get("stream") or "json" in kind):
                 yield await self._whole(response)  # also from an endpoint that does not stream
                 yield {}
                 return
