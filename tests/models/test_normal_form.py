@@ -49,6 +49,7 @@ ONE_CALL, NO_TEXT, NO_SYSTEM = (
 # As they are once an endpoint has refused a message with opaque parts.
 REFUSED = {ONE_CALL: replace(ONE_CALL, opaque_too=True), NO_TEXT: replace(NO_TEXT, opaque_too=True)}
 FORMS = (ANY_MODEL, ONE_CALL, NO_TEXT, NO_SYSTEM)
+NAMED_IDS, DESCRIBED = WireForm(call_id="functions.{name}:{before}"), WireForm(describes_parameters=True)
 HAS_MISTRAL = importlib.util.find_spec("mistral_common") is not None
 MISTRAL_VERSIONS = {
     NO_TEXT: ("v2", "v3", "v7", "v11", "v13"),
@@ -402,7 +403,7 @@ def test_two_calls_whose_ids_collide_get_two() -> None:
 def test_a_conversation_begins_as_it_did_when_it_was_shorter(kinds: list[str | int], data: st.DataObject) -> None:
     groups = [list(_spoken(kind, place)) for place, kind in enumerate(kinds)]
     shorter = data.draw(st.integers(0, len(groups)))
-    for form in FORMS:
+    for form in (*FORMS, NAMED_IDS):
         before, after = (
             normal_form([SYSTEM, USER, *(message for group in said for message in group)], form)
             for said in (groups[:shorter], groups)
@@ -410,6 +411,7 @@ def test_a_conversation_begins_as_it_did_when_it_was_shorter(kinds: list[str | i
         if before[-1].content == CARRY_ON:  # which is only said while nothing else follows
             before.pop()
         assert after[: len(before)] == before
+        assert invalid_history(as_sent(after), form) is None
 
 
 def _spoken(kind: str | int, place: int) -> Iterator[BaseMessage]:
@@ -439,6 +441,11 @@ def _spoken(kind: str | int, place: int) -> Iterator[BaseMessage]:
         ("mistral-small-2409", NO_TEXT),
         ("nvidia/nemotron-3", ANY_MODEL),
         ("mistral-medium-latest", ANY_MODEL),
+        ("ibm-granite/granite-20b-functioncalling", NO_SYSTEM),
+        ("granite3.3:8b", ANY_MODEL),
+        ("c4ai-command-r-plus", DESCRIBED),
+        ("moonshotai/Kimi-K2-Instruct", NAMED_IDS),
+        ("MiniMaxAI/MiniMax-M2", WireForm(wants_thinking=True)),
         ("offline", ANY_MODEL),
     ],
 )

@@ -31,14 +31,11 @@ CALL_MARKS: Final[Mapping[str, bool]] = {
 MAX_CALL_CHARS: Final = 64_000
 MAX_CALLS: Final = 64
 MAX_OPENING_CHARS: Final = 200  # of an answer without a mark, within which it is told from other JSON and code
-ADVICE: Final = (
-    "Switch the parser of calls on at the model's server: --enable-auto-tool-choice and --tool-call-parser of vLLM, "
-    "--tool-call-parser of SGLang, --jinja of llama.cpp"
-)
+ADVICE: Final = "Switch the parser of calls on at the model's server: --tool-call-parser of vLLM, --jinja of llama.cpp."
 
 OPENINGS: Final = frozenset("`{[")  # the first characters of such an answer
 _FENCES: Final = ("```json", "```tool_call", "```")
-_QUOTES: Final = frozenset("`\"'“”‘’«»「『")
+QUOTES: Final = frozenset("`\"'“”‘’«»「『")
 _BETWEEN: Final = re.compile(
     "|".join(re.escape(mark) for mark in (*CALL_MARKS, *_FENCES))
     + r"|</(?:minimax:)?tool_call>|</｜DSML｜(?:function|tool)_calls>|<\|tool_call(?:s_section)?_(?:begin|end)\|>"
@@ -50,9 +47,7 @@ _NAMED: Final = re.compile(
     r"(?:<\|constrain\|>)?(?:json)?(?:<\|message\|>)?\s{0,9}(?=\{)"
 )
 _INVOKED: Final = re.compile(r"""<(?:(?:｜DSML｜)?invoke name="|function=)([^"<>]{1,100})"?>""")
-_ARGUMENT: Final = re.compile(
-    r"""<(?:｜DSML｜)?parameter(?: name="|=)([^"<>]{1,100})"?(?: string="(true|false)")?>\n?"""
-)
+_ARGUMENT = re.compile(r"""<(?:｜DSML｜)?parameter(?: name="|=)([^"<>]+)"?(?: string="(true|false)")?>\n?""")
 _INVOKED_END: Final = re.compile(r"</(?:(?:｜DSML｜)?invoke|function)>")
 _ARGUMENT_ENDS: Final = ("</parameter>", "</｜DSML｜parameter>")
 _NAMES: Final = ("name", "tool", "tool_name", "function")
@@ -62,11 +57,6 @@ _OPENING: Final = re.compile(r"\s*(?:```(?:json|tool_call)?)?[\s\[{]*")
 # What may differ between a text and the same text in JSON.
 _NOT_COMPARED: Final = re.compile(r"\\u[0-9a-fA-F]{4}|\\[bfnrt]|[\W_]")
 _JSON: Final = json.JSONDecoder(strict=False)
-
-
-def counts(mark: str, last: str, *, at_start: bool) -> bool:
-    """Returns whether a mark begins calls behind a character, or at the start of a line."""
-    return at_start or (CALL_MARKS[mark] and last not in _QUOTES)
 
 
 def may_be_calls(text: str) -> bool:

@@ -34,7 +34,6 @@ NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name or a call's arguments, from their own templates.
 _NAME_PREFIXES = ("functions.", "function.", "functions:", "default_api.", "default_api:", "tools.")
 _NAME_ENDS = ("<|",)
-_BEFORE_ARGUMENTS = ("```", "json")
 _BEHIND_ARGUMENTS = ("<|im_end|>", "<|call|>", "</tool_call>", "```")
 _JSON = json.JSONDecoder(strict=False)
 _TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
@@ -144,9 +143,7 @@ def read_arguments(text: str) -> dict[str, Any] | None:
 
 def _mended(text: str) -> Any:
     """Returns what JSON says, also with a template's marks around it or the same again behind it."""
-    text = text.strip()
-    for mark in _BEFORE_ARGUMENTS:
-        text = text.removeprefix(mark)
+    text = text.strip().removeprefix("```").removeprefix("json")
     for mark in _BEHIND_ARGUMENTS:
         text = text.removesuffix(mark).strip()
     value, end = _JSON.raw_decode(text or "{}")

@@ -104,6 +104,7 @@ class Marks:
 
 _MARKS: Final = Marks(*_END_OF, *_ENDS, *WRAPPERS, *CALL_MARKS, _FENCE)
 _LEAKED_MARKS: Final = Marks(*AFTER_LEAKED)
+_WORD: Final = re.compile(r"\S")
 
 
 class MarkedText:
@@ -130,11 +131,8 @@ class MarkedText:
 
     def add(self, piece: str) -> Addition:
         added = Addition()
-        was_opening = self._call_chars <= calls_in_text.MAX_OPENING_CHARS
-        self._add(added, self._pending + piece)
-        if self._calls and was_opening and not calls_in_text.may_be_calls(opening := "".join(self._calls)):
-            self._calls, self._call_chars, self._in_fence = [], 0, False
-            self._add(added, opening + self._pending)
+        if text := self._kept(piece) if self._calls else self._pending + piece:
+            self._add(added, text)
         return added
 
     def end(self) -> tuple[Addition, str]:
@@ -145,48 +143,73 @@ class MarkedText:
         self._release(added)
         return added, "".join(self._calls)
 
-    def _add(self, added: Addition, text: str) -> None:
-        if not self._has_said and not self._had_tag and self._may_be_leaked(text.lstrip()):
-            self._pending = text
-            return
-        place = 0
-        while found := self._marks.any.search(text, place):
-            self._append(added, text[place : found.start()])
-            self._on_mark(added, found.group())
-            place = found.end()
-        rest = text[place:]
-        begun = self._marks.begun(rest)
-        self._append(added, rest[: len(rest) - begun])
-        self._pending = rest[len(rest) - begun :]
+    def without_calls(self, text: str) -> Addition:
+        """Returns what the text that might have been calls is."""
+        added = Addition()
+        self._calls, self._may_call = [], False
+        self._add(added, text)
+        self._append(added, self._pending)
+        return added
 
-    def _may_be_leaked(self, text: str) -> bool:
-        """Returns whether more has to come to tell. Text with leaked channels is held until the first of them ends."""
-        if text.startswith(LEAKED) and text != LEAKED and not text[len(LEAKED)].isspace() and not self._held:
-            self._held, self._marks = True, _LEAKED_MARKS
-        return bool(text) and LEAKED.startswith(text)
+    def _add(self, added: Addition, text: str) -> None:
+        place, self._pending = 0, ""
+        while not self._waits(added, text, place) and (found := self._marks.any.search(text, place)):
+            self._append(added, text[place : found.start()])
+            mark, place = found.group(), found.end()
+            if self._begins_calls(mark) and not self._kept(text[found.start() :]):
+                return
+            if mark in AFTER_LEAKED:
+                self._withdraw(added)
+                text, place = AFTER_LEAKED[mark] + text[place:], 0
+            else:
+                self._on_mark(added, mark)
+        if not self._pending and not self._calls:
+            begun = self._marks.begun(text[place:])
+            self._append(added, text[place : len(text) - begun])
+            self._pending = text[len(text) - begun :]
+
+    def _waits(self, added: Addition, text: str, place: int) -> bool:
+        """Returns whether the answer begins as channels that are leaked or calls may, and so waits for more."""
+        if self._has_said or self._end is not None or not (word := _WORD.search(text, place)):
+            return False
+        head = text[word.start() : word.start() + calls_in_text.MAX_OPENING_CHARS]
+        if not self._had_tag and not self._held:
+            if LEAKED.startswith(head):
+                self._pending = text[place:]
+                return True
+            if head.startswith(LEAKED) and not head[len(LEAKED)].isspace():
+                self._held, self._marks = True, _LEAKED_MARKS
+        if not self._may_call or head[0] not in calls_in_text.OPENINGS or not calls_in_text.may_be_calls(head):
+            return False
+        self._append(added, text[place : word.start()])
+        return not self._kept(text[word.start() :])
+
+    def _begins_calls(self, mark: str) -> bool:
+        if self._end is not None or self._in_fence or not self._may_call or mark not in CALL_MARKS:
+            return False
+        return self._is_at_line_start or (CALL_MARKS[mark] and self._last not in calls_in_text.QUOTES)
+
+    def _kept(self, text: str) -> str:
+        """Keeps a text that may be calls. Returns all that was kept once it is none."""
+        is_opening = self._call_chars <= calls_in_text.MAX_OPENING_CHARS
+        self._calls.append(text)
+        self._call_chars += len(text)
+        self._may_call = self._call_chars <= calls_in_text.MAX_CALL_CHARS
+        if self._may_call and (not is_opening or calls_in_text.may_be_calls("".join(self._calls))):
+            return ""
+        kept, self._calls, self._call_chars = "".join(self._calls), [], 0
+        return kept
 
     def _on_mark(self, added: Addition, mark: str) -> None:
         is_quoted = not self._held and (self._in_fence or self._last == "`")
-        if self._calls and (mark not in _ENDS or self._had_tag):
-            self._append(added, mark)
-        elif self._end == mark or (self._end is not None and mark == ANSWER_CHANNEL):
+        if self._end == mark or (self._end is not None and mark == ANSWER_CHANNEL):
             self._end = None
         elif self._end is not None:
             self._append(added, "" if mark in WRAPPERS else mark)
         elif mark == _FENCE:
             self._append(added, mark)
             self._in_fence = not self._in_fence
-        elif mark in AFTER_LEAKED:
-            self._withdraw(added)
-            self._on_mark(added, AFTER_LEAKED[mark])
-        elif mark in CALL_MARKS:
-            begins = (
-                self._may_call
-                and not is_quoted
-                and calls_in_text.counts(mark, self._last, at_start=self._is_at_line_start)
-            )
-            (self._keep if begins else self._append)(added, mark)
-        elif is_quoted:
+        elif is_quoted or mark in CALL_MARKS:
             self._append(added, mark)
         elif mark in _END_OF:
             self._end, self._had_tag = _END_OF[mark], True
@@ -197,10 +220,10 @@ class MarkedText:
 
     def _withdraw(self, added: Addition) -> None:
         """All the text so far was thinking: its first tag was in the prompt, or dropped with the marks of channels."""
-        thought = "".join((*self._outside, *self._calls))
+        thought = "".join(self._outside)
         added.thinking += thought.removeprefix(LEAKED) if self._marks is _LEAKED_MARKS else thought
         added.text, added.withdrawn = "", True
-        self._outside, self._calls, self._last, self._marks = [], [], "", _MARKS
+        self._outside, self._last, self._marks = [], "", _MARKS
         self._had_tag = self._is_at_line_start = True
         self._held = self._in_fence = self._has_said = False
 
@@ -215,9 +238,6 @@ class MarkedText:
         if self._end is not None:
             added.thinking += text
             return
-        if self._calls or (self._may_call and not self._has_said and text.lstrip()[:1] in calls_in_text.OPENINGS):
-            self._keep(added, text)
-            return
         self._has_said = self._has_said or not text.isspace()
         _, newline, line = text.rpartition("\n")
         self._is_at_line_start = not line.strip() and (bool(newline) or self._is_at_line_start)
@@ -226,14 +246,6 @@ class MarkedText:
             self._outside.append(text)
         if not self._held:
             added.text += text
-
-    def _keep(self, added: Addition, text: str) -> None:
-        self._has_said = True
-        self._calls.append(text)
-        self._call_chars += len(text)
-        if self._call_chars > calls_in_text.MAX_CALL_CHARS:
-            kept, self._calls, self._may_call = "".join(self._calls), [], False
-            self._append(added, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,18 +385,7 @@ class StreamedAnswer:
             self.has_begun = False
         if added.thinking:
             self._add_reasoning(added.thinking)
-        self._say(added.text)
-
-    def _end_with(self, text: str, calls: Sequence[ModelCall]) -> None:
-        """Ends with the calls that a text is. Beside others it is quoted, since the endpoint reads calls itself."""
-        if calls and not self._pieces and not self._calls:
-            self._calls += calls
-            self.called_in_text = True
-        elif self._finish_reason != _CUT_OFF or not text.startswith(tuple(CALL_MARKS)):
-            self._say(text)
-
-    def _say(self, text: str) -> None:
-        joined = self._blank + text
+        joined = self._blank + added.text
         text = joined.rstrip()
         self._blank = joined[len(text) :]
         if not self._texts:
@@ -394,6 +395,14 @@ class StreamedAnswer:
             if self._listener is not None:
                 self.has_begun = True
                 self._listener.on_text(text)
+
+    def _end_with(self, text: str, calls: Sequence[ModelCall]) -> None:
+        """Ends with the calls that a text is. Beside others it is quoted, since the endpoint reads calls itself."""
+        if calls and not self._pieces and not self._calls:
+            self._calls += calls
+            self.called_in_text = True
+        elif self._finish_reason != _CUT_OFF or not text.startswith(tuple(CALL_MARKS)):
+            self._pass_on(self._marked.without_calls(text))
 
     def _add_reasoning(self, text: str) -> None:
         self._reasoning.append(text)
