@@ -18,13 +18,12 @@ HARMONY_CALL: Final = "<|channel|>commentary to="
 # What calls begin with, by the templates of models; whether that is a token of its own, or a text that counts only at
 # the beginning of a line.
 CALL_MARKS: Final[Mapping[str, bool]] = {
-    "<tool_call>": False,  # Hermes, Qwen, GLM
+    "<tool_call>": False,  # Hermes, Qwen
     "<minimax:tool_call>": False,
     "[TOOL_CALLS]": True,  # Mistral
     "<|python_tag|>": True,  # Llama
-    "<｜DSML｜function_calls>": True,  # DeepSeek from 3.2
+    "<｜DSML｜function_calls>": True,  # DeepSeek
     "<｜DSML｜tool_calls>": True,
-    "<｜tool▁calls▁begin｜>": True,  # DeepSeek before
     "<|tool_calls_section_begin|>": True,  # Kimi
     HARMONY_CALL: True,  # gpt-oss
 }
@@ -49,7 +48,6 @@ _NAMED: Final = re.compile(
 _INVOKED: Final = re.compile(r"""<(?:(?:｜DSML｜)?invoke name="|function=)([^"<>]{1,100})"?>""")
 _ARGUMENT = re.compile(r"""<(?:｜DSML｜)?parameter(?: name="|=)([^"<>]+)"?(?: string="(true|false)")?>\n?""")
 _INVOKED_END: Final = re.compile(r"</(?:(?:｜DSML｜)?invoke|function)>")
-_ARGUMENT_ENDS: Final = ("</parameter>", "</｜DSML｜parameter>")
 _NAMES: Final = ("name", "tool", "tool_name", "function")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input")
 _KEYS: Final = frozenset({*_NAMES, *_ARGUMENTS, "type", "id"})
@@ -134,7 +132,7 @@ def _arguments(args: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(written: str, *, is_text: bool) -> Any:
-    for end in _ARGUMENT_ENDS:
+    for end in ("</parameter>", "</｜DSML｜parameter>"):
         written = written.rstrip().removesuffix(end)
     text = written.removesuffix("\n")
     try:

@@ -26,7 +26,6 @@ CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken
 OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
 
 REFUSED: Final = "refusal"  # why an answer ended: the model itself went no further
-
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
 IMAGE_TOKENS: Final = 1600  # of a large one, with the providers that say what it takes
 MAX_NAME_CHARS: Final = 64

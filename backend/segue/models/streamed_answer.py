@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -93,7 +94,8 @@ class Marks:
     """Finds texts in one that comes in pieces."""
 
     def __init__(self, *marks: str) -> None:
-        self.any = re.compile("|".join(map(re.escape, marks)))
+        alike = groupby(sorted(marks), lambda mark: re.escape(mark[:2]))  # else each would be tried at every "<"
+        self.any = re.compile("|".join(f"{two}(?:{'|'.join(re.escape(m[2:]) for m in each)})" for two, each in alike))
         self._starts = frozenset(mark[:length] for mark in marks for length in range(1, len(mark)))
         self._longest = max(map(len, self._starts))
 
