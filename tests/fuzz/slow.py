@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.around.offline.offline_model import reply_to
 from segue.domain.redaction import without_secrets
+from segue.domain.tool import ToolSpec
 from segue.language.detect_language import detect_language
 from segue.language.utterance import own_words, parse_own_words
 from segue.language.written_values import dates_in, numbers_in, times_in
@@ -51,9 +52,12 @@ def _offline(text: str) -> None:
     reply_to([SystemMessage("You answer."), HumanMessage(text)], {})
 
 
+A: Final = ToolSpec("a", "", {})
+
+
 def _streamed(text: str) -> None:
     shown = HumanMessage(text)
-    answer = StreamedAnswer(read_calls=lambda text: read_calls(text, tools=[], names={"a": "a"}, messages=[shown]))
+    answer = StreamedAnswer(read_calls=lambda text: read_calls(text, tools=[A], names={"a": "a"}, messages=[shown]))
     for at in range(0, len(text), 50):
         answer.add(AIMessageChunk(content=text[at : at + 50]))
     answer.reply()
