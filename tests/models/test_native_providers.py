@@ -31,7 +31,7 @@ from segue.models.streamed_answer import Listener
 from segue.models.traced_call import response
 from segue.tools.normalize import BinaryPart
 from tests.support import gemini_api, messages_api, responses_api
-from tests.support.native_api import KEY, NativeApi, scripted_api
+from tests.support.native_api import KEY, Given, NativeApi, scripted_api
 from tests.support.service import Client, running
 from tests.support.streams import streamed
 from tests.support.toolbox import PIXEL
@@ -271,6 +271,34 @@ async def test_an_answer_that_was_stopped_is_told_for_why(
         error = await failure(model, as_stream=as_stream)
         assert "content filter" in error.detail
         assert not error.retryable
+
+
+IN_PHASES = Given(
+    tuple(
+        {"type": "message", "id": f"msg_{at}", "status": "completed", "role": "assistant", "phase": phase,
+         "content": [{"type": "output_text", "text": text, "annotations": []}]}
+        for at, (phase, text) in enumerate([("commentary", "I look."), ("final_answer", "It is noon.")])
+    ), "", responses_api.USAGE,
+)  # fmt: skip
+WORDS_STAND = {
+    "a refusal to go on": ("anthropic", messages_api.says("It is noon.", reason="refusal"), "It is noon."),
+    "a new reason to stop": ("gemini", gemini_api.says("It is noon.", reason="OTHER"), "It is noon."),
+    "words in phases": ("responses", IN_PHASES, "I look. It is noon."),
+}
+
+
+@pytest.mark.parametrize(
+    ("native", "given", "said"),
+    [(NATIVE[name], *row) for name, *row in WORDS_STAND.values()],
+    ids=list(WORDS_STAND),
+    indirect=["native"],
+)
+async def test_words_stand_however_an_answer_ends(
+    model: ChatModel, native: Native, api: NativeApi, given: Given, said: str
+) -> None:
+    api.will(given, given)
+    for listener in (None, SILENT):
+        assert (await model.reply(ASKED, listener=listener)).text == said, native.model
 
 
 @WAYS

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessageChunk
 
 from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.config import Settings
+from segue.models.reply import ModelCall
 from segue.models.streamed_answer import Listener, StreamedAnswer
 from tests.support.plans import ASK
 from tests.support.provider import Provider, Reply, calls, delta, fails, says, sse
@@ -17,24 +18,42 @@ from tests.support.service import Client, running
 from tests.support.streams import Sent, streamed, texts
 
 PIECES = ["<think>", "</think>", "<thi", "nk>", "[THINK]", "[/THINK]", "`", "```", "a", "<", "/", "\n", " b "]
+CHANNELS = ["<|channel|>analysis", "<|channel|>final", "<|message|>", "<|end|>", "analysis", "assistantfinal"]
+CALLS = [
+    "<tool_call>",
+    "[TOOL_CALLS]",
+    "<|channel|>commentary to=",
+    "assistantcommentary to=",
+    "{",
+    '{"name"',
+    "[",
+    "j",
+]
 
 
-def read(text: str, cuts: list[int]) -> tuple[str, str, str]:
-    """The answer, the thinking, and the words that a listener has heard and that were not withdrawn."""
+def read(text: str, cuts: list[int], *, held: bool = False) -> tuple[str, str, str]:
+    """The answer, the thinking, and the words that a listener has heard and that were not withdrawn. A call is one if
+    its text ends in a brace, and is the end of the answer.
+    """
     heard: list[str] = []
-    answer = StreamedAnswer(Listener(heard.append, heard.clear))
+
+    def read_calls(text: str) -> list[ModelCall]:
+        return [ModelCall("look", {"text": text})] if text.endswith("{") else []
+
+    answer = StreamedAnswer(Listener(heard.append, heard.clear), begins_inside=held, read_calls=read_calls)
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         answer.add(AIMessageChunk(content=text[start:end]))
     reply = answer.reply()
-    return reply.text, reply.reasoning, "".join(heard)
+    called = "".join(f"|{call.args}" for call in reply.calls)
+    return f"{reply.text}{called}", reply.reasoning, f"{''.join(heard)}{called}"
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), st.data())
+@given(st.lists(st.sampled_from([*PIECES, *CHANNELS, *CALLS]), max_size=12).map("".join), st.data())
 def test_the_answer_is_the_same_however_it_is_cut(text: str, data: st.DataObject) -> None:
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)))))
-    answer, thinking, heard = read(text, cuts)
+    cuts, held = sorted(data.draw(st.sets(st.integers(0, len(text))))), data.draw(st.booleans())
+    answer, thinking, heard = read(text, cuts, held=held)
     assert heard == answer
-    assert (answer, thinking) == read(text, [])[:2]
+    assert (answer, thinking) == read(text, [], held=held)[:2]
 
 
 @pytest.mark.parametrize("cut", range(1, 40))

@@ -25,8 +25,9 @@ from segue.domain.tool import ToolSpec
 from segue.models import traced_call
 from segue.models.amendments import RequestParts, amended, fitting, media_refused, within_limits
 from segue.models.answer_schemas import AnswerSchema
+from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
-from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, without_media
+from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, sent_ids, without_media
 from segue.models.refusals import (
     BROKE_OFF,
     MALFORMED,
@@ -43,7 +44,7 @@ from segue.models.refusals import (
     unavailable,
     what_to_mend,
 )
-from segue.models.reply import MOST_OUTPUT, SCHEMA, Reply, ToolChoiceMode, estimated_input
+from segue.models.reply import MOST_OUTPUT, SCHEMA, ModelCall, Reply, ToolChoiceMode, estimated_input, known_name
 from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
 from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings
 from segue.secret_files import LiveKeys
@@ -71,12 +72,18 @@ class ModelRequest:
 
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""
-        names, messages = self.bound.names, self.parts.messages
+        names, sent = self.bound.names, sent_ids(self.parts.messages if reply.calls else (), self.parts.form)
         own = (
-            replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages))
+            replace(call, name=names.get(known_name(call.name, names), call.name), args=own_ids(call.args, sent))
             for call in reply.calls
         )
         return replace(reply, calls=tuple(own), left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
+
+    @property
+    def read_calls(self) -> Callable[[str], list[ModelCall]] | None:
+        """Returns what reads calls in the text of the answer, None if it may call nothing."""
+        read = partial(read_calls, tools=self.parts.tools, names=self.bound.names, messages=self.messages)
+        return read if self.parts.tools and self.parts.tool_choice != "none" else None
 
 
 PROBE_TOOL = ToolSpec("current_time", "Returns the time.", {"type": "object", "properties": {}}, source="builtin")
@@ -155,8 +162,10 @@ class ChatModel:
         self._observe = observe
         self._span = span
         self._server = server
-        self._tools = ToolBindings(model, Bounds(settings.llm_tool_description_chars))
+        bounds = Bounds(settings.llm_tool_description_chars, describes_all=self._form.describes_parameters)
+        self._tools = ToolBindings(model, bounds)
         self._begins_inside = begins_inside(name)
+        self._has_told_of_calls_in_text = False
 
     async def complete(
         self, instructions: str, text: str, *, schema: AnswerSchema | None = None, account: Account | None = None
@@ -255,7 +264,7 @@ class ChatModel:
         while True:
             if request.account is not None:
                 await request.account.reserve(partial(request.at_most, self.tariff))
-            answer = StreamedAnswer(listener, begins_inside=self._begins_inside)
+            answer = StreamedAnswer(listener, begins_inside=self._begins_inside, read_calls=request.read_calls)
             ask = partial(self._ask, request, answer, span, is_streamed=listener is not None)
             try:
                 reply = await with_a_key(self._keys, ask, answer)
@@ -322,6 +331,9 @@ class ChatModel:
                 reply = request.counted(answer.reply())
             finally:
                 self._begins_inside = answer.begins_inside
+            if answer.called_in_text and not self._has_told_of_calls_in_text:
+                self._has_told_of_calls_in_text = True
+                log.warning("model_calls_in_text", model=self.name, advice=ADVICE)
         except BaseException as error:
             # Else the provider refused the request, or was not reached.
             if answer.has_come or isinstance(error, (asyncio.CancelledError, TimeoutError)):

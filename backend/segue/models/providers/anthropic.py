@@ -15,6 +15,7 @@ from segue.models.providers.adapted import AdaptedModel, ProviderOptions, merged
 from segue.models.providers.content_blocks import Dialect
 from segue.models.providers.endpoint import UNPACKED, guarded, with_live_key
 from segue.models.refusals import ModelFailure, RefusalReader
+from segue.models.reply import REFUSED
 from segue.models.untrusted import OPEN_NOTES
 from segue.net.http_client import tls_context
 
@@ -22,7 +23,7 @@ from segue.net.http_client import tls_context
 _STOPPED: Final = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
-    "refusal": "content_filter",
+    "refusal": REFUSED,
 }
 # Efforts of other providers.
 _EFFORTS: Final = {"minimal": "low", "none": None}
