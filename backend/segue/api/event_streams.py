@@ -68,7 +68,7 @@ def tables() -> str:
 HEARTBEAT_S = 10
 PART_BYTES = 16_384  # sent at once: beside the socket's buffer, what a reader that does not read can hold
 MEDIA_TYPE = "text/event-stream"
-# What one event is, as OpenAPI 3.2 has it and tools read it in 3.1 too. For them the stream itself is all of its events;
+# What one event is, as OpenAPI 3.2 has it and tools read it in 3.1 too. For them the stream is all of its events;
 # for those that generate types it is a text.
 _EVENT: Final = {
     "type": "object",

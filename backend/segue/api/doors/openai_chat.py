@@ -31,7 +31,7 @@ from segue.api.doors.openai_request import (
     texts,
     turn_headers,
 )
-from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, InWords, Piece, asks
+from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, InWords, Piece, is_in_words
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
@@ -65,7 +65,7 @@ class CompletionMessage(BaseModel):
     role: Annotated[Literal["assistant"], doc("Always `assistant`.")] = "assistant"
     content: Annotated[str | None, doc("The text; null beside a `refusal`.")]
     refusal: Annotated[
-        str | None, doc("What is said in the place of JSON that was asked for: the question of a plan.")
+        str | None, doc("What is said in the place of JSON: the question of a plan, or what the service wrote.")
     ] = None
 
 
@@ -229,7 +229,7 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
         return stream(client, turn, writer, at_its_end=is_structured)
     answer = await answer_of(client, turn)
     said: dict[str, Any] = {"content": answer["message"]["content"]}
-    if is_structured and asks(answer):
+    if is_structured and is_in_words(answer):
         said = {"content": None, "refusal": said["content"]}
     completion = _completion(head, said, answer["usage"], finish_reason_of(answer))
     return JSONResponse(completion, headers=turn_headers(turn))

@@ -30,7 +30,7 @@ from segue.api.doors.openai_request import (
     turn_headers,
     turn_of_response,
 )
-from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, InWords, Piece, asks
+from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, InWords, Piece, is_in_words
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.api.schemas import Body, Metadata
@@ -209,7 +209,7 @@ class ResponseWriter:
     def answered(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> dict[str, Any]:
         """Returns the response of a turn that has completed."""
         text = answer["message"]["content"]
-        said = InWords(text) if is_structured and asks(answer) else AnswerText(text)
+        said = InWords(text) if is_structured and is_in_words(answer) else AnswerText(text)
         self.frames([*map(_called, answer["tool_calls"]), said, Answered(answer)])
         return self.response
 

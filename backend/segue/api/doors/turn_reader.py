@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from segue.domain.errors import AppError
+from segue.domain.session import WRITTEN_BY
 from segue.events.agui_encoding import answer_json
 from segue.tools.summaries import shortened
 
@@ -118,16 +119,17 @@ class TurnReader:
             answer = orjson.loads(answer_json(encoded))
         except AppError as error:
             return [error]
-        if self._at_its_end and asks(answer):
+        if self._at_its_end and is_in_words(answer):
             return [InWords(answer["message"]["content"]), Answered(answer)]
         whole = answer["message"]["content"]
         rest = whole[len(self._said) :] if whole.startswith(self._said) else BETWEEN + whole
         return [*([AnswerText(rest)] if rest else []), Answered(answer)]
 
 
-def asks(answer: Mapping[str, Any]) -> bool:
-    """Whether a ChatAnswer is a question to the user, in words also if it was to fit a schema."""
-    return bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
+def is_in_words(answer: Mapping[str, Any]) -> bool:
+    """Whether a ChatAnswer fits no schema of the client: it is a question to the user, or written by the service."""
+    is_asking = bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
+    return is_asking or WRITTEN_BY in answer["message"]["metadata"]
 
 
 def _step(step: Mapping[str, Any]) -> str:
