@@ -52,7 +52,7 @@ _STEP = re.compile(r"^Do step \d+ now: (.*)$", re.MULTILINE)
 _FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', re.MULTILINE)
 _NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
 # It needs none of these: results and facts are in its prompt, and facts are extracted after the turn.
-UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_memory"})
+UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_conversation", "search_memory"})
 
 
 @dataclass(frozen=True)

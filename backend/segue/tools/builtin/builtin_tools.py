@@ -15,13 +15,20 @@ from segue.tools.builtin.remember import (
     remember_tool,
     search_memory_tool,
 )
+from segue.tools.builtin.search_conversation import SearchSaid, search_conversation_tool
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.tool_settings import ToolSettings
 
 
 async def builtin_tools(
-    stack: AsyncExitStack, settings: ToolSettings, database: Database, *, remember: RememberFact, search: SearchFacts
+    stack: AsyncExitStack,
+    settings: ToolSettings,
+    database: Database,
+    *,
+    remember: RememberFact,
+    search: SearchFacts,
+    search_said: SearchSaid,
 ) -> tuple[Tool, ...]:
     tools = [
         current_time_tool(),
@@ -29,6 +36,7 @@ async def builtin_tools(
         get_tool_result_tool(database, shown_bytes=settings.fresh_result_bytes),
         remember_tool(remember),
         search_memory_tool(search),
+        search_conversation_tool(database, search_said),
     ]
     if settings.web_search_provider != "none":
         searching = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
