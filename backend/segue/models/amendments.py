@@ -18,7 +18,7 @@ from segue.models.answer_schemas import AnswerSchema
 from segue.models.normal_form import WireForm, refused_form, without_opaque
 from segue.models.providers.completion_reader import CALL_FIELDS, MESSAGE_FIELDS
 from segue.models.refusals import BAD_REQUEST, ProviderRefusal, is_missed, is_unverifiable, parameter_named
-from segue.models.reply import ToolChoiceMode
+from segue.models.reply import CACHE_KEY, ToolChoiceMode
 from segue.models.untrusted import fenced, unfenced, without_references
 
 MAX_TOOL_REFUSALS: Final = 12  # in one call of the model
@@ -207,7 +207,8 @@ class Learned:
         if named is None:
             return None
         value = sent.get(named)  # one of a few: another may be welcome
-        return replace(self, refused=self.refused | {(named, value if isinstance(value, str) else None)}), named
+        is_any = named == CACHE_KEY or not isinstance(value, str)
+        return replace(self, refused=self.refused | {(named, None if is_any else value)}), named
 
     def applied_to(self, body: RequestBody) -> RequestBody:
         sent = dict(body)

@@ -41,9 +41,9 @@ from segue.models.refusals import (
     unavailable,
     what_to_mend,
 )
-from segue.models.reply import SCHEMA, Reply, ToolChoiceMode, estimated_input
+from segue.models.reply import CACHE_KEY, SCHEMA, Reply, ToolChoiceMode, estimated_input
 from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
-from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings
+from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings, as_shown_calls, meant_call
 from segue.secret_files import LiveKey
 from segue.users.prices import Tariff
 from segue.users.spending import Account
@@ -71,10 +71,8 @@ class ModelRequest:
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""
         names, messages = self.bound.names, self.parts.messages
-        own = (
-            replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages))
-            for call in reply.calls
-        )
+        calls = map(meant_call, reply.calls) if self.bound.calls_others else reply.calls
+        own = (replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages)) for call in calls)
         return replace(reply, calls=tuple(own), left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
 
 
@@ -131,6 +129,7 @@ class ChatModel:
         made_by = getattr(model, "made_by", "")
         self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
+        self._takes_cache_keys: bool = getattr(model, "takes_cache_keys", False)
         self.tariff = tariff or Tariff(name)
         self._key = key
         self._form = form_of(name)
@@ -201,7 +200,10 @@ class ChatModel:
         bound = self._tools.of(parts.tools, tool_choice=parts.tool_choice)
         if parts.schema is not None and self._takes_schemas:
             bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
-        shown = normal_form(parts.messages, parts.form, with_images=parts.without_images or self._takes_images)
+        if account is not None and self._takes_cache_keys:  # then they go where their beginning is in the cache
+            bound = replace(bound, runnable=bound.runnable.bind(**{CACHE_KEY: account.session_id}))
+        given = as_shown_calls(parts.messages, bound.names.values()) if bound.calls_others else parts.messages
+        shown = normal_form(given, parts.form, with_images=parts.without_images or self._takes_images)
         if parts.without_images:
             shown = without_images(shown) or shown
         return ModelRequest(bound, shown, parts, account, self._key.value if self._key else "")

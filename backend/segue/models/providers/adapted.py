@@ -35,7 +35,7 @@ from segue.models.refusals import (
     parameter_named,
     too_long,
 )
-from segue.models.reply import REASONING, SCHEMA
+from segue.models.reply import CACHE_KEY, REASONING, SCHEMA
 from segue.secret_files import LiveKey
 
 log = structlog.get_logger()
@@ -128,8 +128,11 @@ class AdaptedModel(AsyncChatModel):
     def _with(self, tools: Sequence[Any] = (), *, tool_choice: str = "", **options: Any) -> Self:
         """Returns the model that asks with these tools, and with a schema of the answer if one is given."""
         changed: dict[str, Any] = {}
+        own = {CACHE_KEY: options.pop(CACHE_KEY)} if CACHE_KEY in options else {}
         if SCHEMA in options:
-            changed["parameters"] = {**self.parameters, **self.schema_parameters(options.pop(SCHEMA))}
+            own |= self.schema_parameters(options.pop(SCHEMA))
+        if own:
+            changed["parameters"] = {**self.parameters, **own}
         if tools and (tool_choice != "none" or "none" in self.choices):
             chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
             offered = [self.offered(tool) for tool in tools]
