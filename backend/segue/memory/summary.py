@@ -29,12 +29,12 @@ MOST_DOUBLINGS = 6
 _UNANSWERED: ColumnElement[datetime] = literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
 
 
-Lines = dict[str, list[str]]  # of a summary, by section; those before its first heading are under ""
+SummaryLines = dict[str, list[str]]  # of a summary, by section; those before its first heading are under ""
 
 
-def read_lines(summary: str) -> Lines:
+def read_lines(summary: str) -> SummaryLines:
     """Returns the lines of a summary by section. A heading that is none of SECTIONS is a line."""
-    lines: Lines = {name: [] for name in ("", *SECTIONS)}
+    lines: SummaryLines = {name: [] for name in ("", *SECTIONS)}
     section = ""
     for line in filter(None, map(str.strip, summary.splitlines())):
         heading = line.strip("#*: ").capitalize()
@@ -45,25 +45,27 @@ def read_lines(summary: str) -> Lines:
     return lines
 
 
-def written(lines: Lines) -> str:
+def written(lines: SummaryLines) -> str:
     parts = ["\n".join([f"## {name}", *of] if name else of) for name, of in lines.items() if of]
     return "\n".join(parts)
 
 
-def carried_on(summary: Lines, added: Lines) -> Lines:
-    """Returns a summary with what was added: new lines go behind the old ones, but what is open is said anew."""
+def carried_on(summary: SummaryLines, added: SummaryLines) -> SummaryLines:
+    """Returns a summary with what was added: new lines go behind the old ones, but what is open is said anew, by
+    what has sections at all.
+    """
     joined = {name: list(dict.fromkeys([*of, *added[name]])) for name, of in summary.items()}
-    return {**joined, STATE: added[STATE] or summary[STATE]}
+    return {**joined, STATE: (added if any(map(added.get, SECTIONS)) else summary)[STATE]}
 
 
-def parted(lines: Lines) -> tuple[Lines, Lines]:
+def parted(lines: SummaryLines) -> tuple[SummaryLines, SummaryLines]:
     """Returns the older half of each section's lines, and the others. What is open is new."""
     halves = {name: 0 if name == STATE else (len(of) + 1) // 2 for name, of in lines.items()}
     old = {name: of[: halves[name]] for name, of in lines.items()}
     return old, {name: of[halves[name] :] for name, of in lines.items()}
 
 
-def fitting(lines: Lines, most: int, count: Callable[[str], int]) -> str:
+def fitting(lines: SummaryLines, most: int, count: Callable[[str], int]) -> str:
     """Returns a summary in at most so many tokens, if need be without the oldest lines of its longest sections."""
     sizes = {name: deque(count(line) + 1 for line in of) for name, of in lines.items()}
     totals = {name: sum(of) for name, of in sizes.items()}

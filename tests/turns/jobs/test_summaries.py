@@ -14,7 +14,7 @@ from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.memory.history_window import estimate
-from segue.memory.summary import DueSummary, store_summary
+from segue.memory.summary import DueSummary, carried_on, read_lines, store_summary, written
 from tests.support.provider import GZIP, Provider, fails, fence_after, packed, says
 from tests.support.service import Client, Process, running
 from tests.support.stores import Stores, looking_into
@@ -131,6 +131,18 @@ async def test_a_summary_keeps_its_lines_in_sections_and_says_anew_what_is_open(
     await talk(client, provider, session, range(18, 19))
     summary = orjson.loads(fence_after(SUMMARY, provider.messages()[0]["content"]))
     assert summary == "## Facts\n- Rossi has 3 boxes\n- Rossi has 4 boxes now\n## Open\n- the boxes"
+
+
+@pytest.mark.parametrize(
+    ("added", "result"),
+    [
+        ("## Done\n- sent", "## Facts\n- a\n## Done\n- sent"),
+        ("It was sent.", "It was sent.\n## Facts\n- a\n## Open\n- to send"),
+    ],
+)
+def test_what_was_open_is_gone_once_sections_name_nothing(added: str, result: str) -> None:
+    summary = read_lines("## Facts\n- a\n## Open\n- to send")
+    assert written(carried_on(summary, read_lines(added))) == result
 
 
 async def test_a_summary_that_gets_too_long_has_its_oldest_lines_condensed_and_keeps_the_newest_whole(

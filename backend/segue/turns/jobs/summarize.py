@@ -30,7 +30,7 @@ from segue.memory.summary import (
     SHARE,
     DueSummary,
     DueTitle,
-    Lines,
+    SummaryLines,
     carried_on,
     claim_summary,
     claim_title,
@@ -142,11 +142,13 @@ class Summariser:
         lines = carried_on(read_lines(summary or ""), added)
         if self.count(written(lines)) > most:
             old, new = parted(lines)
-            shorter = await self._asked(CONDENSER, {"lines": written(old)}, account)
-            lines = {name: [*shorter[name], *of] for name, of in new.items()}
+            if told := written(old):
+                shorter = await self._asked(CONDENSER, {"lines": told}, account)
+                old = shorter if any(shorter.values()) else old
+            lines = {name: [*old[name], *of] for name, of in new.items()}
         return fitting(lines, most, self.count)
 
-    async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> Lines:
+    async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> SummaryLines:
         told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * SHARE)}))
         text: str = clean(await self.model.complete(instructions, told, account=account))
         return read_lines(text[: self.most_tokens * CHARS_PER_TOKEN])
