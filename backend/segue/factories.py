@@ -125,12 +125,7 @@ async def start(
     taken = [tool.spec.name for tool in native]
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
     builtin = await builtin_tools(
-        stack,
-        settings,
-        database,
-        remember=long_term.remember,
-        search=long_term.search,
-        search_said=search_said,
+        stack, settings, database, remember=long_term.remember, search=long_term.search, search_said=search_said
     )
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),

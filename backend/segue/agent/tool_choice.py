@@ -310,10 +310,7 @@ class ToolChooser:
     def definitions(self) -> dict[int, list[dict[str, Any]]]:
         """Returns the definitions of the tools that came later, by the turn whose message they came with."""
         tools = self._guard.tools()
-        found = {
-            seq: [_definition(tools[name].spec) for name in of if name in tools] for seq, of in self._later.items()
-        }
-        return {seq: definitions for seq, definitions in found.items() if definitions}
+        return {seq: [_definition(tools[name].spec) for name in of if name in tools] for seq, of in self._later.items()}
 
     async def add(self, names: Iterable[str]) -> None:
         """Adds tools that were called or planned."""

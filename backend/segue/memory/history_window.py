@@ -29,9 +29,7 @@ TurnMessages = list[Message]
 
 KEPT = 1 / 4  # of the window when a summary takes the rest: to cut seldom keeps the beginning of requests the same
 MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
-SUMMARY_LISTED = (
-    1 / 16
-)  # of the budget: what those take that are listed with a summary, in every request until the next
+SUMMARY_LISTED = 1 / 16  # of the budget: what those take that every request lists beside a summary
 CACHED_COUNTS = 1024
 _HIGH = bytes(range(128, 256))
 # The name tiktoken gives the file in TIKTOKEN_CACHE_DIR, and the SHA-256 it expects.
