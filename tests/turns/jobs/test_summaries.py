@@ -161,10 +161,10 @@ async def test_a_summary_that_gets_too_long_has_its_oldest_lines_condensed_and_k
     async with running(small) as client, looking_into(settings) as stores:
         session = await client.new_session()
         covered = 0
-        for batch in range(6):
+        for batch in range(4):
             await talk(client, provider, session, range(batch * 10 + 1, batch * 10 + 11))
             covered = await summarised(stores, session, beyond=covered)
-        await talk(client, provider, session, range(61, 62))
+        await talk(client, provider, session, range(41, 42))
     summary = orjson.loads(fence_after(SUMMARY, provider.messages()[0]["content"]))
     heading, first, *lines, open_heading, _ = summary.splitlines()
     assert (heading, open_heading) == ("## Facts", "## Open")
