@@ -121,6 +121,7 @@ def tools_of_turn(
         agent=speaker.agent,
         agent_id=speaker.id,
         owner=claim.owner,
+        is_summarised=claim.summary is not None,
     )
     chooser = ToolChooser(
         deps.tool_search,
