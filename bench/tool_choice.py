@@ -77,7 +77,7 @@ class Measurement:
             )
             chooser = ToolChooser(self._search, guard, self._settings, self._tokens, stored=stored, seq=seq, save=save)
             started = time.perf_counter()
-            await chooser.choose(ToolNeeds(turn["user"], tuple(said)))
+            await chooser.choose(ToolNeeds(turn["user"], tuple(said), turns=range(seq + 1)))
             self.seconds.append(time.perf_counter() - started)
             self.offered.append(len(guard.chosen(guard.tools())))
             for name in dict.fromkeys(call["name"] for call in turn["calls"]):
@@ -93,12 +93,11 @@ class Measurement:
 
     async def _look_for(self, name: str, message: str, chooser: ToolChooser) -> None:
         described = self._definitions[name]["description"].partition("Tool description: ")[2].partition(". ")[0]
-        if name in {spec.name for spec in await chooser.find(message)}:
+        if name in {found["name"] for found in await chooser.find(message)}:
             self.counts["by the message"] += 1
-        elif name in {spec.name for spec in await chooser.find(described)}:
+        elif name in {found["name"] for found in await chooser.find(described)}:
             self.counts["by what it does"] += 1
-        else:
-            await chooser.add([name])
+        await chooser.add([name])
 
     def table(self) -> Iterable[str]:
         counts, needed = self.counts, self.counts["needed"]
@@ -119,7 +118,7 @@ async def main(definitions: Definitions, conversations: Iterable[Mapping[str, An
     settings = Settings(_env_file=None)
     async with AsyncExitStack() as stack:
         memory = LongTermMemory(NO_STORE)
-        builtin = await builtin_tools(stack, settings, NO_STORE, memory)
+        builtin = await builtin_tools(stack, settings, NO_STORE, memory, NO_STORE)
         offered = (
             Tool(ToolSpec(name, each["description"], each["parameters"], source="mcp:bfcl"), NO_STORE)
             for name, each in definitions.items()

@@ -64,4 +64,5 @@ def test_a_service_imports_only_what_its_settings_need() -> None:
 async def test_a_built_in_tool_that_is_switched_off_is_not_offered(settings: Settings) -> None:
     async with running(settings.model_copy(update={"disabled_tools": ("web_fetch",)})) as client:
         names = {tool["name"] for tool in (await client.get("/tools"))["items"]}
-    assert names == {"current_time", "get_tool_result", "remember", "search_memory", "forget"}
+    remembering = {"remember", "forget", "search_memory", "search_conversation"}
+    assert names == {"current_time", "get_tool_result", *remembering}

@@ -44,6 +44,7 @@ from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import McpFile
 from segue.memory.history_window import counter_for, estimate
 from segue.memory.long_term import LongTermMemory
+from segue.memory.session_search import search_said
 from segue.models.chat_model import ChatModel
 from segue.models.open_models import ChatModels, provider_options
 from segue.net.addresses import allowed_for_operator
@@ -58,7 +59,7 @@ from segue.tools.tool_states import GlobalToolState
 from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import FactExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
-from segue.turns.jobs.summarize import Summaries, Titles
+from segue.turns.jobs.summarize import Summaries, Summariser, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
@@ -124,7 +125,7 @@ async def start(
     native = native_tools(tools, disabled=settings.disabled_tools)
     taken = [tool.spec.name for tool in native]
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
-    builtin = await builtin_tools(stack, settings, database, long_term)
+    builtin = await builtin_tools(stack, settings, database, long_term, search_said)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),
         database,
@@ -143,8 +144,9 @@ async def start(
     small, interval_s = models.small, settings.turn_lease_s / 4
     lease_s = settings.llm_timeout_s * EXTRACTION_SHARE
     extraction = FactExtraction(database, small, long_term, books, clock, lease_s=lease_s)
-    step_s = settings.llm_timeout_s + settings.turn_lease_s
-    summaries = Summaries(database, small, count, books, max_tokens=settings.context_token_budget, lease_s=step_s)
+    step_s = 2 * settings.llm_timeout_s + settings.turn_lease_s  # what is too long is condensed by a second call
+    summariser = Summariser(small, count, settings.most_summary_tokens)
+    summaries = Summaries(database, summariser, books, max_tokens=settings.context_token_budget, lease_s=step_s)
     titles = Titles(database, small, books, events.tell, lease_s=lease_s)
     summarises = small.name != OFFLINE
     improves_titles = summarises and settings.llm_small_model is not None

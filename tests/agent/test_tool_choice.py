@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from segue.agent.prompts import without_time
+from segue.agent.prompts import MORE_TOOLS, without_time
 from segue.agent.tool_choice import ToolSearch
 from segue.config import Settings
 from segue.domain.tool import ToolSpec
@@ -18,9 +18,10 @@ from segue.memory.long_term import Embeddings
 from tests.support.logs import until
 from tests.support.mcp_peer import Peer, listening, said
 from tests.support.plans import planned
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, fence_after, says
 from tests.support.results import last_result
 from tests.support.service import Client, running
+from tests.support.stores import looking_into
 
 KINDS = ("invoice", "parcel", "machine", "vineyard", "reactor")
 DEEDS = ("weigh", "paint", "stack", "polish", "measure", "label", "wrap", "inspect", "rotate", "freeze")
@@ -87,26 +88,106 @@ async def test_of_five_hundred_tools_a_request_has_the_right_one_in_any_language
         assert estimate(json.dumps(request)) <= settings.context_token_budget
 
 
-async def test_tools_are_only_appended_those_that_are_found_used_named_and_asked_for_later(
+async def test_the_array_stays_and_what_is_found_used_named_and_asked_for_later_stands_behind_the_history(
     many: Settings, provider: Provider
 ) -> None:
     async with served(many) as client:
         session = await client.new_session()
-        provider.will(calls(("find_tools", {"query": "forecast for a place"})), calls(("mcp_weather_in", {})))
+        provider.will(calls(("find_tools", {"query": "forecast for a place"})))
+        provider.will(calls(("call_tool", {"name": "mcp_weather_in", "arguments": {"query": "Rome"}})))
         provider.will(says("Sun."), calls(("mcp_freeze_machine_0", {})), says("Frozen."), says("No."), says("Mails."))
-        await client.chat(session, "How do I polish the parcel?")
+        first = await client.chat(session, "How do I polish the parcel?")
+        assert [(call["tool_name"], call["args"]) for call in first["tool_calls"]] == [
+            ("mcp_weather_in", {"query": "Rome"})
+        ]
         answer = await client.chat(session, "And now?")
         assert [call["status"] for call in answer["tool_calls"]] == ["succeeded"]
         await client.chat(session, "mcp_weigh_reactor_0 is what I mean")
         await client.chat(session, "search my emails")
-    first, found, *_, frozen, named, asked = map(names, provider.requests)
-    assert last_result(provider.requests[1])["tools"][0]["name"] == "mcp_weather_in"
-    appended = ["mcp_weather_in", "mcp_freeze_machine_0", "mcp_weigh_reactor_0", "mcp_search_emails"]
-    assert [name in first for name in appended] == [False] * 4
-    for later, name in zip((found, frozen, named, asked), appended, strict=True):
-        assert name in later
-    for before, later in zip([first, found, frozen, named], [found, frozen, named, asked], strict=True):
-        assert later[: len(before)] == before
+    assert len({json.dumps(request["tools"]) for request in provider.requests}) == 1
+    later = ["mcp_weather_in", "mcp_freeze_machine_0", "mcp_weigh_reactor_0", "mcp_search_emails"]
+    assert {"find_tools", "call_tool"} <= set(names(provider.requests[0]))
+    assert not set(later) & set(names(provider.requests[0]))
+    [found, *_] = last_result(provider.requests[1])["tools"]
+    assert (found["name"], found["arguments"]["type"]) == ("mcp_weather_in", "object")
+    *_, called, _ = provider.requests[2]["messages"]
+    assert called["tool_calls"][0]["function"]["name"] == "call_tool"
+    assert [told_first(provider.requests[-1], name) for name in later] == [0, 1, 2, 3]
+    for before, after in zip(provider.requests[3:-1], provider.requests[4:], strict=True):
+        kept = max(at for at, each in enumerate(before["messages"]) if each["role"] == "user")
+        assert after["messages"][:kept] == before["messages"][:kept]
+
+
+def told_first(request: Mapping[str, Any], name: str) -> int | None:
+    """Which of the user's messages comes with the definition of a tool."""
+    said = [str(message["content"]) for message in request["messages"] if message["role"] == "user"]
+    return next((at for at, text in enumerate(said) if f'"name":"{name}"' in fence_after(MORE_TOOLS, text)), None)
+
+
+@pytest.mark.parametrize(
+    ("made", "status"),
+    [
+        ({"name": "mcp_weather_in", "arguments": '{"query": "Rome"}'}, "succeeded"),
+        ({"name": "functions.mcp_weather_in", "query": "Rome"}, "succeeded"),
+        ({"name": "mcp_weather_in", "arguments": {"query": 3}}, "failed"),
+        ({"name": "mcp_weather_in", "arguments": "Rome"}, "failed"),
+        ({"name": "mcp_no_such", "arguments": {}}, "failed"),
+    ],
+)
+async def test_a_call_through_call_tool_is_one_of_the_tool_itself(
+    many: Settings, provider: Provider, made: dict[str, Any], status: str
+) -> None:
+    provider.will(calls(("call_tool", made)), says("Well."))
+    async with served(many) as client:
+        answer = await client.chat(await client.new_session(), "How do I polish the parcel?")
+    [call] = answer["tool_calls"]
+    assert (call["tool_name"], call["status"]) == (made["name"].removeprefix("functions."), status)
+
+
+@pytest.mark.parametrize("made", [{}, {"name": "call_tool", "arguments": {"name": "call_tool", "arguments": {}}}])
+async def test_a_call_that_names_no_tool_is_told_what_to_do(
+    many: Settings, provider: Provider, made: dict[str, Any]
+) -> None:
+    provider.will(calls(("call_tool", made)), says("Well."))
+    async with served(many) as client:
+        answer = await client.chat(await client.new_session(), "How do I polish the parcel?")
+    assert answer["tool_calls"] == []
+    assert "name" in last_result(provider.requests[1])["error"]
+
+
+async def test_what_waits_for_a_yes_behind_call_tool_is_the_tool_with_its_arguments(
+    many: Settings, provider: Provider
+) -> None:
+    provider.will(calls(("call_tool", {"name": "mcp_delete_account", "arguments": {"query": "Rossi"}})), says("Gone."))
+    async with served(many.model_copy(update={"confirm": "destructive"})) as client:
+        session = await client.new_session()
+        waiting = await client.chat(session, "How do I polish the parcel?")
+        [step] = waiting["plan"]["steps"]
+        assert (step["tool"], step["args"], step["status"]) == ("mcp_delete_account", {"query": "Rossi"}, "waiting")
+        done = await client.chat(session, "yes")
+    assert [call["tool_name"] for call in done["tool_calls"]] == ["mcp_delete_account"]
+
+
+async def test_what_the_session_uses_is_told_again_once_its_message_is_in_the_summary(
+    many: Settings, provider: Provider
+) -> None:
+    provider.summary = says("## Done\n- They asked for the weather.")
+    provider.will(calls(("call_tool", {"name": "mcp_weather_in", "arguments": {}})), says("Sun."))
+    provider.always("Tell me", says("Told."))
+    async with served(many.model_copy(update={"history_limit": 12})) as client, looking_into(many) as stores:
+        session = await client.new_session()
+        await client.chat(session, "How do I polish the parcel?")
+        for number in range(4):
+            await client.chat(session, f"Tell me {number}")
+        await stores.until("SELECT count(*) FROM sessions WHERE summary_seq > 0 AND summary_due_at IS NULL")
+        await client.chat(session, "Tell me more")
+        await client.chat(session, "Tell me all")
+    before, *_, since, last = provider.requests
+    assert told_first(provider.requests[2], "mcp_weather_in") == 0
+    assert "polish the parcel" not in str(since["messages"])
+    assert (place := told_first(since, "mcp_weather_in")) is not None
+    assert told_first(last, "mcp_weather_in") == place
+    assert since["tools"] == before["tools"] == last["tools"]
 
 
 async def test_a_turn_that_was_cut_off_asks_the_same_again_byte_for_byte(many: Settings, provider: Provider) -> None:
@@ -143,23 +224,23 @@ async def test_the_planner_has_the_same_tools_and_looks_for_more(many: Settings,
     assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "complete"]
     asked, again, *rest = map(names, provider.requests)
     assert "mcp_weather_in" not in asked
-    assert [each == again for each in rest] == [True] * len(rest)
-    assert again[: len(asked)] == asked
-    assert "mcp_weather_in" in again
+    assert [each == asked for each in (again, *rest)] == [True] * (1 + len(rest))
+    assert '"name":"mcp_weather_in"' in fence_after(MORE_TOOLS, provider.instruction(1))
 
 
-async def test_a_list_that_would_get_too_long_is_made_anew_of_what_the_session_needs(
-    many: Settings, provider: Provider
-) -> None:
-    looks = [("find_tools", {"query": word}) for word in (*KINDS, *DEEDS)]
-    provider.will(calls(("mcp_freeze_machine_0", {})), calls(*looks), says("That is all."))
+async def test_what_no_longer_fits_is_found_and_called_all_the_same(many: Settings, provider: Provider) -> None:
+    kinds = [f"mcp_{deed}_{kind}_0" for kind in KINDS for deed in DEEDS]
+    provider.will(*[calls(*((name, {}) for name in kinds[at : at + 10])) for at in range(0, 50, 10)], says("All."))
     async with served(many) as client:
-        await client.chat(await client.new_session(), "How do I polish the parcel?")
-    first, called, anew = map(names, provider.requests)
-    assert called[: len(first)] == first
-    assert anew[: len(called)] != called
-    assert len(anew) <= 2 * many.llm_max_tools + 1
-    assert {"find_tools", "current_time", "mcp_freeze_machine_0"} <= set(anew)
+        session = await client.new_session()
+        answer = await client.chat(session, "Do them all")
+        assert {call["status"] for call in answer["tool_calls"]} == {"succeeded"}
+        provider.will(says("Well."))
+        await client.chat(session, "And?")
+    first, *_, last = provider.requests
+    assert last["tools"] == first["tools"]
+    shown = [name for name in kinds if name in names(last) or told_first(last, name) is not None]
+    assert many.llm_max_tools < len(shown) <= 2 * many.llm_max_tools
 
 
 async def test_tools_are_found_by_meaning_once_they_are_embedded() -> None:

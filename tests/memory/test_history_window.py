@@ -133,8 +133,8 @@ def test_a_window_that_is_nearly_full_is_cut_so_that_a_quarter_of_it_stays() -> 
 
 
 def test_a_window_that_nearly_fills_the_budget_is_cut_too() -> None:
-    assert shown(*map(turn, range(1, 7)), asked(7), tokens=1499).cut_off == 50
-    assert shown(*map(turn, range(1, 7)), asked(7), tokens=1500).cut_off is None
+    assert shown(*map(turn, range(1, 7)), asked(7), tokens=1699).cut_off == 50
+    assert shown(*map(turn, range(1, 7)), asked(7), tokens=1700).cut_off is None
 
 
 def test_the_turn_a_plan_came_from_and_unknown_outcomes_are_not_cut_off() -> None:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from segue.config import Settings
 from segue.domain.agent import ProviderApi
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
@@ -28,6 +29,7 @@ from tests.support import responses_api
 from tests.support.native_api import answers
 from tests.support.provider import fails, says
 from tests.support.server import serving
+from tests.support.service import running
 
 KEY = SecretStr("sk-canary-of-two-apis")
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
@@ -39,6 +41,9 @@ WORDINGS = [
 ]
 REFUSED = {"param": "reasoning_effort", "type": "invalid_request_error", "code": None}
 USE_THE_OTHER = answers(400, {"error": {"message": WORDINGS[1], **REFUSED}})
+NO_CACHE_KEY = answers(
+    400, {"error": {"message": "Unknown parameter: 'prompt_cache_key'.", "code": "unknown_parameter"}}
+)
 ANSWERED = answers(200, responses_api.whole(responses_api.says("42")))
 
 
@@ -175,6 +180,21 @@ async def test_a_stream_is_asked_for_in_the_other_way_before_its_first_word(endp
 def test_the_responses_api_is_asked_first_where_openai_itself_answers(base_url: str | None, first: str) -> None:
     options = ProviderOptions("gpt-5.6", KEY, base_url, timeout_s=20, max_answer_bytes=20_000)
     assert Protocols(AsyncExitStack(), options).names[0] == first
+
+
+@pytest.mark.parametrize(("api", "reply"), [(CHAT, says("42")), (RESPONSES, ANSWERED)])
+async def test_a_session_has_a_cache_key_of_its_own_until_one_is_refused(
+    settings: Settings, endpoint: Endpoint, opened: Opened, api: ProviderApi, reply: Response
+) -> None:
+    endpoint.will((api, reply), (api, reply), (api, NO_CACHE_KEY), (api, reply), (api, reply))
+    found = Protocols(opened, opened.options(endpoint, api=api))
+    model = OpenAIModel(protocols=found, takes_cache_keys=True, cache=False)
+    async with running(settings, model=model) as client:
+        sessions = [await client.new_session() for _ in range(4)]
+        for session in sessions:
+            assert (await client.chat(session, "What is it?"))["message"]["content"] == "42"
+    first, second, third, _ = sessions
+    assert [body.get("prompt_cache_key") for _, body in endpoint.asked] == [first, second, third, None, None]
 
 
 async def test_azures_classic_address_keeps_its_query_and_takes_the_key_in_its_own_header(

@@ -27,7 +27,13 @@ class AgentSettings(ToolSettings):
     history_limit: PositiveCount = 80
     context_token_budget: Annotated[int, Field(ge=1000)] = 24_000
     fact_token_budget: PositiveCount = 1500
+    summary_token_limit: Annotated[int, Field(ge=500, le=10_000)] = 2000
     short_term_memory_ttl: PositiveCount = 3600
+
+    @property
+    def most_summary_tokens(self) -> int:
+        """Returns what a summary may take, at most a quarter of a request."""
+        return min(self.summary_token_limit, self.context_token_budget // 4)
 
     @property
     def max_model_calls(self) -> int:

@@ -82,10 +82,9 @@ async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done:
     if FIND_TOOLS in offered:
         found = parse_plan(text, tools={*tools, FIND_TOOLS.name})
         if searches := [step for step in found if step.tool == FIND_TOOLS.name]:
-            for step in searches:
-                await chooser.find(str((step.args or {}).get("query") or step.description))
-            offered, note = _offered(context.guard, tools, state)
-            text = await ask(note, offered, tools)
+            queries = [str((step.args or {}).get("query") or step.description) for step in searches]
+            more = [definition for query in queries for definition in await chooser.find(query)]
+            text = await ask(f"{note}\n{prompts.more_tools(more)}" if more else note, offered, tools)
     # JSON can spell out what Postgres refuses in a text, such as `\u0000`.
     steps = tuple(
         replace(step, description=clean(step.description), args=None if step.args is None else clean(step.args))
@@ -132,7 +131,8 @@ def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) 
     """Returns the tools that the loop offers, and the planner's instruction with how they differ from `plannable`."""
     offered = guard.offered(without_forbidden(guard.tools(), state["search"]))
     names = [spec.name for spec in offered]
-    locked = [tool.spec for name, tool in guard.chosen(plannable).items() if name not in names]
+    shown = {*names, *guard.later_names}
+    locked = [tool.spec for name, tool in guard.chosen(plannable).items() if name not in shown]
     barred = [name for name in names if name not in plannable and name != FIND_TOOLS.name]
     note = prompts.planner_note(locked=locked, barred=barred)
     return offered, f"{note}\n{PLAN_TO_FIND}" if FIND_TOOLS in offered else note

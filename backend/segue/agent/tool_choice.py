@@ -1,8 +1,9 @@
 """Which tools the requests of a session have, if a turn may use more than LLM_MAX_TOOLS.
 
-They are chosen for the session's first message, and only ever appended to: by a few for each later message, by those
-that `find_tools` finds, and by any other that is called or planned. The list is stored before a request has it. Once it
-is as long as it may get it is made anew, of what the session has used and what the message is about.
+They are chosen for the session's first message, and their array stays as it is: providers cache a request from its
+beginning. Definitions of those that come later stand behind the history, in the notes of the message that they came
+with or in what `find_tools` returns, and the model calls them by `call_tool`. They leave the view with that message;
+what the session uses comes again then. A choice is stored before a request has it.
 """
 
 import asyncio
@@ -10,24 +11,25 @@ import math
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from operator import mul
 from typing import Any, Final, Protocol
 
 import orjson
 
 from segue.agent.agent_settings import AgentSettings
-from segue.domain.tool import Tool, ToolChoice, ToolContext, ToolSpec
+from segue.domain.tool import Tool, ToolChoice, ToolContext, ToolRetry, ToolSpec
 from segue.domain.user_request import PAGE
 from segue.memory.fact_cues import search_words
 from segue.memory.history_window import CountTokens
 from segue.memory.long_term import Embeddings, fused
-from segue.models.tool_schemas import MAX_TOOLS
+from segue.models.tool_schemas import CALL_TOOL, MAX_TOOLS
+from segue.models.untrusted import clipped
 from segue.plans.question import english_words, tool_words
 from segue.tools.availability import ToolGuard
-from segue.tools.summaries import one_line
+from segue.tools.summaries import shortened
 from segue.tools.tool_health import is_blocked
 
 IN_NAME, IN_TEXT, IN_ARGUMENT, IN_ARGUMENT_TEXT = 3.0, 1.0, 0.5, 0.25
@@ -40,10 +42,12 @@ MAX_EMBEDDED_CHARS = 1000
 EMBEDDED_AT_ONCE = 64
 
 FOUND: Final = 10
-LATER: Final = 1 / 4  # of LLM_MAX_TOOLS: what a later message may append
-GROWN: Final = 2  # times LLM_MAX_TOOLS: where the list is made anew
+LATER, SURE = 1 / 4, 1 / 20  # of LLM_MAX_TOOLS: what a later message may bring up to MOST_LATER, and up to GROWN
+MOST_LATER, GROWN = 3 / 2, 2  # times LLM_MAX_TOOLS: what is in view, the array included
 FIRST_TOKENS, GROWN_TOKENS = 1 / 3, 1 / 2  # of the budget
-MAX_SHOWN_CHARS: Final = 200
+MAX_FOUND_CHARS: Final = 6000  # of definitions in what is found; a fresh result is cut at 20 kB
+MAX_DESCRIPTION_CHARS: Final = 1024
+MAX_SCHEMA_CHARS: Final = 4000
 MAX_KNOWN: Final = 5000
 
 _NAMES: Final = re.compile(r"[\w:./-]*\w")
@@ -203,7 +207,7 @@ FIND_TOOLS: Final = ToolSpec(
     name="find_tools",
     description=(
         "Find more tools: not all there are stand in your list. Call it before you say that you have no tool for "
-        "something. `query` says in a few words what a tool has to do. The tools found can be called right after."
+        "something. `query` says in a few words what a tool has to do. Those it finds are called by call_tool."
     ),
     input_schema={
         "type": "object",
@@ -223,11 +227,14 @@ CountToolTokens = Callable[[Iterable[ToolSpec]], int]
 
 @dataclass(frozen=True, slots=True)
 class ToolNeeds:
-    """What a turn needs tools for: its message, what the user said before, tools called, newest first, and planned."""
+    """What a turn needs tools for: its message, what the user said before, tools called, newest first, and planned.
+    `turns` are the turns in view, by their seqs.
+    """
 
     message: str
     said: Sequence[str] = ()
     used: Iterable[str] = ()
+    turns: Collection[int] = ()
 
 
 class ToolTokens:
@@ -251,7 +258,9 @@ class ToolTokens:
 
 
 class ToolChooser:
-    """Chooses for one turn. `seq` is the turn's, `save` stores a choice under the turn's fence."""
+    """Chooses for one turn. `seq` is the turn's, `save` stores a choice under the turn's fence. `_names` are the tools
+    in the array of its requests, `_later` those that came since, by the turn they came with.
+    """
 
     def __init__(
         self,
@@ -272,51 +281,61 @@ class ToolChooser:
         self._seq = seq
         self._save = save
         self._wanted = ToolNeeds("")
+        self._names: tuple[str, ...] = ()
+        self._later: dict[int, tuple[str, ...]] = {}
+        self._found: set[str] = set()
         self._lock = asyncio.Lock()  # tools run side by side
         may_find = FIND_TOOLS.name not in settings.disabled_tools and guard.may_use(FIND_TOOLS.name)
-        self._own = (Tool(FIND_TOOLS, self._find),) if may_find else ()
+        self._own = (*([Tool(FIND_TOOLS, self._find)] if may_find else []), Tool(CALL_TOOL, _call_nothing))
 
     async def choose(self, wanted: ToolNeeds) -> int:
         """Chooses the turn's tools, once. Returns their tokens in a request, at most half of the budget."""
         tools, self._wanted = self._guard.tools(), wanted
         if len(tools) <= self._most:
             return self._counted(tool.spec for tool in tools.values())
-        names = self._stored.names
+        names = self._stored.names[: MAX_TOOLS - len(self._own)]
         if 2 * sum(name in tools for name in names) < len(names):
             names = ()  # another agent's, most of which this one may not use
+        self._names, self._later = names, {seq: of for seq, of in self._stored.later if seq in wanted.turns}
         if not names or self._stored.seq < self._seq:
             ranked = await self._ranked(wanted.message, tools)
-            later = ranked[: int(self._most * LATER)]
-            needed = [*wanted.used, *_named([wanted.message], tools), *later]
-            names = (names and self._grown(names, needed, tools)) or self._made(tools, (), ranked)
-            await self._save(ToolChoice(names, self._seq))
-        self._guard.choose(names, self._own)
-        return self._counted(tool.spec for tool in self._guard.chosen(self._guard.tools()).values())
+            if names:
+                self._follow(tools, ranked)
+            else:
+                self._names = self._made(tools, ranked)
+            await self._save(self._choice())
+        self._guard.choose(self._names, self._own, list(chain(*self._later.values())))
+        array = [*self._own, *(tools[name] for name in self._names if name in tools)]
+        return self._counted(tool.spec for tool in array)
+
+    def definitions(self) -> dict[int, list[dict[str, Any]]]:
+        """Returns the definitions of the tools that came later, by the turn whose message they came with."""
+        tools = self._guard.tools()
+        return {seq: [_definition(tools[name].spec) for name in of if name in tools] for seq, of in self._later.items()}
 
     async def add(self, names: Iterable[str]) -> None:
-        """Adds tools that were called, planned or found."""
+        """Adds tools that were called or planned."""
         async with self._lock:
-            tools, chosen = self._guard.tools(), self._guard.chosen_names
-            new = [name for name in names if name in tools and name != FIND_TOOLS.name]
-            if chosen is None or set(new) <= set(chosen):
-                return
-            grown = self._grown(chosen, new, tools) or self._made(tools, new, chosen)
-            await self._save(ToolChoice(grown, self._seq))
-            self._guard.choose(grown, self._own)
+            tools, own = self._guard.tools(), [tool.spec.name for tool in self._own]
+            new = [name for name in names if name in tools and name not in own]
+            if self._guard.chosen_names is not None and [name for name in new if self._extend([name], tools)]:
+                await self._save(self._choice())
+                self._guard.choose(self._names, self._own, list(chain(*self._later.values())))
 
-    async def find(self, query: str) -> list[ToolSpec]:
-        """Finds tools that the requests do not have, and adds them."""
-        tools = {name: tool for name, tool in self._guard.tools().items() if name != FIND_TOOLS.name}
-        known = self._guard.chosen_names or ()
-        ranked = [*_named([query], tools), *await self._ranked(query, tools)]
-        found = [name for name in dict.fromkeys(ranked) if name not in known][:FOUND]
-        await self.add(found)
-        return [tools[name].spec for name in found]
+    async def find(self, query: str) -> list[dict[str, Any]]:
+        """Returns definitions of tools that the turn has not been shown, the best first, in MAX_FOUND_CHARS."""
+        tools = self._guard.tools()
+        shown = {*self._names, *self._later.get(self._seq, ()), *self._found, *(tool.spec.name for tool in self._own)}
+        ranked = dict.fromkeys([*_named([query], tools), *await self._ranked(query, tools)])
+        found = [_definition(tools[name].spec) for name in ranked if name not in shown][:FOUND]
+        sizes = accumulate(len(orjson.dumps(definition).decode()) for definition in found)
+        fitting = [definition for definition, size in zip(found, sizes, strict=True) if size <= MAX_FOUND_CHARS]
+        self._found.update(definition["name"] for definition in fitting)
+        return fitting
 
     async def _find(self, args: dict[str, Any], _: ToolContext) -> object:
         found = await self.find(args["query"])
-        listed = [{"name": spec.name, "description": one_line(spec.description, MAX_SHOWN_CHARS)} for spec in found]
-        return {"tools": listed} if listed else {"tools": [], "note": _NOTHING_MORE}
+        return {"tools": found} if found else {"tools": [], "note": _NOTHING_MORE}
 
     async def _ranked(self, text: str, tools: Mapping[str, Tool]) -> list[str]:
         """Returns the names of tools that may be offered, best first."""
@@ -328,22 +347,39 @@ class ToolChooser:
     def _counted(self, specs: Iterable[ToolSpec]) -> int:
         return min(self._tokens(specs), int(self._budget * GROWN_TOKENS))
 
-    def _grown(self, names: Sequence[str], new: Iterable[str], tools: Mapping[str, Tool]) -> tuple[str, ...]:
-        """Returns the list with new tools and those they depend on at its end; nothing if it would be too long."""
-        grown = tuple(dict.fromkeys([*names, *_with_needed(new, tools)]))
-        return grown if grown == tuple(names) or self._fits(grown, tools) else ()
+    def _choice(self) -> ToolChoice:
+        return ToolChoice(self._names, self._seq, tuple(self._later.items()))
 
-    def _fits(self, names: Iterable[str], tools: Mapping[str, Tool]) -> bool:
+    def _follow(self, tools: Mapping[str, Tool], ranked: Sequence[str]) -> None:
+        """Adds what the session uses, what the message names, and what it may be about."""
+        own = (name for name, tool in tools.items() if tool.spec.source == _BUILTIN)
+        for name in (*own, *self._wanted.used, *_named([self._wanted.message], tools)):
+            self._extend([name], tools)
+        for place, name in enumerate(ranked[: int(self._most * LATER)]):
+            self._extend([name], tools, most=GROWN if place < self._most * SURE else MOST_LATER)
+
+    def _extend(self, new: Iterable[str], tools: Mapping[str, Tool], *, most: float = GROWN) -> bool:
+        """Adds tools, and those they depend on, to those that came with the turn. Returns False if all are in view, or
+        would not fit.
+        """
+        known = [*self._names, *chain(*self._later.values())]
+        more = [name for name in _with_needed(new, tools) if name not in known]
+        if not more or not self._fits([*known, *more], tools, most):
+            return False
+        self._later[self._seq] = (*self._later.get(self._seq, ()), *more)
+        return True
+
+    def _fits(self, names: Iterable[str], tools: Mapping[str, Tool], most: float) -> bool:
         known = [tools[name].spec for name in names if name in tools]
-        most = min(self._most * GROWN, MAX_TOOLS - 1)
-        return len(known) <= most and self._tokens(known) <= self._budget * GROWN_TOKENS
+        return len(known) <= self._most * most and self._tokens(known) <= self._budget * GROWN_TOKENS
 
-    def _made(self, tools: Mapping[str, Tool], needed: Iterable[str], ranked: Iterable[str]) -> tuple[str, ...]:
-        """Returns a new list: built-in tools, what the session needs, and of the ranking as much as has room."""
+    def _made(self, tools: Mapping[str, Tool], ranked: Iterable[str]) -> tuple[str, ...]:
+        """Returns a new array: built-in tools, what the session needs, and of the ranking as much as has room."""
         wanted = self._wanted
-        first = [name for name, tool in tools.items() if tool.spec.source == _BUILTIN and name != FIND_TOOLS.name]
-        kept = [*needed, *wanted.used, *_named([wanted.message, *wanted.said], tools)]
-        most, room = self._most - 1, self._budget * FIRST_TOKENS  # find_tools is one more
+        own = [tool.spec.name for tool in self._own]
+        first = [name for name, tool in tools.items() if tool.spec.source == _BUILTIN and name not in own]
+        kept = [*wanted.used, *_named([wanted.message, *wanted.said], tools)]
+        most, room = self._most - len(own), self._budget * FIRST_TOKENS
         room -= self._tokens(tools[name].spec for name in first)
         chosen = dict.fromkeys(first)
         for name in dict.fromkeys([*_with_needed(kept, tools), *ranked]):
@@ -354,6 +390,15 @@ class ToolChooser:
                 room -= size
         # Those that others unlock come last, so that one is only ever appended.
         return tuple(sorted(chosen, key=lambda name: bool(tools[name].spec.depends_on)))
+
+
+def _definition(spec: ToolSpec) -> dict[str, Any]:
+    described, schema = shortened(spec.description, MAX_DESCRIPTION_CHARS), dict(spec.input_schema)
+    return {"name": spec.name, "description": described, "arguments": clipped(schema, MAX_SCHEMA_CHARS)}
+
+
+async def _call_nothing(_: dict[str, Any], __: ToolContext) -> object:
+    raise ToolRetry("`name` is the name of a tool whose definition you were shown; find_tools finds one.")
 
 
 def _with_needed(names: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:

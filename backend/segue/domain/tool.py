@@ -155,11 +155,13 @@ class Tool:
 class ToolChoice:
     """The tools that a session's requests have of more than they may have, in the order they came.
 
-    `seq` is that of the turn that chose last.
+    `seq` is that of the turn that chose last. `later` are those that came since, each with the turn (its seq) whose
+    message shows them.
     """
 
     names: tuple[str, ...]
     seq: int
+    later: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

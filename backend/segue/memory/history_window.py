@@ -29,6 +29,7 @@ TurnMessages = list[Message]
 
 KEPT = 1 / 4  # of the window when a summary takes the rest: to cut seldom keeps the beginning of requests the same
 MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
+SUMMARY_LISTED = 1 / 16  # of the budget: what those take that every request lists beside a summary
 CACHED_COUNTS = 1024
 _HIGH = bytes(range(128, 256))
 # The name tiktoken gives the file in TIKTOKEN_CACHE_DIR, and the SHA-256 it expects.
@@ -125,12 +126,13 @@ def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) 
 def _cut_off(
     turns: Sequence[TurnMessages], sizes: Sequence[int], room: int, limits: WindowLimits, origin_id: str | None
 ) -> int | None:
-    """Returns the seq of the last turn before those that fill KEPT of the window, once another turn would not fit.
+    """Returns the seq of the last turn before those that fill KEPT of the window, once two more turns would not fit:
+    the summary is written while the first of them runs, and the window still has room for it.
 
     Turns that are still open stay: the one that asked for the open plan, and those with an unknown outcome.
     """
-    # The next turn is taken to be as large as the last one that ended.
-    grown = [*turns, *turns[-2:-1]], [*sizes, *sizes[-2:-1]]
+    # Each is taken to be as large as the last one that ended.
+    grown = [*turns, *turns[-2:-1], *turns[-2:-1]], [*sizes, *sizes[-2:-1], *sizes[-2:-1]]
     if sum(map(len, grown[0])) <= limits.messages and sum(grown[1]) <= room:
         return None
     first, messages, tokens = len(turns) - 1, len(turns[-1]), sizes[-1]

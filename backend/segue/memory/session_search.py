@@ -1,4 +1,4 @@
-"""Searches a user's sessions by the letters in their titles and messages. Only reads.
+"""Searches a user's sessions by the letters in their titles and messages, and one session for passages. Only reads.
 
 No stemmer knows every language, and an index of parts of words would take more room than all other indexes of a turn.
 So a search reads; what one request looks at is bounded, and the next one goes on from there.
@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, FromClause, Row, and_, case, func, or_, select, tuple_
+from sqlalchemy import BigInteger, ColumnElement, FromClause, Row, and_, case, func, literal, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Database
 from segue.db.models import messages, sessions
 from segue.domain.session import Session
+from segue.memory.fact_cues import search_words
 from segue.memory.session_store import in_list, readable_session, shown
 
 MOST_SESSIONS: Final = 2_000
 MOST_MESSAGES: Final = 10_000
 SNIPPET_CHARS: Final = 160
+PASSAGE_CHARS: Final = 600
+MOST_WORDS: Final = 20
+_AROUND: Final = " \"'“”„«»「」()[]?!.,;:…？！。，、；：؟،"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,35 @@ async def search_sessions(
     if len(found) > limit:
         return page, SearchPosition(page[-1].updated_at, page[-1].id)
     return page, _behind(rows[-1]) if rows and rows[-1].is_last else None
+
+
+async def search_said(
+    database: Database, owner: str, session_id: str, query: str, *, before_turn: str, limit: int
+) -> list[dict[str, Any]]:
+    """Returns passages (`seq`, `at`, `who`, `text`) of the newest MOST_MESSAGES of a session that have words of the
+    query: those with most of its letters first, then the newest; none of another owner's, or of the turn that asks.
+    """
+    as_written = (word.strip(_AROUND) for word in query.lower().split())
+    words = list(dict.fromkeys(filter(None, [*as_written, *search_words(query).split()])))[:MOST_WORDS]
+    if not words:
+        return []
+    text = func.lower(messages.c.content)
+    places = [func.nullif(func.strpos(text, word), 0) for word in words]
+    letters = (case((place.is_not(None), len(word)), else_=0) for place, word in zip(places, words, strict=True))
+    score = sum(letters, literal(0))  # a long word tells more than a short one
+    start = func.greatest(func.least(*places) - PASSAGE_CHARS // 3, 1)
+    passage = func.substr(messages.c.content, start, PASSAGE_CHARS).label("text")
+    statement = (
+        select(messages.c.seq, messages.c.created_at.label("at"), messages.c.role.label("who"), passage)
+        .join(sessions, sessions.c.id == messages.c.session_id)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, messages.c.branch.is_(None))
+        .where(messages.c.seq >= sessions.c.next_seq - MOST_MESSAGES, messages.c.role != "tool")
+        .where(messages.c.turn_id != before_turn, score > 0)
+        .order_by(score.desc(), messages.c.seq.desc())
+        .limit(limit)
+    )
+    async with database.read_only() as connection:
+        return [dict(row) for row in (await connection.execute(statement)).mappings()]
 
 
 def _behind(last: Row[Any]) -> SearchPosition:

@@ -1,11 +1,15 @@
 """What a model writes about a session: its rolling summary, and a title in the place of its first words.
 
+A summary has sections of lines, the oldest first. What the next one adds goes behind them, so what was kept stays as it
+is; once there are too many tokens the oldest lines are condensed, and never is the newest one cut.
+
 Owns the summary columns of `sessions`, and `title_due_at`. The statement that finishes a turn marks both as due. A
 title's due time is infinity until the first answer, and null once a user gives a title. The wait for a summary's next
 try grows with each: a failure is not tried at every turn.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,9 +20,60 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.leases import claim_row, due_in, postpone_row
 from segue.db.models import sessions
 
-MAX_SUMMARY_CHARS = 1500
+SECTIONS = ("Wishes", "Facts", "Done", "Open")
+STATE = SECTIONS[-1]  # the one that each summary writes anew
+SHARE = 1 / 4  # of a summary: what the next messages may add, and what its older half is condensed to
+MAX_LINE_CHARS = 1000
+CHARS_PER_TOKEN = 8  # more is no text
 MOST_DOUBLINGS = 6
 _UNANSWERED: ColumnElement[datetime] = literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
+
+
+SummaryLines = dict[str, list[str]]  # of a summary, by section; those before its first heading are under ""
+
+
+def read_lines(summary: str) -> SummaryLines:
+    """Returns the lines of a summary by section. A heading that is none of SECTIONS is a line."""
+    lines: SummaryLines = {name: [] for name in ("", *SECTIONS)}
+    section = ""
+    for line in filter(None, map(str.strip, summary.splitlines())):
+        heading = line.strip("#*: ").capitalize()
+        if line.startswith(("#", "*")) and heading in SECTIONS:
+            section = heading
+        else:
+            lines[section].append(line[:MAX_LINE_CHARS])
+    return lines
+
+
+def written(lines: SummaryLines) -> str:
+    parts = ["\n".join([f"## {name}", *of] if name else of) for name, of in lines.items() if of]
+    return "\n".join(parts)
+
+
+def carried_on(summary: SummaryLines, added: SummaryLines) -> SummaryLines:
+    """Returns a summary with what was added: new lines go behind the old ones, but what is open is said anew, by
+    what has sections at all.
+    """
+    joined = {name: list(dict.fromkeys([*of, *added[name]])) for name, of in summary.items()}
+    return {**joined, STATE: (added if any(map(added.get, SECTIONS)) else summary)[STATE]}
+
+
+def parted(lines: SummaryLines) -> tuple[SummaryLines, SummaryLines]:
+    """Returns the older half of each section's lines, and the others. What is open is new."""
+    halves = {name: 0 if name == STATE else (len(of) + 1) // 2 for name, of in lines.items()}
+    old = {name: of[: halves[name]] for name, of in lines.items()}
+    return old, {name: of[halves[name] :] for name, of in lines.items()}
+
+
+def fitting(lines: SummaryLines, most: int, count: Callable[[str], int]) -> str:
+    """Returns a summary in at most so many tokens, if need be without the oldest lines of its longest sections."""
+    sizes = {name: deque(count(line) + 1 for line in of) for name, of in lines.items()}
+    totals = {name: sum(of) for name, of in sizes.items()}
+    room = most - sum(count(name) + 3 for name in SECTIONS)
+    while (total := sum(totals.values())) > room and total:
+        longest = max(totals, key=totals.__getitem__)
+        totals[longest] -= sizes[longest].popleft()
+    return written({name: of[len(of) - len(sizes[name]) :] for name, of in lines.items()})
 
 
 @dataclass(frozen=True, slots=True)

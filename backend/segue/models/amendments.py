@@ -27,7 +27,7 @@ from segue.models.refusals import (
     limits_told,
     parameter_named,
 )
-from segue.models.reply import ToolChoiceMode, estimated_input
+from segue.models.reply import CACHE_KEY, ToolChoiceMode, estimated_input
 from segue.models.untrusted import fenced, unfenced, without_references
 
 MAX_TOOL_REFUSALS: Final = 12  # in one call of the model
@@ -254,7 +254,8 @@ class Learned:
         if named is None:
             return None
         value = sent.get(named)  # one of a few: another may be welcome
-        return replace(self, refused=self.refused | {(named, value if isinstance(value, str) else None)}), named
+        is_any = named == CACHE_KEY or not isinstance(value, str)
+        return replace(self, refused=self.refused | {(named, None if is_any else value)}), named
 
     def applied_to(self, body: RequestBody) -> RequestBody:
         sent = dict(body)

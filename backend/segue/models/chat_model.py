@@ -44,9 +44,18 @@ from segue.models.refusals import (
     unavailable,
     what_to_mend,
 )
-from segue.models.reply import MOST_OUTPUT, SCHEMA, ModelCall, Reply, ToolChoiceMode, estimated_input, known_name
+from segue.models.reply import (
+    CACHE_KEY,
+    MOST_OUTPUT,
+    SCHEMA,
+    ModelCall,
+    Reply,
+    ToolChoiceMode,
+    estimated_input,
+    known_name,
+)
 from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
-from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings
+from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings, as_shown_calls, meant_call
 from segue.secret_files import LiveKeys
 from segue.users.prices import Tariff
 from segue.users.spending import Account
@@ -72,12 +81,16 @@ class ModelRequest:
 
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""
-        names, sent = self.bound.names, sent_ids(self.parts.messages if reply.calls else (), self.parts.form)
-        own = (
-            replace(call, name=names.get(known_name(call.name, names), call.name), args=own_ids(call.args, sent))
-            for call in reply.calls
-        )
-        return replace(reply, calls=tuple(own), left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
+        sent = sent_ids(self.parts.messages if reply.calls else (), self.parts.form)
+        own = (replace(call, name=self._own_name(call.name)) for call in reply.calls)
+        if self.bound.calls_others:
+            own = (replace(call, name=self._own_name(call.name)) for call in map(meant_call, own))
+        calls = tuple(replace(call, args=own_ids(call.args, sent)) for call in own)
+        return replace(reply, calls=calls, left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
+
+    def _own_name(self, name: str) -> str:
+        names = self.bound.names
+        return names.get(known_name(name, names), name)
 
     @property
     def read_calls(self) -> Callable[[str], list[ModelCall]] | None:
@@ -152,6 +165,7 @@ class ChatModel:
         self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
         self._takes_sampling: bool = getattr(model, "takes_sampling", False)
+        self._takes_cache_keys: bool = getattr(model, "takes_cache_keys", False)
         self.tariff = tariff or Tariff(name)
         self._keys = keys
         self._form = form_of(name)
@@ -237,6 +251,10 @@ class ChatModel:
             bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
         if parts.sampling and self._takes_sampling:
             bound = replace(bound, runnable=bound.runnable.bind(**self._bounded(parts.sampling)))
+        if account is not None and self._takes_cache_keys:  # then they go where their beginning is in the cache
+            bound = replace(bound, runnable=bound.runnable.bind(**{CACHE_KEY: account.session_id}))
+        if bound.calls_others:
+            parts = replace(parts, messages=as_shown_calls(parts.messages, bound.names.values()))
         shown = normal_form(parts.messages, parts.form, media=self.takes | parts.without_media)
         if parts.without_media:
             shown = without_media(shown, parts.without_media)

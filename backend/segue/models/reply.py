@@ -15,6 +15,7 @@ from segue.memory.history_window import CountTokens, estimate
 
 ToolChoiceMode = Literal["auto", "required", "none"]
 
+CACHE_KEY: Final = "prompt_cache_key"  # an option of a request: what begins as it does, for `takes_cache_keys`
 SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
 # Options that a client may name for one turn, for models with `takes_sampling`. What an endpoint says of their values
 # is remembered for no other request.

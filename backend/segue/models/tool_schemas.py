@@ -8,18 +8,20 @@ against the tool's own schema when it runs (`tools/run.py`).
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import ToolCall as LangChainCall
 from langchain_core.runnables import Runnable
 
+from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
-from segue.models.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ToolChoiceMode
+from segue.models.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ModelCall, ToolChoiceMode, read_arguments, sendable_name
 from segue.models.untrusted import neutralised
 from segue.tools.input_schema import at_reference
 from segue.tools.normalize import clean_text
@@ -286,10 +288,58 @@ def _is_value(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BoundTools:
-    """A model with tools, and their own names by those they are offered under, in the order of the offer."""
+    """A model with tools, and their own names by those they are offered under, in the order of the offer. If
+    `calls_others`, CALL_TOOL is among them.
+    """
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     names: Mapping[str, str]
+    calls_others: bool = False
+
+
+CALL_TOOL: Final = ToolSpec(
+    name="call_tool",
+    description=(
+        "Call a tool that is not in your list and whose definition you are shown in the conversation: by the service's "
+        "notes, or as a result of find_tools. `name` is the tool's, `arguments` are those that its definition asks for."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
+        "required": ["name", "arguments"],
+    },
+    ephemeral=True,
+)
+
+
+def as_shown_calls(messages: Iterable[BaseMessage], names: Collection[str]) -> list[BaseMessage]:
+    """Returns the messages with the calls of tools that the request does not have as CALL_TOOL makes them."""
+    direct = {*names, READ_ATTACHMENT, MAKE_IMAGE}  # which the engine calls
+
+    def shown(call: LangChainCall) -> LangChainCall:
+        if call["name"] in direct:
+            return call
+        return {**call, "name": CALL_TOOL.name, "args": {"name": call["name"], "arguments": call["args"]}}
+
+    return [
+        message.model_copy(update={"tool_calls": list(map(shown, message.tool_calls))})
+        if isinstance(message, AIMessage) and message.tool_calls
+        else message
+        for message in messages
+    ]
+
+
+def meant_call(call: ModelCall) -> ModelCall:
+    """Returns the call that one of CALL_TOOL is for; itself if it names none. Some models write arguments as a text, or
+    beside the name.
+    """
+    name = (call.args or {}).get("name")
+    if call.name != CALL_TOOL.name or call.args is None or not isinstance(name, str):
+        return call
+    beside = {key: value for key, value in call.args.items() if key not in ("name", "arguments")}
+    given = call.args.get("arguments", beside)
+    args = read_arguments(given) if isinstance(given, str) else given
+    return replace(call, name=sendable_name(name), args=args if isinstance(args, dict) else None)
 
 
 class ToolBindings:
@@ -313,7 +363,7 @@ class ToolBindings:
             options = {} if tool_choice == "auto" else {"tool_choice": tool_choice}
             names = {each["function"]["name"]: tool.name for each, tool in zip(offered, tools, strict=True)}
             runnable = self._model.bind_tools(offered, **options)
-            known = self._bound[key] = tools, BoundTools(runnable, names)
+            known = self._bound[key] = tools, BoundTools(runnable, names, calls_others=CALL_TOOL in tools)
         return known[1]
 
     def offered(self, tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:

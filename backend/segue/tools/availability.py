@@ -22,6 +22,7 @@ from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
 from segue.domain.tool import ManualStatus, SessionToolState, Tool, ToolOverview, ToolSpec, ToolState, ToolStatus
 from segue.tools import tool_states
+from segue.tools.builtin import search_conversation
 from segue.tools.catalog import ToolCatalog
 from segue.tools.run import CallOutcome
 from segue.tools.tool_health import (
@@ -55,6 +56,7 @@ from segue.tools.tool_states import (
     set_hold,
 )
 
+SEARCH_CONVERSATION: Final = search_conversation.SPEC.name
 PROBE_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()
 
@@ -200,7 +202,8 @@ class ToolAvailability:
 class ToolGuard:
     """The tools of one turn: those of its agent and user, asked for before every model call and around every tool call.
 
-    `stored` holds the session's states as the turn's claim has read them, `page` the tools of the client's page.
+    `stored` holds the session's states as the turn's claim has read them, `page` the tools of the client's page. Only a
+    session that `is_summarised` has anything to search that the model does not see.
     """
 
     def __init__(
@@ -214,8 +217,11 @@ class ToolGuard:
         agent_id: str,
         owner: str,
         page: Mapping[str, Tool] = MappingProxyType({}),
+        is_summarised: bool = False,
     ) -> None:
+        self._is_summarised = is_summarised
         self.chosen_names: tuple[str, ...] | None = None
+        self.later_names: frozenset[str] = frozenset()
         self._agent = agent
         self._who = owner, agent_id
         self._own: dict[str, Tool] = {}
@@ -246,13 +252,19 @@ class ToolGuard:
         tools = self._availability.tools_for(*self._who)
         if not self._agent.may_use_all:
             tools = {name: tool for name, tool in tools.items() if self._agent.may_use(name)}
+        if found := tools.get(SEARCH_CONVERSATION):  # the last, so that requests begin as they did
+            tools = {name: tool for name, tool in tools.items() if name != SEARCH_CONVERSATION}
+            tools |= {SEARCH_CONVERSATION: found} if self._is_summarised else {}
         if not (self._own or self._page):
             return tools
         return {**tools, **self._own, **{name: tool for name, tool in self._page.items() if name not in tools}}
 
-    def choose(self, names: Sequence[str], own: Iterable[Tool]) -> None:
-        """From now on requests have the turn's `own` tools and those of these names, in this order, and no others."""
-        self.chosen_names, self._own = tuple(names), {tool.spec.name: tool for tool in own}
+    def choose(self, names: Sequence[str], own: Iterable[Tool], later: Collection[str] = ()) -> None:
+        """From now on requests have the turn's `own` tools and those of these names, in this order, and no others. Of
+        those that came `later` the messages tell.
+        """
+        self.chosen_names, self.later_names = (*names, *later), frozenset(later)
+        self._own = {tool.spec.name: tool for tool in own}
 
     def chosen(self, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
         """Returns those of the tools that requests may have: all of them, unless some were chosen."""
@@ -261,12 +273,14 @@ class ToolGuard:
         return {name: tools[name] for name in (*self._own, *self.chosen_names, *self._page) if name in tools}
 
     def offered(self, tools: Mapping[str, Tool]) -> list[ToolSpec]:
-        """Returns the tools that may run now. Those that others unlock come last, so that one is only ever appended:
-        providers cache a request from its beginning, and the tools are its beginning.
+        """Returns the tools that requests begin with and that may run now. Those that others unlock come last, so that
+        one is only ever appended: providers cache a request from its beginning.
         """
         chosen = self.chosen(tools)
         states = self.states(tool.spec for tool in chosen.values())
-        available = [tool.spec for name, tool in chosen.items() if states[name].available]
+        available = [
+            tool.spec for name, tool in chosen.items() if states[name].available and name not in self.later_names
+        ]
         return available if self.chosen_names else sorted(available, key=lambda spec: bool(spec.depends_on))
 
     async def load_global_state(self) -> None:

@@ -27,7 +27,16 @@ from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
 from segue.tools.tool_health import check_groups, unknown_members
 
 BUILTIN: Final = frozenset(
-    {"current_time", "forget", "get_tool_result", "remember", "search_memory", "web_fetch", "web_search"}
+    {
+        "current_time",
+        "forget",
+        "get_tool_result",
+        "remember",
+        "search_conversation",
+        "search_memory",
+        "web_fetch",
+        "web_search",
+    }
 )  # all that a service may have
 MAX_ROWS: Final = 3000  # of a source: one that renames its tools all the time would fill the store
 MAX_LISTED: Final = 200  # lists that wait to be noted

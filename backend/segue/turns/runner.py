@@ -123,6 +123,7 @@ def tools_of_turn(
         agent_id=speaker.id,
         owner=claim.owner,
         page=page_tools(claim.options.page_tools) if claim.options.page_tools else {},
+        is_summarised=claim.summary is not None,
     )
     chooser = ToolChooser(
         deps.tool_search,

@@ -2,13 +2,13 @@
 short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.prompts import Instructions, confirmation_line, instructions_of
+from segue.agent.prompts import TOOLS_SHOWN, Instructions, confirmation_line, instructions_of
 from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.agent.tool_choice import ToolChooser, ToolNeeds
@@ -36,13 +36,11 @@ TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not e
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Who answers the turn: `made_by` says whose opaque parts go back to them, `choose_tools` returns the tokens that
-    the tools take in its requests.
-    """
+    """Who answers the turn, and `chooser` with which tools: `made_by` says whose opaque parts go back to them."""
 
     made_by: Sequence[str]
     instructions: Instructions
-    choose_tools: Callable[[ToolNeeds], Awaitable[int]]
+    chooser: ToolChooser
 
 
 def who_answers(speaker: Speaker, guard: ToolGuard, chooser: ToolChooser, claim: Claim) -> Answering:
@@ -53,7 +51,7 @@ def who_answers(speaker: Speaker, guard: ToolGuard, chooser: ToolChooser, claim:
     instructions = instructions_of(
         speaker.agent, claim.owner, confirmation, asked=claim.options.instructions, is_gone=is_gone
     )
-    return Answering(speaker.models.main.made_by, instructions, chooser.choose)
+    return Answering(speaker.models.main.made_by, instructions, chooser)
 
 
 async def load_context(
@@ -107,14 +105,15 @@ async def load_context(
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
     plan = stored.plan if stored else None
-    tool_tokens = await answering.choose_tools(_wanted(message, window, known, plan))
+    tool_tokens = await answering.chooser.choose(_wanted(message, window, known, plan))
+    later_tools = answering.chooser.definitions()
     content = SessionContent(
         summary=claim.summary,
         references=claim.references,
         now=local_time(opening.created_at, claim.time_zone),  # the same if the turn is run again
         facts=facts,
         plan=plan,
-        history=window,
+        history=[_with_tools(message, later_tools) for message in window] if later_tools else window,
         earlier=earlier_results,
         inline=inline,
         expired=expired,
@@ -155,7 +154,14 @@ def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference],
     planned = (step.tool for step in plan.steps if step.tool) if plan else ()
     called = (call.name for each in reversed(window) for call in each.tool_calls)
     said = [str(each.content) for each in window if each.role == "user"]
-    return ToolNeeds(message, said, tuple(dict.fromkeys([*planned, *called, *(result.tool_name for result in known)])))
+    used = tuple(dict.fromkeys([*planned, *called, *(result.tool_name for result in known)]))
+    return ToolNeeds(message, said, used, frozenset(each.seq for each in window if each.role == "user"))
+
+
+def _with_tools(message: Message, later: Mapping[int, Sequence[object]]) -> Message:
+    """Returns a message with the definitions of the tools that came with it."""
+    definitions = later.get(message.seq) if message.role == "user" else None
+    return replace(message, metadata={**message.metadata, TOOLS_SHOWN: definitions}) if definitions else message
 
 
 def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) -> str | None:

@@ -21,6 +21,7 @@ from segue.domain.tool import ToolState
 from segue.mcp.mcp_servers import McpServers
 from segue.memory import short_term, summary
 from segue.memory.long_term import LongTermMemory
+from segue.memory.session_search import search_said
 from segue.memory.session_store import get_session, owner_of
 from segue.plans.store import StoredPlan, open_plan
 from segue.tools.availability import ToolAvailability
@@ -113,7 +114,7 @@ async def _open_tools(
     stack: AsyncExitStack, settings: Settings, stores: OpenStores, mcp: McpServers | None
 ) -> tuple[ToolAvailability, Clock]:
     memory = LongTermMemory(stores.database)
-    builtin = await builtin_tools(stack, settings, stores.database, memory)
+    builtin = await builtin_tools(stack, settings, stores.database, memory, search_said)
     clock = await stack.enter_async_context(StoreClock(stores.database))
     catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp)
     everywhere = GlobalToolState(stores.cache, settings, unobserved)

@@ -35,7 +35,7 @@ from segue.models.refusals import (
     parameter_named,
     too_long,
 )
-from segue.models.reply import MOST_OUTPUT, REASONING, SAMPLING, SCHEMA
+from segue.models.reply import CACHE_KEY, MOST_OUTPUT, REASONING, SAMPLING, SCHEMA
 from segue.secret_files import LiveKeys
 
 log = structlog.get_logger()
@@ -149,6 +149,8 @@ class AdaptedModel(AsyncChatModel):
         wanted = given.get(name) or self.parameters.get(name) or getattr(self.package_model, name, None)
         if most and wanted:
             given[name] = min(wanted, most)
+        if CACHE_KEY in options:
+            given[CACHE_KEY] = options.pop(CACHE_KEY)
         if given:
             changed["parameters"] = {**self.parameters, **given}
         if tools and (tool_choice != "none" or "none" in self.choices):

@@ -216,6 +216,7 @@ class OpenAIModel(AsyncChatModel):
     protocols: Any = Field(exclude=True)
     made_by: tuple[str, ...] = ()
     takes_schemas: bool = True
+    takes_cache_keys: bool = False
 
     async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
         async with aclosing(self._answered(messages, options, is_streamed=False)) as answered:
@@ -264,6 +265,7 @@ async def openai_model(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
             protocols=protocols,
             made_by=tuple(made_by(options, api) for api in (CHAT, RESPONSES)),
             takes_schemas=options.structured_output,
+            takes_cache_keys=is_openai_itself(options),
             cache=False,
         )
 

@@ -15,13 +15,14 @@ from segue.tools.builtin.remember import (
     remember_tool,
     search_memory_tool,
 )
+from segue.tools.builtin.search_conversation import SearchSaid, search_conversation_tool
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.tool_settings import ToolSettings
 
 
 async def builtin_tools(
-    stack: AsyncExitStack, settings: ToolSettings, database: Database, facts: UserFacts
+    stack: AsyncExitStack, settings: ToolSettings, database: Database, facts: UserFacts, search_said: SearchSaid
 ) -> tuple[Tool, ...]:
     tools = [
         current_time_tool(),
@@ -30,6 +31,7 @@ async def builtin_tools(
         remember_tool(facts),
         forget_tool(facts),
         search_memory_tool(facts),
+        search_conversation_tool(database, search_said),
     ]
     if settings.web_search_provider != "none":
         searching = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))

@@ -5,7 +5,7 @@ for once, and once more only if the process dies: else it stays the first words.
 data to all its readers, never an order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import structlog
 
-from segue.agent.prompts import SUMMARISER, TITLER, as_json
+from segue.agent.prompts import CONDENSER, SUMMARISER, TITLER, as_json
 from segue.agent.render_messages import listed_reference
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
@@ -22,19 +22,26 @@ from segue.domain.session import Message
 from segue.domain.tool import Reference
 from segue.events.user_feed import session_titled
 from segue.memory.history import MAX_SEQ, load_turns
-from segue.memory.history_window import LEAST_LISTED, CountTokens
+from segue.memory.history_window import SUMMARY_LISTED, CountTokens
 from segue.memory.session_store import count_gaps, first_words, get_session
 from segue.memory.short_term import merge_results
 from segue.memory.summary import (
-    MAX_SUMMARY_CHARS,
+    CHARS_PER_TOKEN,
+    SHARE,
     DueSummary,
     DueTitle,
+    SummaryLines,
+    carried_on,
     claim_summary,
     claim_title,
+    fitting,
     give_back_summary,
     give_back_title,
+    parted,
+    read_lines,
     store_summary,
     store_title,
+    written,
 )
 from segue.models.chat_model import ChatModel
 from segue.models.untrusted import neutralised
@@ -117,11 +124,34 @@ class Titles:
             return await propose_title(self.model, said, answer, language=job.language, account=account)
 
 
-async def summarise(model: ChatModel, summary: str | None, messages: Sequence[Message], *, account: Account) -> str:
-    """Returns a new summary of the old one and these messages. Raises AppError if the model cannot be asked."""
-    given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
-    text: str = clean(await model.complete(SUMMARISER, neutralised(as_json(given)), account=account))
-    return text[:MAX_SUMMARY_CHARS]
+@dataclass(frozen=True, slots=True)
+class Summariser:
+    """Writes summaries of at most `most_tokens`, which `count` counts."""
+
+    model: ChatModel
+    count: CountTokens
+    most_tokens: int
+
+    async def carry_on(self, summary: str | None, messages: Sequence[Message], *, account: Account) -> str:
+        """Returns the summary with what these messages add to it; the oldest of it is condensed if it gets too long.
+        Raises AppError if the model cannot be asked.
+        """
+        given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
+        most = self.most_tokens
+        added = await self._asked(SUMMARISER, given, account)
+        lines = carried_on(read_lines(summary or ""), added)
+        if self.count(written(lines)) > most:
+            old, new = parted(lines)
+            if told := written(old):
+                shorter = await self._asked(CONDENSER, {"lines": told}, account)
+                old = shorter if any(shorter.values()) else old
+            lines = {name: [*old[name], *of] for name, of in new.items()}
+        return fitting(lines, most, self.count)
+
+    async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> SummaryLines:
+        told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * SHARE)}))
+        text: str = clean(await self.model.complete(instructions, told, account=account))
+        return read_lines(text[: self.most_tokens * CHARS_PER_TOKEN])
 
 
 def condensed(message: Message) -> dict[str, Any]:
@@ -152,8 +182,7 @@ class Summaries:
     """A kind of job. One call to the model gets turns of about `max_tokens`; a job's lease lasts `lease_s` seconds."""
 
     database: Database
-    model: ChatModel
-    count: CountTokens
+    summariser: Summariser
     books: Books
     max_tokens: int
     lease_s: float
@@ -177,7 +206,7 @@ class Summaries:
         if taken:
             messages = [message for turn in taken for message in turn]
             async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
-                summary = await summarise(self.model, summary, messages, account=account)
+                summary = await self.summariser.carry_on(summary, messages, account=account)
         covers = taken[-1][0].seq if taken else job.until
         async with self.database.autocommit() as connection:
             earlier = await recent_references(connection, job.session_id, up_to=covers)
@@ -197,15 +226,15 @@ class Summaries:
         return {"session_id": job.session_id}
 
     def _listed(self, newest_first: Sequence[Reference]) -> list[str]:
-        """The lines of the newest results, as far as `max_listed_tokens` go."""
+        """The lines of the newest results, as far as SUMMARY_LISTED of the tokens go."""
         lines = [listed_reference(reference, expired=()) for reference in newest_first]
-        sizes = accumulate(map(self.count, lines))
-        return [line for line, size in zip(lines, sizes, strict=True) if size <= int(self.max_tokens * LEAST_LISTED)]
+        sizes = accumulate(map(self.summariser.count, lines))
+        return [line for line, size in zip(lines, sizes, strict=True) if size <= int(self.max_tokens * SUMMARY_LISTED)]
 
     def _one_step(self, turns: list[list[Message]]) -> list[list[Message]]:
         """The oldest turns that fit one call; at least one."""
         sizes = accumulate(
-            sum(self.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
+            sum(self.summariser.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
         )
         fitting = sum(size <= self.max_tokens for size in sizes)
         return turns[: max(fitting, 1)]
