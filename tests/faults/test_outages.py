@@ -169,7 +169,7 @@ def tool_then_words(word: str) -> Callable[[dict[str, Any]], Any]:
 
 
 @pytest.mark.parametrize("outage", ["refuses", "hangs_up"])
-async def test_a_model_that_is_cut_off_in_the_middle_fails_the_turn_and_not_the_session(
+async def test_a_model_that_is_cut_off_in_the_middle_leaves_the_account_of_what_ran_and_harms_no_session(
     site: Site, here: Client, outage: Outage
 ) -> None:
     word = f"the model {outage}"
@@ -180,9 +180,10 @@ async def test_a_model_that_is_cut_off_in_the_middle_fails_the_turn_and_not_the_
 
     site.provider.will_to(word, calls(("mcp_get_item", {"item_id": word})), cut_off)
     session = await here.new_session()
-    for message in (f"Get what {word}", "Still there?"):
-        failed = await here.send(session, message)
-        assert (failed.status_code, failed.json()["code"]) == (502, "model_unavailable")
+    account = (await here.chat(session, f"Get what {word}"))["message"]["metadata"]
+    assert (account["written_by"], account["problem"]) == ("service", "model_unavailable")
+    failed = await here.send(session, "Still there?")
+    assert (failed.status_code, failed.json()["code"]) == (502, "model_unavailable")
     await site.model.open()
-    assert [turn["status"] for turn in await here.turns(session)] == ["failed", "failed"]
+    assert sorted(turn["status"] for turn in await here.turns(session)) == ["completed", "failed"]
     await site.is_unharmed(here, session)
