@@ -174,6 +174,20 @@ async def test_an_image_that_the_provider_makes_is_apart_from_the_words_and_does
     assert PIXEL not in str(rows) + str(api.requests)
 
 
+@pytest.mark.parametrize("as_stream", [False, True])
+async def test_what_a_client_asks_of_sampling_is_sent_by_its_name_there(
+    model: ChatModel, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    api.will(native.protocol.says("Noon."))
+    sampling = {"temperature": 0.25, "max_tokens": 77}
+    await model.reply(ASKED, [CLOCK], listener=SILENT if as_stream else None, sampling=sampling)
+    body = api.requests[-1]
+    sent = body.get("generationConfig", body)
+    names = ("max_tokens", "max_output_tokens", "maxOutputTokens")
+    assert [sent[name] for name in names if name in sent] == [77]
+    assert sent.get("temperature") == (None if native.protocol is responses_api else 0.25)  # gpt-5 takes none
+
+
 async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(
     settings_of: Settings, native: Native, api: NativeApi
 ) -> None:
