@@ -155,6 +155,18 @@ async def test_a_call_that_names_no_tool_is_told_what_to_do(
     assert "name" in last_result(provider.requests[1])["error"]
 
 
+async def test_a_call_through_call_tool_goes_by_the_name_and_the_id_that_a_family_has_for_it(
+    many: Settings, provider: Provider
+) -> None:
+    provider.will(calls(("functions.Call_Tool", {"name": "mcp_weather_in", "arguments": {"query": "Rome"}})))
+    provider.will(calls(("get_tool_result", {"tool_call_id": "functions.call_tool:0"})), says("Sun."))
+    async with served(many.model_copy(update={"llm_model": "kimi-k2"})) as client:
+        answer = await client.chat(await client.new_session(), "How do I polish the parcel?")
+    [call] = answer["tool_calls"]
+    assert (call["tool_name"], call["status"]) == ("mcp_weather_in", "succeeded")
+    assert last_result(provider.requests[2])["error"].startswith("You already have the whole result of call_")
+
+
 async def test_what_waits_for_a_yes_behind_call_tool_is_the_tool_with_its_arguments(
     many: Settings, provider: Provider
 ) -> None:

@@ -5,12 +5,14 @@ from typing import Any
 
 import orjson
 import pytest
+from langchain_core.messages import AIMessage
 
 from segue.around.replay.request_rules import invalid_tools
 from segue.config import Settings
+from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
 from segue.models.providers.openai import ChatCompletions
-from segue.models.tool_schemas import BOUNDS, Bounds, ToolBindings, offered_name
+from segue.models.tool_schemas import BOUNDS, CALL_TOOL, Bounds, ToolBindings, as_shown_calls, offered_name
 from tests.support.provider import Provider, calls, says
 from tests.support.results import TOOLBOX, use_toolbox
 from tests.support.service import running
@@ -39,6 +41,15 @@ def test_a_tool_with_the_name_that_another_would_go_out_under_keeps_it_apart() -
     tools = tool(taken), tool("look.up")
     assert invalid_tools(bindings().offered(tools)) is None
     assert list(bindings().of(tools, tool_choice="auto").names.values()) == [taken, "look.up"]
+
+
+def test_calls_of_the_engines_own_are_shown_as_they_are_beside_those_that_call_tool_makes() -> None:
+    names = ("search", READ_ATTACHMENT, MAKE_IMAGE, "found_later")
+    calls = [{"name": name, "args": {}, "id": f"call_{name}"} for name in names]
+    [shown] = as_shown_calls([AIMessage("", tool_calls=calls)], ["search", CALL_TOOL.name])
+    assert isinstance(shown, AIMessage)
+    assert [call["name"] for call in shown.tool_calls] == [*names[:3], "call_tool"]
+    assert shown.tool_calls[-1]["args"] == {"name": "found_later", "arguments": {}}
 
 
 def test_descriptions_are_bounded() -> None:
