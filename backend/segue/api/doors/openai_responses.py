@@ -8,29 +8,41 @@ kept.
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict
 from secrets import token_hex
-from typing import Annotated, Any, Final, assert_never
+from typing import Annotated, Any, Final, Literal, assert_never
 
 import orjson
 from fastapi import Path
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorClientDep, find_session, make_session
-from segue.api.doors.openai_chat import OpenAIResponse, do_task, finish_reason_of, is_task, usage_of
+from segue.api.doors.clients import DoorClientDep, known_session, make_session, turn_headers
+from segue.api.doors.openai_chat import (
+    BETWEEN,
+    Activity,
+    Answered,
+    AnswerText,
+    Called,
+    InWords,
+    Piece,
+    answer_of,
+    asks,
+    finish_reason_of,
+    stream,
+    usage_of,
+)
 from segue.api.doors.openai_request import (
     ResponseBody,
-    answer_of,
+    do_task,
     is_open_webui,
+    is_task,
     message_of,
     response_id,
-    stream,
-    turn_headers,
     turn_of_response,
 )
-from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, InWords, Piece, asks
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.api.schemas import Body, Metadata
@@ -58,6 +70,25 @@ ResponseId = Annotated[str, Path(max_length=200, description="The `id` of a resp
 ConversationId = Annotated[str, Path(max_length=200, description="A session's id, or what a client calls it.")]
 
 router = router_of("doors", "/v1", route_class=DoorRoute)
+
+
+class OpenAIResponse(BaseModel):
+    """A turn, as OpenAI describes a response."""
+
+    id: Annotated[str, doc("For `previous_response_id`.")]
+    object: Annotated[Literal["response"], doc("Always `response`.")] = "response"
+    created_at: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
+    status: Annotated[
+        Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("How it stands.")
+    ]
+    model: Annotated[str, doc("The agent.")]
+    output: Annotated[
+        list[dict[str, Any]],
+        doc("Each tool that ran, as an `mcp_call` with its output; the message."),
+    ]
+    conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
+    error: Annotated[dict[str, Any] | None, doc("Why it failed: `code` and `message`.")] = None
+    usage: Annotated[dict[str, Any] | None, doc("What the turn took, once it has ended.")] = None
 
 
 @router.post(
@@ -131,20 +162,13 @@ class NewConversation(Body):
 @router.post("/conversations")
 async def create_conversation(body: NewConversation, client: DoorClientDep) -> dict[str, Any]:
     """Makes a session, for clients of OpenAI's Conversations API."""
-    return _conversation(await make_session(client.services, client.caller, {}, metadata=body.metadata or {}))
+    return _conversation(await make_session(client, {}, metadata=body.metadata or {}))
 
 
 @router.get("/conversations/{conversation_id}")
 async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> dict[str, Any]:
     """Shows a session as a conversation."""
-    return _conversation(await _session_of(client, conversation_id))
-
-
-async def _session_of(client: ClientRequest, conversation_id: str) -> Session:
-    session = await find_session(client.services, client.caller, conversation_id)
-    if session is None:
-        raise NotFound("session")
-    return session
+    return _conversation(await known_session(client, conversation_id))
 
 
 def _conversation(session: Session) -> dict[str, Any]:
@@ -161,7 +185,7 @@ async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
 
 async def _shown(client: ClientRequest, turn: Turn) -> Response:
     """Answers with the response that a turn is by now."""
-    session = await _session_of(client, turn.session_id)
+    session = await known_session(client, turn.session_id)
     head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
     writer = _writer(client, turn.session_id, turn.turn_id, head)
     if turn.answer is not None:
