@@ -8,10 +8,12 @@ declare const console: { log(said: string): void };
 type Answer = components["schemas"]["ChatAnswer"];
 const segue = createClient<paths>({ baseUrl: process.argv[2] });
 
-// What is a string in the types is an event stream or a file, which nothing here asks for.
-function read<T>({ data, error }: { data?: T; error?: components["schemas"]["Problem"] }): Exclude<T, string> {
+// What is a string or a list in the types is an event stream or a file, which nothing here asks for.
+type Asked<T> = Exclude<T, string | unknown[]>;
+
+function read<T>({ data, error }: { data?: T; error?: components["schemas"]["Problem"] }): Asked<T> {
   if (data === undefined) throw new Error(`${error?.code}: ${error?.detail}`);
-  return data as Exclude<T, string>;
+  return data as Asked<T>;
 }
 
 function answered(turn: Answer | components["schemas"]["AcceptedTurn"]): Answer {

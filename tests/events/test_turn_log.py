@@ -49,7 +49,9 @@ async def test_an_answered_turn_is_told_in_one_line_with_the_ids_of_its_request(
     assert request.items() >= ids.items()
 
 
-async def test_a_failed_turn_tells_what_it_had_done_until_then(settings: Settings, provider: Provider) -> None:
+async def test_a_turn_that_the_model_had_no_words_for_tells_why_and_what_it_did(
+    settings: Settings, provider: Provider
+) -> None:
     async with serving_shelf() as shelf:
         settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
         async with running(settings) as client:
@@ -57,14 +59,15 @@ async def test_a_failed_turn_tells_what_it_had_done_until_then(settings: Setting
             session = await client.new_session()
             await client.chat(session, ASK)
             broken = ("mcp_broken", {"item_id": "itm-1"})
-            provider.will(calls(broken, ("mcp_get_item", {"item_id": "itm-1"})), fails(500))
+            provider.will(calls(broken, ("mcp_get_item", {"item_id": "itm-1"})), fails(500), fails(500))
             with capture_logs() as logs:
                 question = "What would you say stands altogether on the shelf in the hall downstairs, and since when?"
-                problem = (await client.send(session, question)).json()
+                answer = await client.chat(session, question)
     [end] = ends_in(logs)
-    assert end.items() >= {"turn_id": problem["turn_id"], "outcome": "failed", "code": "model_unavailable"}.items()
-    assert end["log_level"] == "warning"
-    assert (end["llm_calls"], end["tool_calls"]) == (2, 2)
+    assert end.items() >= {"turn_id": answer["turn_id"], "outcome": "completed", "code": None}.items()
+    [told] = [line for line in logs if line["event"] == "answered_by_service"]
+    assert (told["code"], told["log_level"]) == ("model_unavailable", "warning")
+    assert (end["llm_calls"], end["tool_calls"]) == (3, 2)
     assert end["tool_outcomes"] == {"failed": 1, "succeeded": 1}
     assert (end["verdict"], end["plan_status"]) == ("none", "waiting")
     assert set(end["memory"]) == MEMORY

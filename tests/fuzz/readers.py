@@ -11,20 +11,22 @@ from functools import cache
 from typing import Any, Final
 
 import orjson
-from langchain_core.messages import AIMessageChunk
+from langchain_core.messages import AIMessageChunk, HumanMessage
 from mcp_types import CallToolResult, ListToolsResult, jsonrpc_message_adapter
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
-from segue.domain.tool import ToolFailed
+from segue.domain.tool import ToolFailed, ToolSpec
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import packed_message
 from segue.mcp.tool_mapping import tools_of, value_of, without_broken_tools
 from segue.memory.history_window import estimate
+from segue.models.calls_in_text import read_calls
 from segue.models.providers.content_blocks import AnswerReader, Dialect
 from segue.models.providers.event_stream import events, read_json, write_json
 from segue.models.providers.openai import ChatCompletions
 from segue.models.refusals import MALFORMED, MAX_MESSAGE_CHARS, ModelFailure, RefusalReader
+from segue.models.reply import ModelCall
 from segue.models.streamed_answer import Listener, StreamedAnswer
 from segue.tools.input_schema import InputSchema, UnfitSchema
 from segue.tools.normalize import Unread, clean, make_payload
@@ -42,6 +44,14 @@ WORDS_OF_COMPLETIONS: Final = (
     "</think>", "```", "{}",
     '{"a": 1}', '"', "\ud83d", "summary", "function_call", "extra_content", "param", "detail", "object", "partial_json",
 )  # fmt: skip
+WORDS_OF_MARKS: Final = (
+    "<think>", "</think>", "[THINK]", "[/THINK]", "`", "```", "a", "<", "\n", "<thi", "nk>", "🙂", "<|end|>",
+    "analysis", "assistantfinal", "<|channel|>analysis", "<|channel|>final", "assistantcommentary to=", "<tool_call>",
+    "{}", "</tool_call>", '{"name": "look", "arguments": ', "}", "[TOOL_CALLS]", "look[ARGS]", "[", "{", '"', ":",
+    ",", " ",
+    "7", '<｜DSML｜invoke name="look">', '<｜DSML｜parameter name="a">', "</｜DSML｜parameter>", "</｜DSML｜invoke>",
+)  # fmt: skip
+LOOK: Final = ToolSpec("look", "Looks.", {"type": "object", "properties": {"a": {"type": "string"}, "b": True}})
 WORDS_OF_MCP: Final = (
     "name", "description", "inputSchema", "type", "object", "properties", "title", "annotations", "readOnlyHint",
     "outputSchema", "result", "content", "text", "structuredContent", "isError", "image", "audio", "resource",
@@ -111,10 +121,7 @@ class _Endpoint:
     def __init__(self, answers: Sequence[Any]) -> None:
         self._answers = answers
 
-    async def ask(self, _: Any) -> Any:
-        return self._answers[0] if self._answers else {}
-
-    async def stream(self, _: Any) -> AsyncIterator[Any]:
+    async def events(self, _: Any) -> AsyncIterator[Any]:
         for answer in self._answers:
             yield answer
 
@@ -169,7 +176,7 @@ def thinking(data: bytes) -> None:
     """The answer is the same however it is cut."""
     draw = Draw(data)
     held = draw.number(2) == 1
-    text = draw.words(("<think>", "</think>", "[THINK]", "[/THINK]", "`", "```", "a", "<", "\n", "<thi", "nk>", "🙂"))
+    text = draw.words(WORDS_OF_MARKS)
     cuts = draw.pieces(text.encode("utf-16-le", "surrogatepass"))
     pieces = [piece.decode("utf-16-le", "surrogatepass") for piece in cuts if len(piece) % 2 == 0]
     if "".join(pieces) == text:
@@ -177,11 +184,15 @@ def thinking(data: bytes) -> None:
 
 
 def _thought(pieces: Sequence[str], *, held: bool) -> tuple[str, str]:
-    answer = StreamedAnswer(begins_inside=held)
+    answer = StreamedAnswer(begins_inside=held, read_calls=_calls)
     for piece in pieces:
         answer.add(AIMessageChunk(content="", additional_kwargs={"segue_text": piece}))
     reply = answer.reply()
-    return reply.text, reply.reasoning
+    return f"{reply.text}{reply.calls}", reply.reasoning
+
+
+def _calls(text: str) -> list[ModelCall]:
+    return read_calls(text, tools=[LOOK], names={"look": "look"}, messages=[HumanMessage("a")])
 
 
 def mcp(data: bytes) -> None:

@@ -9,11 +9,13 @@ from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.around.offline.offline_model import reply_to
 from segue.domain.redaction import without_secrets
+from segue.domain.tool import ToolSpec
 from segue.language.detect_language import detect_language
 from segue.language.utterance import own_words, parse_own_words
 from segue.language.written_values import dates_in, numbers_in, times_in
 from segue.memory.fact_cues import LONGEST_READ, index_words, is_correction, may_state_facts, search_words
 from segue.memory.history_window import estimate
+from segue.models.calls_in_text import read_calls
 from segue.models.streamed_answer import StreamedAnswer
 from segue.models.untrusted import fenced
 from segue.plans.acknowledgement import chosen_of, classify
@@ -41,6 +43,8 @@ PIECES: Final = (
     "\r\n", "+1", ":)", "<3", "401 ",
     "HTTP 401", "invalid ", "untrusted", "0x", "%00", "＞", "💬", "👍", "{[", "}{", ",]", "remember ",
     "my ", "A" * 76 + "\n", "<source ", "</source>", "1 wrote:\n", "---- a", "From: a@b\n",
+    "<tool_call>", "[TOOL_CALLS]", '{"name":"a","arguments":{}}', "a[ARGS]", "a ", "<function=a>", "</function>",
+    "<parameter=a>", "</parameter>", "analysis", "assistantfinal", "<|channel|>analysis",
 )  # fmt: skip
 
 
@@ -48,8 +52,12 @@ def _offline(text: str) -> None:
     reply_to([SystemMessage("You answer."), HumanMessage(text)], {})
 
 
+A: Final = ToolSpec("a", "", {})
+
+
 def _streamed(text: str) -> None:
-    answer = StreamedAnswer()
+    shown = HumanMessage(text)
+    answer = StreamedAnswer(read_calls=lambda text: read_calls(text, tools=[A], names={"a": "a"}, messages=[shown]))
     for at in range(0, len(text), 50):
         answer.add(AIMessageChunk(content=text[at : at + 50]))
     answer.reply()

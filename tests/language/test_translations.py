@@ -34,6 +34,9 @@ FIELDS: dict[str, dict[str, object]] = {
     "answer_url": {"host": "bank.example"},
     "still_needed": {"fields": "name, date"},
     "runs_anew": {},
+    "no_words": {},
+    "call_unknown": {"description": "Send mail"},
+    "call_denied": {"description": "Send mail", "reason": "over the limit"},
 }
 QUESTION_MARKS = {"ar": "؟", "zh": "？", "ja": "？", "fr": "\u202f?"}
 MINIMAL = {"en": {"hello": "Hi {name}"}}

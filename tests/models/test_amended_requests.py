@@ -13,7 +13,7 @@ from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.session import RequestedCall
 from segue.domain.tool import ToolSpec
-from segue.models.amendments import CUT
+from segue.models.amendments import CUT, size_of
 from segue.models.chat_model import ChatModel
 from segue.models.untrusted import EARLIER_RESULTS, fenced
 from tests.support.provider import Provider, calls, raw, says
@@ -65,6 +65,33 @@ async def test_a_conversation_that_is_too_long_goes_out_at_half_its_size_and_so_
         assert REFERENCES in sent["messages"][0]["content"]
     assert (await model.reply([SYSTEM, *turn(1)])).text == "Three."
     assert "Look at 1." in provider.requests[-1]["messages"][1]["content"]
+
+
+WINDOWS = {
+    "OpenAI": "This model's maximum context length is {} tokens. However, your messages resulted in 9000 tokens.",
+    "llama.cpp": "request (9000 tokens) exceeds the available context size ({} tokens), try increasing it",
+    "Mistral": "Prompt contains 9000 tokens, too large for model with {} maximum context length",
+    "Anthropic": "prompt is too long: 9000 tokens > {} maximum",
+    "Gemini": "The input token count (9000) exceeds the maximum number of tokens allowed ({}).",
+    "xAI": "This model's maximum prompt length is {} but the request contains 9000 tokens.",
+}
+
+
+@pytest.mark.parametrize("said", WINDOWS.values(), ids=list(WINDOWS))
+async def test_the_window_of_a_model_is_learned_as_a_number(model: ChatModel, provider: Provider, said: str) -> None:
+    """Half of what was refused would be half of the conversation, every time anew; this is what fits."""
+    asked = [SYSTEM, *OLD, *turn(99)]
+    whole = size_of(asked)
+    provider.rule = lambda body: said.format(whole * 5 // 4) if size(body) > size_at_first * 0.97 else None
+    size_at_first = 10**9
+    provider.will(says("All of it."))
+    assert (await model.reply(asked)).text == "All of it."
+    size_at_first = size(provider.requests[0])
+    for number in range(2):
+        provider.will(says("Most of it."))
+        assert (await model.reply(asked)).text == "Most of it."
+        assert len(provider.refused) == 1, number
+        assert 0.8 * size_at_first < size(provider.requests[-1]) < size_at_first
 
 
 async def test_what_a_turn_alone_has_too_much_of_is_cut_and_its_call_stays_with_its_result(

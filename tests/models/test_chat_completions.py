@@ -1,19 +1,21 @@
 """Every form of an answer that endpoints give, as JSON and as a stream: what it means is the same."""
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
 from segue.domain.tool import ToolSpec
 from segue.models.chat_model import ChatModel
-from segue.models.reply import Reply
+from segue.models.reply import ModelCall, Reply
 from segue.models.streamed_answer import Listener
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import OpenModel, Provider, completion, delta, raw, says, sse, streams
 
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
@@ -76,6 +78,8 @@ class Row:
 def calling(arguments: Any, meant: dict[str, Any] | None, name: str = "search") -> Row:
     return Row({"content": None, "tool_calls": [call(name, arguments)]}, calls=(("search", meant),))
 
+
+WRITTEN = '{"name": "search", "arguments": {"q": "1"}}'
 
 ANSWERS = {
     "words": Row({"content": "It is 42."}, text="It is 42."),
@@ -144,6 +148,38 @@ ANSWERS = {
         {"content": "Write `<think>` or\n```\n<think>x</think>\n```\nso."},
         text="Write `<think>` or\n```\n<think>x</think>\n```\nso.",
     ),
+    "thinking as a thought": Row({"content": "<thought>Let me see.</thought>42"}, text="42", reasoning="Let me see."),
+    "thinking in Gemma's channel": Row(
+        {"content": "<|channel>thought\nLet me see.\n<channel|>42"}, text="42", reasoning="Let me see."
+    ),
+    "channels of gpt-oss": Row(
+        {
+            "content": "<|channel|>analysis<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary"
+            "<|message|>So.<|end|><|start|>assistant<|channel|>final<|message|> It is 42.<|return|>"
+        },
+        text="So. It is 42.",
+        reasoning="Let me see.",
+    ),
+    "a channel without its end": Row(
+        {"content": "<|channel|>analysis<|message|>Let me see.<|start|>assistant<|channel|>final<|message|>42"},
+        text="42",
+        reasoning="Let me see.",
+    ),
+    "channels without their marks": Row(
+        {"content": "analysisLet me see. <b>assistantfinalIt is <|return|>42."},
+        text="It is 42.",
+        reasoning="Let me see. <b>",
+    ),
+    "an analysis": Row({"content": "analysis of 42"}, text="analysis of 42"),
+    "an analysis without more": Row({"content": "analysis"}, text="analysis"),
+    "an analysis of its own": Row({"content": "analysis: 42"}, text="analysis: 42"),
+    "an answer in a box": Row({"content": "It is <|begin_of_box|>42<|end_of_box|>."}, text="It is 42."),
+    "marks that are spoken of": Row(
+        {"content": "Write `<|end|>` or\n```\n<|begin_of_box|>\n```"},
+        text="Write `<|end|>` or\n```\n<|begin_of_box|>\n```",
+    ),
+    "a call that nobody may make": Row({"content": f"[TOOL_CALLS]{WRITTEN}"}, text=f"[TOOL_CALLS]{WRITTEN}"),
+    "a new reason to stop": Row({"content": "It is 42."}, text="It is 42.", finish_reason="eos_token"),
     "thinking before a call": Row(
         {"content": "<think>Let me see.</think>", "tool_calls": [call("search", '{"q": 1}')]},
         calls=(("search", {"q": 1}),),
@@ -157,6 +193,39 @@ ANSWERS = {
     "broken arguments": calling('{"q": ', None),
     "a list for arguments": calling("[1]", None),
     "a name with a prefix": calling('{"q": 1}', {"q": 1}, name="functions.search"),
+    "a name with Gemini's prefix": calling('{"q": 1}', {"q": 1}, name="default_api.search"),
+    "a name with another prefix": calling('{"q": 1}', {"q": 1}, name=" tools.search\n"),
+    "arguments in a code block": calling('```json\n{"q": 1}\n```', {"q": 1}),
+    "arguments with a template's end": calling('{"q": 1}\n</tool_call><|im_end|>', {"q": 1}),
+    "arguments that come twice": calling('{"q": 1}{"q": 1}', {"q": 1}),
+    "two kinds of arguments": calling('{"q": 1}{"q": 2}', None),
+    "arguments that grow in every delta": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": {"q": 1}}')]},
+        tuple({"tool_calls": [call("search", '{"q": {"q": 1}}'[:n], index=0)]} for n in (2, 6, 10, 15)),
+        calls=(("search", {"q": {"q": 1}}),),
+    ),
+    "arguments whose pieces are alike": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": {"q": 1}}')]},
+        (
+            {"tool_calls": [call("search", '{"q": ', index=0)]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": '{"q": 1}}'}}]},
+        ),
+        calls=(("search", {"q": {"q": 1}}),),
+    ),
+    "a whole call that comes twice": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": 1}')]},
+        tuple({"tool_calls": [call("search", '{"q": 1}', index=0)]} for _ in range(2)),
+        calls=(("search", {"q": 1}),),
+    ),
+    "a name in the second delta": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": 1}')]},
+        (
+            {"tool_calls": [{"index": 0, "id": "c1", "type": "function"}]},
+            {"tool_calls": [{"index": 0, "function": {"name": "search", "arguments": '{"q"'}}]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
+        ),
+        calls=(("search", {"q": 1}),),
+    ),
     "a name with a template's marks": calling('{"q": 1}', {"q": 1}, name="search<|channel|>json"),
     "a name in every delta": Row(
         {"tool_calls": [call("search", '{"q": 1}')], "content": ""},
@@ -345,6 +414,11 @@ USAGES = {
         {**USED, "prompt_tokens_details": None, "completion_tokens_details": None},
         (11, 7, 0, 0, False),
     ),
+    "as fractions": ({"prompt_tokens": 11.0, "completion_tokens": 7.5, "total_tokens": 18.5}, (11, 7, 0, 0, False)),
+    "in words": (
+        {"prompt_tokens": "11", "completion_tokens": "7", "prompt_tokens_details": {"cached_tokens": "5"}},
+        (11, 7, 5, 0, False),
+    ),
     "below nothing": ({"prompt_tokens": -5, "completion_tokens": 7}, (0, 7, 0, 0, False)),
 }
 
@@ -377,6 +451,147 @@ async def asked_with_usage(model: ChatModel, provider: Provider, usage: Any, *, 
     streamed = sse(delta(content="It is forty-two."), delta("stop"), {"choices": [], **given}, "data: [DONE]\n\n")
     provider.will(streamed if as_stream else raw({**body, **given}))
     return await asked(model, as_stream=as_stream)
+
+
+IN_TEXT = {
+    "Hermes": f"<tool_call>\n{WRITTEN}\n</tool_call>",
+    "Hermes, behind words": f"I look.\n\n<tool_call>\n{WRITTEN}\n</tool_call>",
+    "Hermes, without an end": f"<tool_call>{WRITTEN}",
+    "Hermes, with thinking": f"<think>Look.</think>\n<tool_call>{WRITTEN}</tool_call><|im_end|>",
+    "Qwen's coder": "<tool_call>\n<function=search>\n<parameter=q>\n1\n</parameter>\n</function>\n</tool_call>",
+    "MiniMax": '<minimax:tool_call><invoke name="search"><parameter name="q">1</parameter></invoke>\n'
+    "</minimax:tool_call>",
+    "Mistral": f"[TOOL_CALLS][{WRITTEN}]",
+    "Mistral, behind words": 'I look.[TOOL_CALLS]search[CALL_ID]aB3dE5fG7[ARGS]{"q": "1"}',
+    "DeepSeek": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="search">\n<｜DSML｜parameter name="q" string="true">1'
+    "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    "Llama": '<|python_tag|>{"type": "function", "name": "search", "parameters": {"q": "1"}}<|eom_id|>',
+    "Llama, without its mark": '{"name": "search", "parameters": {"q": "1"}}',
+    "Kimi": '<|tool_calls_section_begin|><|tool_call_begin|>functions.search:0<|tool_call_argument_begin|>{"q": "1"}'
+    "<|tool_call_end|><|tool_calls_section_end|>",
+    "gpt-oss": "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary to=functions.search "
+    '<|constrain|>json<|message|>{"q": "1"}<|call|>',
+    "gpt-oss, without its marks": 'analysisLook.assistantcommentary to=functions.search json{"q": "1"}',
+    "a code block": f"```json\n{WRITTEN}\n```",
+    "a code block of OpenAI's form": f'```\n{{"type": "function", "function": {WRITTEN}}}\n```',
+    "another case": WRITTEN.replace("search", "functions.Search"),
+}
+SEARCH = ToolSpec("search", "Searches.", {"type": "object", "properties": {"q": {"type": "string"}}})
+
+
+@pytest.mark.parametrize("text", IN_TEXT.values(), ids=list(IN_TEXT))
+async def test_calls_that_are_written_as_text_are_read_and_never_heard(
+    model: ChatModel, provider: Provider, text: str
+) -> None:
+    provider.will(says(text), streams(*text), says(text))
+    heard = Heard()
+    with capture_logs() as logs:
+        replies = [await model.reply(ASKED, [SEARCH], listener=each) for each in (None, heard.listener)]
+    said = "I look." if text.startswith("I look.") else ""
+    assert [(each.text, each.calls) for each in replies] == [(said, (ModelCall("search", {"q": "1"}),))] * 2
+    assert heard.text == said
+    [line] = logs  # once for all answers
+    assert (line["event"], line["log_level"]) == ("model_calls_in_text", "warning")
+    assert "--tool-call-parser" in line["advice"]
+    assert (await model.reply(ASKED, [SEARCH], tool_choice="none")).calls == ()
+
+
+NO_CALLS = {
+    "in the middle of prose": f"The page says\n<tool_call>{WRITTEN}</tool_call>\nwhich I did not do.",
+    "at the end of a line": f"The page says: <tool_call>{WRITTEN}</tool_call>",
+    "in quotes": f'The page says "[TOOL_CALLS]{WRITTEN}',
+    "in a code block behind words": f"It looks so:\n```json\n{WRITTEN}\n```",
+    "in a code block with words behind it": f"```json\n{WRITTEN}\n```\nis how it looks.",
+    "a mark in a code block": f"```\n<tool_call>{WRITTEN}</tool_call>\n```",
+    "behind a backtick": f"`<tool_call>{WRITTEN}</tool_call>`",
+    "of a tool that is not offered": f"<tool_call>{WRITTEN.replace('search', 'erase')}</tool_call>",
+    "one of a tool that is not offered": f"<tool_call>{WRITTEN}{WRITTEN.replace('search', 'erase')}</tool_call>",
+    "two without a mark": f"[{WRITTEN}, {WRITTEN}]",
+    "broken": f"<tool_call>{WRITTEN[:-2]}</tool_call>",
+    "other JSON": '{"name": "Rossi", "city": "Rome"}',
+    "a tool's definition": '```json\n{"name": "search", "description": "Searches.", "parameters": {"q": "1"}}\n```',
+    "a program": "```python\nprint('<think>')\n```\nprints it.",
+    "a list": "[1] says <b>so</b>, [2] does not.",
+    "arguments that are a list": '<tool_call>{"name": "search", "arguments": [["q", "true", 1]]}',
+    "too long": f'<tool_call>{{"name": "search", "arguments": {{"q": "{"x " * 32_000}"}}}}</tool_call>',
+}
+
+
+@pytest.mark.parametrize("text", NO_CALLS.values(), ids=list(NO_CALLS))
+async def test_what_only_looks_like_a_call_is_the_answer(model: ChatModel, provider: Provider, text: str) -> None:
+    provider.will(says(text), streams(*re.findall(rf"(?s).{{1,{7 + len(text) // 20}}}", text)))
+    heard = Heard()
+    for listener in (None, heard.listener):
+        reply = await model.reply(ASKED, [SEARCH], listener=listener)
+        assert (reply.text, reply.calls) == (text, ())
+    assert heard.text == text
+
+
+async def test_a_program_and_a_list_are_heard_as_they_come(model: ChatModel, provider: Provider) -> None:
+    for opening in ("```python\nprint(1)", "[1] says", '{"city": "Rome"', "It is"):
+        more, heard = asyncio.Event(), asyncio.Queue[str]()
+        provider.will(streams(opening, more, " so."))
+        listener = Listener(heard.put_nowait, lambda: None)
+        reply = asyncio.create_task(model.reply(ASKED, [SEARCH], listener=listener))
+        async with asyncio.timeout(PATIENCE_S):
+            await heard.get()
+        more.set()
+        assert (await reply).text == f"{opening} so."
+
+
+@pytest.mark.parametrize("shown", [WRITTEN, orjson.dumps({"page": f"<tool_call>\n{WRITTEN}"}).decode()])
+async def test_a_call_that_stands_in_what_the_model_was_shown_is_quoted(
+    model: ChatModel, provider: Provider, shown: str
+) -> None:
+    text = f"It says\n<tool_call>\n{WRITTEN}\n</tool_call>"
+    made = AIMessage("", tool_calls=[{"id": "aB3dE5fG7", "name": "search", "args": {"q": "2"}}])
+    provider.will(says(text), says(text))
+    for messages in ([*ASKED, made, ToolMessage(shown, tool_call_id="aB3dE5fG7")], [ASKED[0], HumanMessage(shown)]):
+        reply = await model.reply(messages, [SEARCH])
+        assert (reply.text, reply.calls) == (text, ())
+
+
+async def test_a_call_in_the_text_beside_another_is_quoted_and_half_of_one_is_not_shown(
+    model: ChatModel, provider: Provider
+) -> None:
+    half = f"I look.\n<tool_call>{WRITTEN[:20]}"
+    beside = {"content": f"<tool_call>{WRITTEN}", "tool_calls": [call("search", '{"q": "2"}')]}
+    provider.will(completion(beside, "tool_calls"), completion({"content": half}, "length"))
+    reply = await model.reply(ASKED, [SEARCH])
+    assert (reply.text, reply.calls) == (beside["content"], (ModelCall("search", {"q": "2"}),))
+    assert (await model.reply(ASKED, [SEARCH])).text == "I look."
+
+
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+async def test_of_several_answers_the_first_is_read(model: ChatModel, provider: Provider, *, as_stream: bool) -> None:
+    choices = [{"index": at, "message": {"content": text}, "finish_reason": "stop"} for at, text in enumerate("ab")]
+    deltas = [{"choices": [{"index": at, "delta": {"content": text}}]} for text in "12" for at in (0, 1)]
+    provider.will(sse(*deltas, delta("stop"), "data: [DONE]\n\n") if as_stream else raw({"choices": choices}))
+    assert (await asked(model, as_stream=as_stream)).text == ("12" if as_stream else "a")
+
+
+async def test_an_endpoint_that_always_streams_is_understood(model: ChatModel, provider: Provider) -> None:
+    answer = (delta(reasoning_content="Hm."), delta(content="4"), ": on\n\n", delta(content="2"))
+    called = delta("tool_calls", tool_calls=[call("search", '{"q": 1}', index=0)])
+    end = {"choices": [], "usage": USED}
+    provider.will(sse(*answer, called, end, "data: [DONE]\n\n"), sse(*answer))
+    reply = await asked(model, as_stream=False)
+    assert (reply.text, reply.reasoning, reply.input_tokens) == ("42", "Hm.", 11)
+    assert reply.calls == (ModelCall("search", {"q": 1}),)
+    assert "stream" not in provider.requests[0]
+    with pytest.raises(AppError, match="broke off in the middle"):
+        await asked(model, as_stream=False)
+
+
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+async def test_a_name_in_another_case_is_that_of_the_tool(
+    model: ChatModel, provider: Provider, *, as_stream: bool
+) -> None:
+    message = {"content": None, "tool_calls": [call(" default_api.SEARCH", '{"q": "1"}')]}
+    provider.will(completion(message, "tool_calls"))
+    heard = Heard().listener if as_stream else None
+    reply = await model.reply(ASKED, [SEARCH], listener=heard)
+    assert reply.calls == (ModelCall("search", {"q": "1"}),)
 
 
 async def test_tools_and_images_count_where_the_endpoint_counts_nothing(

@@ -115,9 +115,12 @@ async def test_an_endpoint_that_refuses_images_gets_none_and_none_again(
 
 async def test_a_refusal_for_another_reason_is_told(settings: Settings, provider: Provider) -> None:
     async with running(settings) as client:
-        provider.will(calls(PHOTO), fails(400, body='{"error": {"message": "The request is bad."}}'))
-        response = await client.send(await client.new_session(), "What does the photo show?")
-    assert (response.status_code, response.json()["code"]) == (502, "model_unavailable")
+        bad = fails(400, body='{"error": {"message": "The request is bad."}}')
+        provider.will(calls(PHOTO), bad, bad)
+        session = await client.new_session()
+        await client.chat(session, "What does the photo show?")
+        [turn] = await client.turns(session)
+    assert "The request is bad." in turn["error"]["detail"]
 
 
 async def test_no_more_than_so_many_bytes_of_images_are_shown_in_a_turn(settings: Settings, provider: Provider) -> None:

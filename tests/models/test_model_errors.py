@@ -18,9 +18,10 @@ from structlog.testing import capture_logs
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
+from segue.models.answer_schemas import READING
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
-from segue.models.refusals import retry_after_s
+from segue.models.refusals import RefusalReader, failure_of, retry_after_s
 from segue.models.streamed_answer import Listener
 from tests.support.provider import GZIP, OpenModel, Provider, Reply, delta, fails, packed, raw, says, sse
 
@@ -99,6 +100,7 @@ async def test_what_asking_again_may_help_is_asked_again_and_nothing_else(
     open_model: OpenModel, provider: Provider
 ) -> None:
     model = await open_model(max_retries=1)
+    model.chance = lambda: 0.0
     for status, code, message, _, again in ERRORS.values():
         error = orjson.dumps({"error": {"message": message, "code": code}}).decode()
         provider.will(fails(status, body=error, headers={"Retry-After": "0"}))
@@ -181,12 +183,59 @@ def test_when_to_ask_again_is_read(headers: dict[str, str], seconds: float | Non
     assert found == seconds if seconds is None else found == pytest.approx(seconds, abs=3600 if seconds == A_DAY else 0)
 
 
-async def test_a_wait_given_in_milliseconds_is_waited_for(open_model: OpenModel, provider: Provider) -> None:
+RETRY_INFO = [
+    {"@type": "type.googleapis.com/google.rpc.Help", "links": [{"url": "https://ai.google.dev"}]},
+    {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3.2s"},
+]
+# What an endpoint says with a 429, its headers, and the seconds that it asks for.
+WAITS_IN_WORDS = {
+    "Gemini": ({"code": 429, "message": "Quota exceeded.", "details": RETRY_INFO}, {}, 3.2),
+    "Gemini, in words": ({"message": "Quota exceeded for requests. Please retry in 3.2s."}, {}, 3.2),
+    "OpenAI": ({"message": "Limit 3 / min. Please try again in 20s. Visit https://openai.com"}, {}, 20.0),
+    "Groq": ({"message": "Rate limit reached. Please try again in 2m7.5s."}, {"retry-after": "7"}, 127.5),
+    "milliseconds": ({"message": "Please try again in 120ms."}, {"retry-after": "0"}, 0.12),
+    "Azure": ({"message": "Please retry after 10 seconds. To increase your limit, ask."}, {}, 10.0),
+    "days": ({"message": "Try again in 99999999h."}, {}, 10.0**9),
+    "none": ({"message": "Too many requests: try again in a while"}, {}, None),
+    "not JSON": ("Slow down, try again in 1 minute", {}, 60.0),
+}
+
+
+@pytest.mark.parametrize(("error", "headers", "seconds"), WAITS_IN_WORDS.values(), ids=list(WAITS_IN_WORDS))
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+def test_the_time_that_an_error_asks_for_is_waited_at_least_and_none_is_shorter_than_ours(
+    error: Any, headers: dict[str, str], seconds: float | None, chance: float
+) -> None:
+    said = {"error": error} if isinstance(error, dict) else error
+    refused = RefusalReader(()).refused(429, said, headers)
+    assert refused.retry_after_s == (seconds if seconds is None else pytest.approx(seconds))
+    for attempt in (0, 1, 2):
+        named = {"setting": "LLM_MODEL", "provider": refused.provider}
+        waits = failure_of(refused, attempt=attempt, chance=chance, **named).delay_s  # type: ignore[arg-type]
+        ours = 2**attempt * (0.25 + 0.25 * chance)
+        assert waits == pytest.approx(max(ours, (seconds or 0) * (1 + chance / 8)))
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "0"}, {"retry-after-ms": "1"}, {}], ids=["zero", "one", "none"])
+async def test_waits_are_no_shorter_than_ours_and_spread(
+    open_model: OpenModel, provider: Provider, headers: dict[str, str]
+) -> None:
     model = await open_model(max_retries=1)
-    provider.will(fails(429, headers={"retry-after-ms": "1"}), says("42"))
+    model.chance = iter([0.1]).__next__
+    provider.will(fails(429, headers=headers), says("42"))
     with capture_logs() as logs:
         assert (await model.reply(ASKED)).text == "42"
-    assert [line["delay_s"] for line in logs if line["event"] == "model_retry"] == [0.001]
+    assert [line["delay_s"] for line in logs if line["event"] == "model_retry"] == [pytest.approx(0.275)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_time_beyond_the_deadline_is_not_waited_for(
+    open_model: OpenModel, provider: Provider, way: str
+) -> None:
+    model = await open_model(max_retries=2, timeout_s=20)
+    provider.will(way_of_saying(way, 429, {"message": "Please retry in 19.9s."}))  # the request took time, too
+    model.chance = lambda: 1.0
+    assert "19.9s" in (await failure(model, as_stream=way == "stream")).detail
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
@@ -339,3 +388,121 @@ async def test_the_errors_of_another_library_are_told_as_well(provider: Provider
     provider.will(fails(500), says("42"), fails(401))
     assert (await model.reply(ASKED)).text == "42"
     assert "Check OPENAI_API_KEY" in (await failure(model)).detail
+
+
+def routed(raw_error: Any, *, code: int = 400, text: bool = True) -> dict[str, Any]:
+    """The error of a provider as OpenRouter hands it on."""
+    told = orjson.dumps(raw_error).decode() if text and not isinstance(raw_error, str) else raw_error
+    metadata = {"raw": told, "provider_name": "DeepInfra"}
+    return {"message": "Provider returned error", "code": code, "metadata": metadata}
+
+
+# What a provider behind a router says, and what is told of it.
+ROUTED = {
+    "an object": (
+        {"error": {"message": "No such voice.", "type": "invalid_request_error"}},
+        "DeepInfra: No such voice.",
+    ),
+    "a text": ("upstream is asleep", "DeepInfra: upstream is asleep"),
+    "a detail": ({"detail": "No such voice."}, "DeepInfra: No such voice."),
+    "another object": ({"oops": 1}, "DeepInfra: Provider returned error"),
+}
+
+
+@pytest.mark.parametrize(("said", "told"), ROUTED.values(), ids=list(ROUTED))
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_is_told_of_a_router_is_what_the_provider_behind_it_says(
+    model: ChatModel, provider: Provider, way: str, said: Any, told: str
+) -> None:
+    for text in (True, False):
+        provider.will(way_of_saying(way, 400, routed(said, text=text)))
+        assert (await failure(model, as_stream=way == "stream")).detail.endswith(f"HTTP 400. It said: {told}")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_a_provider_behind_a_router_says_is_learned_from(
+    open_model: OpenModel, provider: Provider, way: str
+) -> None:
+    model, listener = await open_model(parameters=SENT), SILENT if way == "stream" else None
+    inner = {"error": {"message": "Unsupported value", "param": "temperature", "code": 400}}
+    provider.will(way_of_saying(way, 502, routed(inner, code=502)), says("One."), says("Two."))
+    for text in ("One.", "Two."):
+        assert (await model.reply(ASKED, listener=listener)).text == text
+    assert ["temperature" in request for request in provider.requests] == [True, False, False]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_that_the_endpoint_could_not_read_is_an_accident_worth_another_try(
+    open_model: OpenModel, provider: Provider, way: str
+) -> None:
+    model, listener = await open_model(max_retries=1), SILENT if way == "stream" else None
+    model.chance = lambda: 0.0
+    error = {"message": "Failed to call a function. Please adjust your prompt.", "code": "tool_use_failed"}
+    provider.will(way_of_saying(way, 400, {**error, "failed_generation": "<function=search>"}), says("42"))
+    assert (await model.reply(ASKED, [TOOL], listener=listener)).text == "42"
+    first, again = provider.requests
+    assert again == first
+
+
+# What an endpoint says of an answer that may take 100,000 tokens, and what the next ones may take.
+MOST = {
+    "OpenAI": ("max_tokens is too large: 100000. This model supports at most 16384 completion tokens, you set", 16384),
+    "Groq": ("`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens`", 8192),
+    "DeepSeek": ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", 8192),
+    "Qwen": ("Range of max_tokens should be [1, 65536]", 65536),
+    "a router's": ("max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens", 8192),
+    "Gemini": (
+        "it has a maxOutputTokens value of 100000 but the range is from 1 (inclusive) to 65537 (exclusive)",
+        65536,
+    ),
+    "vLLM": (
+        "max_tokens is too large: 100000. This model's maximum context length is 8192 tokens and yours has 2043",
+        2048,
+    ),
+    "older vLLM": (
+        "This model's maximum context length is 8192 tokens. You requested 102043 tokens (100000 in the completion)",
+        2048,
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "most"), MOST.values(), ids=list(MOST))
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_how_long_an_answer_may_be_is_learned_as_a_number(
+    open_model: OpenModel, provider: Provider, said: str, most: int, name: str
+) -> None:
+    model = await open_model(parameters={name: 100_000, "temperature": 0.2})
+    provider.will(way_of_saying("status", 400, {"message": said}), says("One."), says("Two."))
+    for text in ("One.", "Two."):
+        assert (await model.reply(ASKED, listener=SILENT if text == "One." else None)).text == text
+    asked, *others = provider.requests
+    assert [request[name] for request in others] == [most, most]
+    assert [request["messages"] for request in others] == [asked["messages"]] * 2
+    assert all(request["temperature"] == 0.2 for request in others)
+
+
+async def test_a_number_that_does_not_help_is_not_kept_and_ends_the_asking(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(parameters={"max_tokens": 100_000})
+    wrong = [
+        fails(400, body=f'{{"error": {{"message": "max_tokens: 9 > {most}, too much"}}}}') for most in (9, 8, 7, 6)
+    ]
+    provider.will(*wrong)
+    assert "9 > 6" in (await failure(model)).detail
+    provider.will(says("42"))
+    await model.reply(ASKED)
+    assert [request["max_tokens"] for request in provider.requests] == [100_000, 9, 8, 7, 100_000]
+
+
+async def test_extras_go_into_the_objects_of_a_request_and_leave_the_rest_of_them(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    extra = {"stream_options": {"include_obfuscation": False}, "response_format": {"json_schema": {"strict": False}}}
+    model = await open_model(parameters=extra)
+    provider.will(says("{}"))
+    await model.reply(ASKED, listener=SILENT, schema=READING)
+    [sent] = provider.requests
+    assert sent["stream_options"] == {"include_usage": True, "include_obfuscation": False}
+    assert sent["response_format"]["type"] == "json_schema"
+    assert sent["response_format"]["json_schema"] == {**READING, "strict": False}

@@ -6,6 +6,8 @@ import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import getitem
 from types import ModuleType
 from typing import Any
 
@@ -22,13 +24,14 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
+from segue.models.answer_schemas import READING
 from segue.models.chat_model import ChatModel
 from segue.models.open_models import open_model
 from segue.models.streamed_answer import Listener
 from segue.models.traced_call import response
 from segue.tools.normalize import BinaryPart
 from tests.support import gemini_api, messages_api, responses_api
-from tests.support.native_api import KEY, NativeApi, scripted_api
+from tests.support.native_api import KEY, Given, NativeApi, scripted_api
 from tests.support.service import Client, running
 from tests.support.streams import streamed
 from tests.support.toolbox import PIXEL
@@ -284,6 +287,34 @@ async def test_an_answer_that_was_stopped_is_told_for_why(
         assert not error.retryable
 
 
+IN_PHASES = Given(
+    tuple(
+        {"type": "message", "id": f"msg_{at}", "status": "completed", "role": "assistant", "phase": phase,
+         "content": [{"type": "output_text", "text": text, "annotations": []}]}
+        for at, (phase, text) in enumerate([("commentary", "I look."), ("final_answer", "It is noon.")])
+    ), "", responses_api.USAGE,
+)  # fmt: skip
+WORDS_STAND = {
+    "a refusal to go on": ("anthropic", messages_api.says("It is noon.", reason="refusal"), "It is noon."),
+    "a new reason to stop": ("gemini", gemini_api.says("It is noon.", reason="OTHER"), "It is noon."),
+    "words in phases": ("responses", IN_PHASES, "I look. It is noon."),
+}
+
+
+@pytest.mark.parametrize(
+    ("native", "given", "said"),
+    [(NATIVE[name], *row) for name, *row in WORDS_STAND.values()],
+    ids=list(WORDS_STAND),
+    indirect=["native"],
+)
+async def test_words_stand_however_an_answer_ends(
+    model: ChatModel, native: Native, api: NativeApi, given: Given, said: str
+) -> None:
+    api.will(given, given)
+    for listener in (None, SILENT):
+        assert (await model.reply(ASKED, listener=listener)).text == said, native.model
+
+
 @WAYS
 async def test_an_answer_is_read_no_further_than_its_bound(
     settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
@@ -397,3 +428,109 @@ async def test_what_can_no_longer_be_verified_is_sent_no_more_also_by_another_in
         assert await answered(client, session, "And now?", as_stream=as_stream) == "Three."
     signed = [b"ignature" in body or b'encrypted_content":' in body for body in map(orjson.dumps, api.requests)]
     assert signed == [False, True, True, False, False]
+
+
+@WAYS
+async def test_a_turn_whose_tools_ran_ends_in_words_whatever_the_provider_gives_instead(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    played = native.protocol
+    async with running(settings_of.model_copy(update={"llm_max_retries": 0})) as client:
+        session = await client.new_session()
+        for reply in (played.says(), replace(played.says(), parts=played.THOUGHTS), played.says(reason=played.LENGTH)):
+            api.will(played.calls(NOON), reply, played.says("Noon."))
+            assert await answered(client, session, "What time is it?", as_stream=as_stream) == "Noon."
+        for reply in (*played.FILTERED, played.ERRORS["overloaded"][0]):
+            api.will(played.calls(NOON), reply, reply)
+            told = await answered(client, session, "What time is it?", as_stream=as_stream)
+            assert "\n\n✓ current time: Current time: Europe/Rome — utc: " in told
+            assert (await client.messages(session))[-1]["metadata"]["written_by"] == "service"
+        api.will(played.says("Good."))
+        assert await answered(client, session, "And now?", as_stream=as_stream) == "Good."
+
+
+TOO_MUCH = {
+    messages_api: messages_api.fails(400, "invalid_request_error", "max_tokens: 100000 > 8192, which is the maximum"),
+    gemini_api: gemini_api.fails(
+        400,
+        "INVALID_ARGUMENT",
+        "maxOutputTokens value of 100000 but the range is from 1 (inclusive) to 8193 (exclusive)",
+    ),
+    responses_api: responses_api.fails(
+        400,
+        "integer_above_max_value",
+        "Invalid 'max_output_tokens': integer above maximum value. Expected a value <= 8192, but got 100000 instead.",
+        param="max_output_tokens",
+    ),
+}
+MOST = {
+    messages_api: ["max_tokens"],
+    gemini_api: ["generationConfig", "maxOutputTokens"],
+    responses_api: ["max_output_tokens"],
+}
+
+
+@WAYS
+async def test_how_long_an_answer_may_be_is_learned_as_a_number(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    played = native.protocol
+    api.will(TOO_MUCH[played], played.says("One."), played.says("Two."))
+    async with AsyncExitStack() as stack:
+        changed = settings_of.model_copy(update={"llm_max_output_tokens": 100_000})
+        model = await open_model(stack, changed, changed.llm_model, observe=unobserved, span=untraced)
+        for text in ("One.", "Two."):
+            assert (await model.reply(ASKED, [CLOCK], listener=SILENT if as_stream else None)).text == text
+    most: list[Any] = [reduce(getitem, MOST[played], body) for body in api.requests]
+    assert most == [100_000, 8192, 8192]
+
+
+# What is set beside an effort and a schema, where it goes, and what stands there with it.
+BESIDE = {
+    messages_api: ({"output_config": {"verbose": True}}, ["output_config"], {"effort": "low", "verbose": True}),
+    gemini_api: ({"generationConfig": {"seed": 7}}, ["generationConfig", "thinkingConfig"], {"thinking_level": "LOW"}),
+    responses_api: (
+        {"text": {"verbosity": "low"}, "reasoning": {"summary": "auto"}},
+        ["reasoning"],
+        {"effort": "low", "summary": "auto"},
+    ),
+}
+
+
+@WAYS
+async def test_extras_go_into_the_objects_of_a_request_and_leave_the_rest_of_them(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    extra, path, expected = BESIDE[native.protocol]
+    api.will(native.protocol.says("{}"))
+    async with AsyncExitStack() as stack:
+        changed = settings_of.model_copy(update={"llm_extra_body": extra, "llm_reasoning_effort": "low"})
+        model = await open_model(stack, changed, changed.llm_model, observe=unobserved, span=untraced)
+        await model.reply(ASKED, listener=SILENT if as_stream else None, schema=READING)
+    [sent] = api.requests
+    assert reduce(getitem, path, sent) == expected
+    if native.protocol is responses_api:
+        assert (sent["text"]["verbosity"], sent["text"]["format"]["name"]) == ("low", READING["name"])
+
+
+WAIT = {
+    messages_api: messages_api.fails(
+        429, "rate_limit_error", "Please try again in 3000s.", headers={"retry-after": "0"}
+    ),
+    gemini_api: gemini_api.fails(
+        429, "RESOURCE_EXHAUSTED", "Quota.", details=[{"@type": "RetryInfo", "retryDelay": "3000s"}]
+    ),
+    responses_api: responses_api.fails(429, "rate_limit_exceeded", "Limit 3. Please try again in 50m0s."),
+}
+
+
+@WAYS
+async def test_the_time_that_an_error_asks_for_is_read(
+    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    """It is longer than the deadline, so that nothing waits for it."""
+    api.will(WAIT[native.protocol])
+    async with AsyncExitStack() as stack:
+        changed = settings_of.model_copy(update={"llm_max_retries": 2})
+        model = await open_model(stack, changed, changed.llm_model, observe=unobserved, span=untraced)
+        assert "HTTP 429" in (await failure(model, as_stream=as_stream)).detail

@@ -32,9 +32,9 @@ from segue.models.normal_form import (
     NO_WORDS,
     RESULTS_NOTED,
     WireForm,
-    fitting_ids,
     form_of,
     normal_form,
+    sent_ids,
     short_id,
 )
 from segue.models.reply import OPAQUE
@@ -49,6 +49,7 @@ ONE_CALL, NO_TEXT, NO_SYSTEM = (
 # As they are once an endpoint has refused a message with opaque parts.
 REFUSED = {ONE_CALL: replace(ONE_CALL, opaque_too=True), NO_TEXT: replace(NO_TEXT, opaque_too=True)}
 FORMS = (ANY_MODEL, ONE_CALL, NO_TEXT, NO_SYSTEM)
+NAMED_IDS, DESCRIBED = WireForm(call_id="functions.{name}:{before}"), WireForm(describes_parameters=True)
 HAS_MISTRAL = importlib.util.find_spec("mistral_common") is not None
 MISTRAL_VERSIONS = {
     NO_TEXT: ("v2", "v3", "v7", "v11", "v13"),
@@ -392,10 +393,9 @@ def test_an_id_is_nine_letters_and_digits_and_always_the_same_for_a_call() -> No
 
 
 def test_two_calls_whose_ids_collide_get_two() -> None:
-    fitting_id = fitting_ids(lambda call_id: f"{sum(map(ord, call_id)) % 11:09}")
-    given = [fitting_id(call_id) for call_id in "alw"]  # whose sums are the same
-    assert len(set(given)) == 3
-    assert [fitting_id(call_id) for call_id in "alw"] == given
+    sent = sent_ids([calling(*"alw")], ANY_MODEL, lambda call_id: f"{sum(map(ord, call_id)) % 11:09}")  # of one sum
+    assert len(set(sent.values())) == 3
+    assert list(sent) == [*"alw"]
 
 
 @hypothesis.settings(max_examples=EXAMPLES, deadline=None)
@@ -403,7 +403,7 @@ def test_two_calls_whose_ids_collide_get_two() -> None:
 def test_a_conversation_begins_as_it_did_when_it_was_shorter(kinds: list[str | int], data: st.DataObject) -> None:
     groups = [list(_spoken(kind, place)) for place, kind in enumerate(kinds)]
     shorter = data.draw(st.integers(0, len(groups)))
-    for form in FORMS:
+    for form in (*FORMS, NAMED_IDS):
         before, after = (
             normal_form([SYSTEM, USER, *(message for group in said for message in group)], form)
             for said in (groups[:shorter], groups)
@@ -411,6 +411,7 @@ def test_a_conversation_begins_as_it_did_when_it_was_shorter(kinds: list[str | i
         if before[-1].content == CARRY_ON:  # which is only said while nothing else follows
             before.pop()
         assert after[: len(before)] == before
+        assert invalid_history(as_sent(after), form) is None
 
 
 def _spoken(kind: str | int, place: int) -> Iterator[BaseMessage]:
@@ -440,6 +441,11 @@ def _spoken(kind: str | int, place: int) -> Iterator[BaseMessage]:
         ("mistral-small-2409", NO_TEXT),
         ("nvidia/nemotron-3", ANY_MODEL),
         ("mistral-medium-latest", ANY_MODEL),
+        ("ibm-granite/granite-20b-functioncalling", NO_SYSTEM),
+        ("granite3.3:8b", ANY_MODEL),
+        ("c4ai-command-r-plus", DESCRIBED),
+        ("moonshotai/Kimi-K2-Instruct", NAMED_IDS),
+        ("MiniMaxAI/MiniMax-M2", WireForm(wants_thinking=True)),
         ("offline", ANY_MODEL),
     ],
 )

@@ -102,6 +102,28 @@ async def test_what_came_with_a_call_goes_back_with_its_result(
     assert "thinking" not in rows
 
 
+@pytest.mark.parametrize("model", ["MiniMax-M2", "qwen3"])
+async def test_thinking_in_the_text_beside_a_call_goes_back_to_a_model_that_wants_it(
+    settings: Settings, provider: Provider, model: str
+) -> None:
+    text = "<think>Let me see.</think>\nI look."
+    async with running(settings.model_copy(update={"llm_model": model})) as client:
+        session = await client.new_session()
+        for answer in (
+            completion({"role": "assistant", "content": text, "tool_calls": [call()]}, "tool_calls"),
+            streams(*text, {"tool_calls": [call(index=0)]}, finish_reason="tool_calls"),
+        ):
+            provider.will(answer, says("<think>Let me see.</think>Noon."))
+            sent = await streamed(client, session, "What time is it?")
+            assert "Let me see" not in str([each.event for each in sent])
+        provider.will(says("Good."))
+        await client.chat(session, "Thanks")
+        rows = await client.messages(session)
+    said = [message["content"] for message in provider.messages(role="assistant")]
+    assert said == [text if model == "MiniMax-M2" else "I look.", "Noon."] * 2
+    assert "Let me see" not in str(rows)
+
+
 async def test_an_endpoint_that_refuses_what_it_gave_does_not_get_it_again(client: Client, provider: Provider) -> None:
     message = {"role": "assistant", "content": "", "reasoning": "Hm.", "tool_calls": [call(extra_content=SIGNED)]}
     refused = [

@@ -13,10 +13,12 @@ from starlette.responses import Response
 from segue.agent.render_messages import assistant_message
 from segue.config import Settings
 from segue.domain.session import RequestedCall
+from segue.domain.tool import ToolSpec
 from segue.models.reply import OPAQUE
-from tests.support.provider import OpenModel, Provider, completion, fails, says
+from tests.support.provider import OpenModel, Provider, Reply, completion, fails, says
 from tests.support.service import running
 from tests.support.shelf import Shelf
+from tests.support.streams import streamed
 from tests.support.sweeps import first
 
 Rule = Callable[[dict[str, Any]], str | None]
@@ -68,6 +70,13 @@ def wants_alternation(body: dict[str, Any]) -> str | None:
     return "Conversation roles must alternate user/assistant/user/assistant/..."
 
 
+def wants_named_ids(body: dict[str, Any]) -> str | None:
+    calls = [call for message in calling(body) for call in message["tool_calls"]]
+    wanted = [f"functions.{call['function']['name']}:{at}" for at, call in enumerate(calls)]
+    told = [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
+    return None if [call["id"] for call in calls] == told == wanted else f"tool_call_id {told} is not found"
+
+
 RULES = {
     "Mistral's ids": wants_ids_of_nine,
     "DeepSeek's reasoning": wants_reasoning,
@@ -110,6 +119,39 @@ async def test_a_failed_turn_a_tool_a_takeover_and_twelve_messages_are_answered_
             assert answer["message"]["content"] == f"Answer {number}."
     assert shelf.effects == ["send Rossi: noon"]
     assert provider.refused == []
+
+
+async def test_ids_that_a_template_reads_names_from_go_back_as_they_came_and_lead_to_results(
+    settings: Settings, provider: Provider
+) -> None:
+    def called(at: int, name: str, **args: str) -> Reply:
+        function = {"name": name, "arguments": json.dumps(args)}
+        made = {"id": f"functions.{name}:{at}", "type": "function", "function": function}
+        return completion({"role": "assistant", "content": "", "tool_calls": [made]}, "tool_calls")
+
+    provider.rule = wants_named_ids
+    loaded = called(2, "get_tool_result", tool_call_id="functions.current_time:0")
+    provider.will(called(0, "current_time", timezone="Europe/Rome"), called(1, "current_time"), says("Noon."))
+    provider.will(loaded, says("It was noon."))
+    async with running(settings.model_copy(update={"llm_model": "kimi-k2-thinking"})) as client:
+        session = await client.new_session()
+        assert (await client.chat(session, "What time is it?"))["message"]["content"] == "Noon."
+        sent = await streamed(client, session, "What time was it in Rome?")
+    assert sent[-1].event["result"]["message"]["content"] == "It was noon."
+    assert json.loads(provider.messages(role="tool")[-1]["content"])["result"]["timezone"] == "Europe/Rome"
+    assert provider.refused == []
+
+
+async def test_a_template_that_needs_it_is_told_of_every_argument(open_model: OpenModel, provider: Provider) -> None:
+    properties = {"to": {"type": "string"}, "text": {"type": "string", "description": "What it says."}}
+    tool = ToolSpec("send", "Sends.", {"type": "object", "properties": properties})
+    described = []
+    for name in ("command-r-plus", "gpt-5-mini"):
+        provider.will(says("Well."))
+        await (await open_model(name=name)).reply(talk(), [tool])
+        sent = provider.requests[-1]["tools"][0]["function"]["parameters"]["properties"]
+        described.append([each.get("description") for each in sent.values()])
+    assert described == [["to", "What it says."], [None, "What it says."]]
 
 
 def talk(*calls: RequestedCall, opaque: dict[str, Any] | None = None) -> list[BaseMessage]:

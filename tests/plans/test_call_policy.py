@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from segue import Deny, ProposedCall, ToolContext, tool
+from segue import Deny, ProposedCall, ToolContext, ToolFailed, tool
 from segue.config import Settings
 from segue.domain.ids import new_id, utc_now
 from segue.domain.session import RequestedCall
+from segue.domain.tool import ToolLost
 from segue.memory.history import NewMessage
 from segue.turns.call_starts import start_calls
 from tests.support.left_turns import abandoned
 from tests.support.plans import planned, reads
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 
 PAID: list[tuple[str, int]] = []
@@ -146,3 +147,31 @@ async def test_a_call_whose_process_died_runs_again_only_as_far_as_the_rule_allo
         turns = {euros: (await client.ended(session))[0] for euros, session in sessions.items()}
     assert {euros: turn["answer"]["tool_calls"][0]["status"] for euros, turn in turns.items()} == amounts
     assert PAID == [("Anna", 90)]
+
+
+@tool(effect="write", title="Send a parcel")
+async def send_parcel(to: str) -> str:
+    """Sends a parcel to somebody."""
+    if to == "Bob":
+        raise ToolLost("The courier did not answer.")
+    raise ToolFailed("*no* parcels <today>")
+
+
+async def test_an_account_of_the_services_tells_what_failed_what_is_unknown_and_what_was_denied(
+    settings: Settings, provider: Provider
+) -> None:
+    payment, to_ada, to_bob = {"euros": 5000, "to": "Anna"}, {"to": "Ada"}, {"to": "Bob"}
+    provider.will(calls(("pay", payment), ("send_parcel", to_ada), ("send_parcel", to_bob)), fails(503), fails(503))
+    never = settings.model_copy(update={"confirm": "never"})
+
+    def rule(call: ProposedCall, context: ToolContext) -> str | Deny:
+        return Budget()(call, context) if call.name == "pay" else "allow"
+
+    async with running(never, tools=[pay, send_parcel], before_call=rule) as client:
+        answer = await client.chat(await client.new_session(), "The invoice of Anna is here, and so are the parcels")
+    assert answer["message"]["content"].splitlines()[2:] == [
+        "✗ pay was not run, because a rule of this service denies it: Over the limit of the month.",
+        "✗ Send a parcel — `*no* parcels <today>`",
+        "? Send a parcel: it is unknown whether this took effect. Please check before repeating it.",
+    ]
+    assert PAID == []

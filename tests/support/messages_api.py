@@ -35,7 +35,7 @@ def fails(status: int, kind: str, message: str, *, headers: dict[str, str] | Non
     return answers(status, {"type": "error", "error": {"type": kind, "message": message}}, headers=headers)
 
 
-FILTERED = (says("I will not", reason="refusal"),)
+FILTERED = (says(reason="refusal"),)
 ERRORS = {
     "too long": (
         fails(400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum"),

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from segue.agent.prompts import SUMMARISER, TITLER, in_own_words, message_and_instruction, notes_and_message
 from segue.around.replay.request_rules import invalid_history, invalid_tools
 from segue.models.chat_model import ChatModel
-from segue.models.normal_form import PLACEHOLDERS
+from segue.models.normal_form import PLACEHOLDERS, WireForm, form_of
 from segue.models.untrusted import CLOSE, OPEN, unfenced
 from tests.support.patience import PATIENCE_S
 from tests.support.server import serving
@@ -247,7 +247,8 @@ class Provider:
 
     async def _answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())
-        if fault := invalid_history(body["messages"]) or invalid_tools(body.get("tools", ())):
+        form = WireForm(call_id=form_of(body["model"]).call_id)
+        if fault := invalid_history(body["messages"], form) or invalid_tools(body.get("tools", ())):
             self.surprises.append(fault)
         asks_for_summary = body["messages"][0]["content"] == SUMMARISER
         asks_for_title = body["messages"][0]["content"] == TITLER

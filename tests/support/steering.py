@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 from starlette.responses import Response
 
-from tests.support.provider import Reply
+from tests.support.provider import Reply, says
 from tests.support.service import Client
 
 TIME: tuple[str, dict[str, Any]] = ("current_time", {})
@@ -20,6 +20,17 @@ def after(client: Client, session: str, reply: Reply, *texts: str) -> Any:
             assert (response.status_code, response.json()["status"]) == (202, "queued"), response.text
         assert isinstance(reply, Response)
         return reply
+
+    return answer
+
+
+def stopped(client: Client, session: str) -> Any:
+    """A model whose user stops the turn before it answers."""
+
+    async def answer(_: dict[str, Any]) -> Response:
+        [running] = [turn["turn_id"] for turn in await client.turns(session) if turn["status"] == "running"]
+        await client.http.post(f"/sessions/{session}/turns/{running}/cancel")
+        return says("too late")
 
     return answer
 

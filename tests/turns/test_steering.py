@@ -12,7 +12,7 @@ from segue.config import Settings
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
-from tests.support.steering import TIME, after, steer, told
+from tests.support.steering import TIME, after, steer, stopped, told
 from tests.support.streams import check, listening, replayed
 
 BESIDE = "by the way, while we are at it, and before we go on with what you have just asked me about"
@@ -232,13 +232,13 @@ async def test_a_steered_turn_is_regenerated_with_all_that_was_said_and_only_its
     assert [each["id"] for each in listed["items"]][::3] == [opening["id"], steered["id"]]
 
 
-async def test_a_steered_turn_that_failed_is_run_again_with_what_it_had_read(
+async def test_a_steered_turn_that_was_cancelled_is_run_again_with_what_it_had_read(
     client: Client, provider: Provider
 ) -> None:
     session = await client.new_session()
-    provider.will(after(client, session, calls(TIME), "in Rome"), fails(400), says("Noon."))
+    provider.will(after(client, session, calls(TIME), "in Rome"), stopped(client, session), says("Noon."))
     failed = await client.send(session, "what time is it?")
-    assert failed.status_code == 502
+    assert failed.json()["code"] == "turn_cancelled"
     listed = (await client.get(f"/sessions/{session}/messages", include="turn"))["items"]
     assert ["turn" in each for each in listed] == [True, False, False, False]
     again = await client.http.post(f"/sessions/{session}/turns/{failed.json()['turn_id']}/retry")

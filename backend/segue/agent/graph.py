@@ -4,10 +4,12 @@ START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond 
                                        └─────────────┘  if the plan node has answered already
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Literal, Protocol
 
+import structlog
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
@@ -16,16 +18,22 @@ from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
 from segue.agent.plan_node import plan
 from segue.agent.state import TurnInput, TurnState, Update, language_of
-from segue.agent.stream_reply import emit_message, stream_reply
+from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply
 from segue.agent.structured_answer import structured_answer
 from segue.agent.tool_loop import tool_loop
+from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged, StepFinished, StepStarted
+from segue.domain.tool import Tool
 from segue.memory import short_term
 from segue.memory.short_term import ShortTermMemory
+from segue.models.chat_model import MAX_EMPTY_ANSWERS
+from segue.models.refusals import gave_no_answer, may_answer_otherwise
 from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.policy import should_search_web, without_forbidden
 from segue.plans.question import Question, joined, question_in, question_of
 from segue.tools.normalize import clean
+
+log = structlog.get_logger()
 
 
 async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]) -> Update:  # noqa: ARG001 (a node's)
@@ -51,25 +59,64 @@ def _question(state: TurnState) -> Question | None:
 
 
 async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Emits the answer: the loop's own or, if the loop reached a bound, the model's last words without calls. One that
-    is asked for as JSON is checked before anybody hears it.
+    """Emits the answer: the loop's own or, if it has none, the model's last words or the service's account. One that is
+    asked for as JSON is checked before anybody hears it.
     """
     context, touched = runtime.context, state["touched_plan"]
-    answer, started = state["answer"], state.get("started")
+    answer, started, problem = state["answer"], state.get("started"), state.get("problem")
     if answer is None:
-        # With the tools all the same: the request begins as those before it.
-        tools = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
-        asked = prompts.with_instruction(state["conversation"], prompts.OUT_OF_ROUNDS)
-        reply, started = await stream_reply(context, asked, tools, tool_choice="none")
-        answer = reply.text or prompts.NO_ANSWER
-    if context.options.output_schema is not None and (touched is None or touched.plan.status != "waiting"):
-        answer = await structured_answer(context, state, answer)
-        return {"answer": answer, "answer_id": emit_message(context, answer, started), "is_structured": True}
+        answer, started, problem = await _last_words(context, state)
+    is_asking = touched is not None and touched.plan.status == "waiting"
+    if context.options.output_schema is not None and problem is None and not is_asking:
+        answer, problem = await _as_json(context, state, answer)
+        if problem is None:
+            return {"answer": answer, "answer_id": emit_message(context, answer, started), "is_structured": True}
     postscript, left_waiting = state.get("postscript"), state.get("left_waiting")
     if left_waiting is not None and touched is not None and touched.plan.id != left_waiting.plan.id:
         postscript = plan_messages.superseded(left_waiting.plan, language_of(state))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
-    return {"answer": answer, "answer_id": emit_message(context, answer, started)}
+    if problem is not None:
+        log.warning("answered_by_service", code=problem.code, reason=problem.detail)
+    return {"answer": answer, "answer_id": emit_message(context, answer, started), "problem": problem}
+
+
+async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, StartedMessage | None, AppError | None]:
+    """Asks the model for words without calls, after a bound or an answer that was none. If a turn that has acted gets
+    none, the answer is what the service knows of its calls, and the error that is why.
+    """
+    problem, tools = state.get("problem"), without_forbidden(context.guard.tools(), state["search"])
+    if problem is None or may_answer_otherwise(problem):
+        wanted, tries = (prompts.IN_WORDS, 1) if problem else (prompts.OUT_OF_ROUNDS, MAX_EMPTY_ANSWERS)
+        asked, offered = prompts.with_instruction(state["conversation"], wanted), context.guard.offered(tools)
+        try:
+            # With the tools all the same: the request begins as those before it.
+            reply, started = await stream_reply(context, asked, offered, tool_choice="none", empty_tries=tries)
+        except AppError as error:
+            if not gave_no_answer(error) or not (problem or state["tool_calls"]):
+                raise
+            problem = error
+        else:
+            if reply.text or problem is None:
+                return reply.text or prompts.NO_ANSWER, started, None
+    return _account(state, tools), None, problem
+
+
+async def _as_json(context: TurnContext, state: TurnState, answer: str) -> tuple[str, AppError | None]:
+    """Returns the answer as the client wants it, or the service's account and why: the model did not mend the answer
+    of a turn that has acted.
+    """
+    try:
+        return await structured_answer(context, state, answer), None
+    except AppError as error:
+        if not gave_no_answer(error) or not state.get("tool_calls"):
+            raise
+        return _account(state, without_forbidden(context.guard.tools(), state["search"])), error
+
+
+def _account(state: TurnState, tools: Mapping[str, Tool]) -> str:
+    touched = state["touched_plan"]
+    plan = touched.plan if touched is not None and state["plan_runs"] else None
+    return plan_messages.account(state["tool_calls"], tools, plan, language_of(state))
 
 
 async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:

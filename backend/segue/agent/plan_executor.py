@@ -35,6 +35,7 @@ from segue.domain.tool import Tool, ToolFailed, ToolRetry, canonical_args, defin
 from segue.domain.turn_errors import NO_ROOM
 from segue.domain.user_request import BY_PAGE, PAGE, ToolAsks, UserAnswer, answers_to, has_run_in_page, with_question
 from segue.memory.history import NewMessage, append_message
+from segue.models.refusals import gave_no_answer
 from segue.plans import store
 from segue.plans.plan_parser import Unresolved, missing, referred_to, resolve
 from segue.plans.policy import Deny
@@ -62,7 +63,8 @@ class PlanRun:
 
     `changed` is why what runs now is not what the user approved: the question then says that it is asked again, and by
     tool with `differences` what has changed of its definition.
-    `steered` says that the user has said something else meanwhile, and that the plan is over.
+    `steered` says that the user has said something else meanwhile, and that the plan is over. `problem` is why a step
+    waits to which the model gave no answer, after tools had run.
     """
 
     turn: TurnCalls
@@ -72,6 +74,7 @@ class PlanRun:
     changed: Change | None = None
     differences: dict[str, tuple[str, ...]] = field(default_factory=dict)
     steered: bool = False
+    problem: AppError | None = None
 
     @property
     def plan(self) -> Plan:
@@ -259,7 +262,9 @@ def _made_with(context: TurnContext, plan: Plan) -> dict[str, str]:
 
 
 async def _run_step(run: PlanRun, step: Step) -> None:
-    """Raises AppError `rate_limited`: then the plan waits, and a later turn goes on with it."""
+    """Raises AppError `rate_limited`: then the plan waits, and a later turn goes on with it. It also waits if the model
+    gives no answer after tools have run.
+    """
     try:
         if step.tool is None:
             await _run_without_tool(run, step)
@@ -268,9 +273,13 @@ async def _run_step(run: PlanRun, step: Step) -> None:
         else:
             await _run_with_tool(run, step)
     except AppError as error:
-        if error.code in NO_ROOM:
-            await _hold(run, step)
-        raise
+        if gave_no_answer(error) and run.turn.has_acted:
+            run.problem = error
+        elif error.code not in NO_ROOM:
+            raise
+        await _hold(run, step)
+        if run.problem is None:
+            raise
 
 
 def blocked_tools(turn: TurnCalls, plan: Plan) -> dict[str, str]:

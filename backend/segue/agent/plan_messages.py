@@ -1,4 +1,5 @@
-"""What the engine tells the user about a plan, in the user's language: what waits, is done, or how it ended.
+"""What the engine tells the user about a plan, in the user's language: what waits, is done, or how it ended. Also the
+account of a turn whose calls the model has no words for.
 
 The user approves what is shown here, so the engine writes it and the model does not. What a result says of the thing
 that a call names is data: it comes from the tool's own server only, and the question says which tool said it.
@@ -13,13 +14,15 @@ from urllib.parse import urlsplit
 
 from anyio import to_thread
 
+from segue.agent.prompts import denied_because
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.plan import Plan, Step
-from segue.domain.tool import Reference
+from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import UserRequest, question_of_step
 from segue.domain.visible import visible
 from segue.language.shown_call import CallView, code, plain, quoted, translate
 from segue.plans.arguments import not_from_user
+from segue.plans.question import tool_words
 from segue.plans.store import StoredPlan
 from segue.tools.results import StoredResult, load_results
 from segue.tools.summaries import identifiers, object_with, one_line
@@ -30,6 +33,7 @@ MAX_ERROR_CHARS = 500
 MAX_TOLD_CHARS = 80
 INDENT = " " * 4  # which Markdown shows as it is
 MAX_RESULTS = 5
+MAX_CALLS_TOLD = 20
 MAX_RESULT_BYTES = 200_000
 # Of each row the first that the object has: what it is called, who it is from, when it was.
 FIELDS = (
@@ -136,6 +140,35 @@ def ended(plan: Plan, language: str) -> str:
         case _:
             lines = [done(plan, language), *(_failure_line(step, language) for step in plan.steps)]
             return "\n".join(line for line in lines if line)
+
+
+def account(calls: Sequence[ToolCall], tools: Mapping[str, Tool], plan: Plan | None, language: str) -> str:
+    """Returns what was called and what came of it, and that the model gave no answer. A `plan` that was carried out
+    tells its own calls.
+    """
+    told = [_outcome_line(call, tools, language) for call in calls if plan is None or call.plan_id != plan.id]
+    lines = "\n".join([*(["…"] if len(told) > MAX_CALLS_TOLD else []), *told[-MAX_CALLS_TOLD:]])
+    parts = translate("no_words", language), ended(plan, language) if plan else "", lines
+    return "\n\n".join(filter(None, parts))
+
+
+def _outcome_line(call: ToolCall, tools: Mapping[str, Tool], language: str) -> str:
+    title = _line(called(call.tool_name, tools))
+    if reason := denied_because(call):
+        return translate("call_denied", language, description=title, reason=_line(reason, MAX_ERROR_CHARS))
+    match call.status:
+        case "succeeded":
+            return translate("done_step", language, description=title, summary=_line(call.metadata.summary))
+        case "failed":
+            return f"✗ {title} — {_line(call.error or '', MAX_ERROR_CHARS)}"
+        case _:
+            return translate("call_unknown", language, description=title)
+
+
+def called(name: str, tools: Mapping[str, Tool]) -> str:
+    """Returns what people call a tool: its title, else the words in its name. Its description is written for models."""
+    spec = tools[name].spec if name in tools else None
+    return (spec and spec.title) or " ".join(tool_words((spec and spec.original_name) or name)) or name
 
 
 def superseded(plan: Plan, language: str) -> str:

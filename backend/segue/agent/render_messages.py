@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent.prompts import (
+    BY_SERVICE,
     CUT_OFF,
     PAGE,
     Instructions,
@@ -28,7 +29,7 @@ from segue.agent.prompts import (
     with_notes,
 )
 from segue.domain.plan import Plan
-from segue.domain.session import Memory, Message, PromptPart, PromptReport, RequestedCall
+from segue.domain.session import WRITTEN_BY, Memory, Message, PromptPart, PromptReport, RequestedCall
 from segue.domain.tool import Reference
 from segue.memory.history_window import (
     CountTokens,
@@ -198,6 +199,7 @@ def shown_text(message: Message, form: ShownForm, *, inline: Mapping[str, str], 
         case text, _:
             said = without_notes(text) if message.role == "user" else text
             said = f"{said}{CUT_OFF}" if message.cut_off else said
+            said = f"{said}{BY_SERVICE}" if WRITTEN_BY in message.metadata else said
             said = _without_middle(said) if form == "brief" else said
             return with_notes(said, note) if (note := note_of(message)) else said
 

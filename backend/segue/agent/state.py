@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from langchain_core.messages import BaseMessage
 
 from segue.agent.stream_reply import StartedMessage
+from segue.domain.errors import AppError
 from segue.domain.session import AcknowledgementReport, Memory, PromptPart, WebSearchReport
 from segue.domain.tool import Reference, ToolCall
 from segue.language.detect_language import ENGLISH
@@ -84,7 +85,7 @@ class TurnState(TurnInput, total=False):
     asked_again: why a step that the user approved waits for another yes.
     answer: None until something answers; `started` is its message if part of it was emitted already, `answer_id` the
         id it is stored under, `postscript` a text that follows it. It `is_structured` if it is JSON that fits the
-        schema of the client.
+        schema of the client. `problem` is why the model gave none: at the end, why the service wrote it.
     tool_calls, references: the calls this turn made, in order, and the references to their results, newest first.
     """
 
@@ -103,6 +104,7 @@ class TurnState(TurnInput, total=False):
     answer_id: str
     is_structured: bool
     postscript: str | None
+    problem: AppError | None
     tool_calls: list[ToolCall]
     references: list[Reference]
 

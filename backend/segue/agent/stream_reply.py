@@ -14,6 +14,7 @@ from segue.agent.context import TurnContext
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
+from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.reply import Reply, ToolChoiceMode
 from segue.models.streamed_answer import Listener
 
@@ -34,12 +35,14 @@ async def stream_reply(
     tools: Sequence[ToolSpec] = (),
     *,
     tool_choice: ToolChoiceMode = "auto",
+    empty_tries: int = MAX_EMPTY_ANSWERS,
 ) -> tuple[Reply, StartedMessage | None]:
     """Returns the model's reply, up to where the client wants it to stop, and, if any of it was emitted, the message
     that `emit_message` has to end. Words that have to fit a schema are not emitted before they do.
     """
     options = context.options
-    asking = partial(context.model.reply, messages, tools, tool_choice=tool_choice, sampling=options.sampling)
+    asking = partial(context.model.reply, messages, tools, tool_choice=tool_choice, empty_tries=empty_tries)
+    asking = partial(asking, sampling=options.sampling)
     if options.output_schema is not None or not await context.has_listener():  # a whole answer costs less
         return _stopped(await asking(), options.stop), None
     heard = _HeardMessage(context)

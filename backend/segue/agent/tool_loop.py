@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-import structlog
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -38,23 +37,23 @@ from segue.domain.plan import MAX_STEPS, Step, add_steps
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
 from segue.domain.tool import Tool, ToolSpec
 from segue.domain.user_request import ToolAsks
+from segue.language.shown_call import translate
 from segue.memory.fact_cues import FACT_WORDS, index_words
+from segue.models.chat_model import MAX_EMPTY_ANSWERS
+from segue.models.refusals import gave_no_answer
 from segue.models.reply import ModelCall, Reply, opaque_parts
 from segue.plans import store
 from segue.plans.policy import WEB_SEARCH, SearchDecision, web_query, without_forbidden
-from segue.plans.question import tool_words
-from segue.plans.store import StalePlan, StoredPlan
+from segue.plans.store import StoredPlan
 from segue.tools.availability import ToolGuard
 from segue.tools.summaries import one_line
-
-log = structlog.get_logger()
 
 MAX_DESCRIPTION_CHARS = 200
 WEB_TOOLS = frozenset({WEB_SEARCH, "web_fetch"})
 
 
 async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Leaves `answer` at None if `respond` has to write it: the loop reached a bound."""
+    """Leaves `answer` at None if `respond` has to write it: the loop reached a bound, or the model gave no answer."""
     context = runtime.context
     tools = without_forbidden(context.guard.tools(), state["search"])
     turn = TurnCalls(context, tools, cautious=state.get("cautious", False), facts=state["facts"])
@@ -157,6 +156,9 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
     if stored is None:
         raise AssertionError("the plan node leaves the plan that runs")
     run = await execute_plan(turn, stored, conversation)
+    if run.problem is not None:
+        answer = f"{translate('no_words', language_of(state))}\n\n{await _question(turn, state, run.stored)}"
+        return {"touched_plan": run.stored, "answer": answer, "problem": run.problem}
     if run.plan.status != "waiting":
         return await _go_on(turn, state, run, conversation)
     blocked = blocked_tools(turn, run.plan)
@@ -173,21 +175,27 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
 
 
 async def _go_on(turn: TurnCalls, state: TurnState, run: PlanRun, conversation: list[BaseMessage]) -> Update:
-    """Goes on as any turn does. Without a model the answer is what the steps did, not that the turn failed."""
+    """Goes on as any turn does."""
     if not run.steered:
         note = prompts.with_plan(f"{prompts.CARRIED_OUT} {run.plan.status}:", run.plan)
         conversation[:] = prompts.with_note(conversation, note)
-    try:
-        update = await _ask_and_call(turn, state, conversation)
-    except AppError as error:
-        if run.steered or isinstance(error, StalePlan):
-            raise
-        log.warning("not_gone_on", code=error.code, plan_id=run.plan.id)
-        update = {"answer": plan_messages.ended(run.plan, language_of(state))}
+    update = await _ask_and_call(turn, state, conversation, has_acted=not run.steered)
     return {"touched_plan": run.stored, "plan_runs": not run.steered, **update}
 
 
-async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> Update:
+async def _ask_and_call(
+    turn: TurnCalls, state: TurnState, conversation: list[BaseMessage], *, has_acted: bool = False
+) -> Update:
+    """Leaves the answer to `respond` if the model gives none to a turn that has acted."""
+    try:
+        return await _rounds(turn, state, conversation)
+    except AppError as error:
+        if not gave_no_answer(error) or not (has_acted or turn.has_acted):
+            raise
+        return {"answer": None, "problem": error}
+
+
+async def _rounds(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> Update:
     context, has_called = turn.context, turn.count > 0
     for _ in range(context.settings.max_rounds):
         if has_called:
@@ -195,7 +203,9 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         if turn.count >= context.settings.max_tool_calls or context.model.nearly_spent:
             break
         # Made anew each round: a call may have unlocked one tool and broken another.
-        reply, started = await stream_reply(context, *plain_request(context.guard, turn.tools, conversation))
+        request = plain_request(context.guard, turn.tools, conversation)
+        tries = 1 if turn.has_acted else MAX_EMPTY_ANSWERS
+        reply, started = await stream_reply(context, *request, empty_tries=tries)
         if reply.left_out or reply.opaque_is_dead:
             await mark_refused(turn, reply, conversation)
         text = await keep_made_images(turn, reply, conversation) if reply.images else reply.text
@@ -307,7 +317,7 @@ def _step(state: TurnState, wanted: str, call: HeldCall | ReadyCall, number: int
     call is `alone`, or by the tool's name. The tool's own description is written for models.
     """
     spec, read = call.tool.spec, state["acknowledgement"]
-    description = spec.title or " ".join(tool_words(spec.original_name or spec.name))
+    description = plan_messages.called(spec.name, {spec.name: call.tool})
     if not spec.title and alone and read.verdict in ("none", "amend") and not read.carries_yes:
         description = one_line(wanted, MAX_DESCRIPTION_CHARS)
     return Step(number, description, call.request.name, call.request.args)

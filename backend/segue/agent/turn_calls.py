@@ -94,6 +94,11 @@ class TurnCalls:
         """The references to their results, newest first."""
         return [each[1] for each in reversed(self.ledger.values()) if each is not None]
 
+    @property
+    def has_acted(self) -> bool:
+        """Whether a tool was called, beside those by which the engine shows the files of the message."""
+        return self.count > sum(call.tool_name == READ_ATTACHMENT for call in self.recorded)
+
     def needs_yes(self, spec: ToolSpec, ruling: Ruling) -> bool:
         """A call that the policy denies needs none: it does not run."""
         if ruling != "allow":

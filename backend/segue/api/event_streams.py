@@ -68,7 +68,8 @@ def tables() -> str:
 HEARTBEAT_S = 10
 PART_BYTES = 16_384  # sent at once: beside the socket's buffer, what a reader that does not read can hold
 MEDIA_TYPE = "text/event-stream"
-# Of OpenAPI 3.2, and read in 3.1 too: what one event is. `schema` is of the stream, which is of no type of JSON.
+# What one event is, as OpenAPI 3.2 has it and tools read it in 3.1 too. For them the stream is all of its events;
+# for those that generate types it is a text.
 _EVENT: Final = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
@@ -78,7 +79,8 @@ _EVENT: Final = {
 
 def described_stream(description: str, example: str) -> dict[str, Any]:
     """Returns the `content` of a response that is a stream of events, for openapi.json."""
-    return {MEDIA_TYPE: {"schema": {"description": description}, "itemSchema": _EVENT, "example": example}}
+    stream = {"type": ["string", "array"], "items": {"type": "object"}, "description": description}
+    return {MEDIA_TYPE: {"schema": stream, "itemSchema": _EVENT, "example": example}}
 
 
 EVENTS = described_stream(

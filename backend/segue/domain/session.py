@@ -22,7 +22,10 @@ Verdict = Literal["confirm", "reject", "amend", "none"]
 Strength = Literal["strong", "weak"]
 Rating = Literal["up", "down"]
 
-SHOWN_OF_REPORT = ("model", "agent", "agent_gone", "asked_again", "finish_reason")  # by the message of an answer
+WRITTEN_BY: Final = "written_by"
+OF_SERVICE = (WRITTEN_BY, "problem")
+# By the message of an answer.
+SHOWN_OF_REPORT = ("model", "agent", "agent_gone", "asked_again", "finish_reason", *OF_SERVICE)
 EPOCHS = 1_000_000  # of a run: the epochs of the next one begin behind the next multiple
 READ_ATTACHMENT: Final = "read_attachment"  # the tool that a file's text is the result of; only the engine calls it
 MAKE_IMAGE: Final = "make_image"  # the same of an image that a model has made
@@ -147,7 +150,7 @@ class Message:
     tool_call_id: Annotated[str | None, doc("Of a tool's message: the call it answers.")] = None
     cut_off: Annotated[bool, doc("Whether the user stopped the turn while the assistant said this.")] = False
     branch: Annotated[str | None, doc("The branch it is in; null if it is in the history.")] = None
-    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `feedback`, `steered`, `by_program`.")] = field(
+    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `feedback`, `steered`, `written_by`.")] = field(
         default_factory=dict
     )
 
@@ -222,13 +225,26 @@ class PromptReport:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnError:
+    """Why a turn failed or was cancelled, or had no words of a model, as the problem says."""
+
+    code: Annotated[str, doc("The stable code of the problem.")]
+    status: Annotated[int, doc("The HTTP status that a request which waits is answered with.")]
+    title: Annotated[str, doc("What went wrong, in a few words.")]
+    detail: Annotated[str, doc("What went wrong, and what to do.")]
+    retryable: Annotated[bool, doc("Whether the same may succeed later.")]
+    extra: Annotated[Mapping[str, str | int], doc("Members of this code.")] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TurnReport:
     """What a completed turn's row holds; its message and tool calls have rows of their own.
 
     `agent` is the one that answered, None if it is the default one and the session's; `agent_gone` that of the session,
     if there was none of that name any more. `asked_again` is why a step that was approved waits for another yes.
     `finish_reason` says that the answer reached its length limit, `is_structured` that it is JSON as the client asked.
-    `prompt` is the last request to the model, None if the turn made none; its row has it in `run`.
+    `prompt` is the last request to the model, None if the turn made none; its row has it in `run`. An answer may be
+    `written_by` the service, because the model gave none: `error` says why, and `problem` is its code.
     """
 
     acknowledgement: AcknowledgementReport
@@ -243,6 +259,9 @@ class TurnReport:
     finish_reason: Literal["length"] | None = None
     is_structured: bool = False
     prompt: PromptReport | None = None
+    written_by: Literal["service"] | None = None
+    problem: str | None = None
+    error: TurnError | None = None
 
 
 def answer_metadata(report: Any) -> dict[str, Any]:
@@ -252,18 +271,6 @@ def answer_metadata(report: Any) -> dict[str, Any]:
     shown = {name: getattr(report, name) for name in SHOWN_OF_REPORT}
     shown["agent"] = shown["agent"] if shown["agent"] != DEFAULT_AGENT else None
     return {name: value for name, value in shown.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class TurnError:
-    """Why a turn failed or was cancelled, as the problem said."""
-
-    code: Annotated[str, doc("The stable code of the problem.")]
-    status: Annotated[int, doc("The HTTP status that a request which waits is answered with.")]
-    title: Annotated[str, doc("What went wrong, in a few words.")]
-    detail: Annotated[str, doc("What went wrong, and what to do.")]
-    retryable: Annotated[bool, doc("Whether the same may succeed later.")]
-    extra: Annotated[Mapping[str, str | int], doc("Members of this code.")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +325,7 @@ class Turn:
     created_at: Annotated[datetime, doc("When the message was accepted.")]
     started_at: Annotated[datetime | None, doc("When the last process began it.")]
     finished_at: Annotated[datetime | None, doc("When it ended.")]
-    error: Annotated[TurnError | None, doc("Why it failed or was cancelled.")]
+    error: Annotated[TurnError | None, doc("Why it failed or was cancelled, or why no model wrote its answer.")]
     prompt: Annotated[PromptReport | None, doc("What a completed turn asked of the model last.")]
     answer: Annotated[ChatAnswer | None, doc("What a completed turn was answered with.")]
     branch: Annotated[str | None, doc("The branch it is in; null if it is in the history.")] = None
@@ -346,7 +353,7 @@ class TurnSummary:
     acknowledgement: Annotated[AcknowledgementReport | None, doc("Null until the turn has completed.")]
     plan_id: Annotated[str | None, doc("The plan that it made, advanced or ended.")]
     tool_calls: Annotated[tuple[ToolCall | UnreadableCall, ...], doc("What it ran, without the results.")]
-    error: Annotated[TurnError | None, doc("Why it failed or was cancelled.")]
+    error: Annotated[TurnError | None, doc("Why it failed or was cancelled, or why no model wrote its answer.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from segue.db.models import messages, sessions
 from segue.db.rows import opaque_of, read_json, readable, reader, without_defaults
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
-from segue.domain.session import Attached, Message, RequestedCall, Role, TurnKey, UnreadableMessage
+from segue.domain.session import WRITTEN_BY, Attached, Message, RequestedCall, Role, TurnKey, UnreadableMessage
 from segue.domain.tool import CallStatus
 from segue.language.utterance import own_words
 
@@ -69,7 +69,8 @@ class NewMessage:
     """A message to store. It has an `id` if it has been shown under one already.
 
     `opaque` is what the provider wants back with the message: `by` names the endpoint and model that made it. `note` is
-    what the model is told with it, `attachments` are the files that it carries. One `by_program` is none of the user's.
+    what the model is told with it: of an answer, that the service wrote it. `attachments` are the files that it
+    carries. One `by_program` is none of the user's.
     """
 
     role: Role
@@ -396,7 +397,9 @@ _read_said, _read_told = reader(_Said), reader(_Told)
 def _message(row: RowMapping) -> Message:
     """Returns an UnreadableMessage, with its text if it is one, for a row that cannot be read."""
     role, content, calls = row["role"], row["content"], row["tool_calls"] or ()
-    metadata = {"note": row["note"]} if row["note"] else {}
+    metadata: dict[str, Any] = {}
+    if row["note"]:
+        metadata = {"note": row["note"]} if role == "user" else {WRITTEN_BY: "service"}
     if role == "user" and row["seq"] != row["turn_seq"]:  # it did not open its turn
         metadata[STEERED] = True
     metadata |= {BY_PROGRAM: True} if row["by_program"] else {}

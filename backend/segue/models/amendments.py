@@ -17,8 +17,17 @@ from segue.memory.history_window import estimate
 from segue.models.answer_schemas import AnswerSchema
 from segue.models.normal_form import WireForm, refused_form, without_opaque
 from segue.models.providers.completion_reader import CALL_FIELDS, MESSAGE_FIELDS
-from segue.models.refusals import BAD_REQUEST, ProviderRefusal, is_missed, is_unverifiable, parameter_named
-from segue.models.reply import ToolChoiceMode
+from segue.models.refusals import (
+    BAD_REQUEST,
+    NO_LIMITS,
+    ModelLimits,
+    ProviderRefusal,
+    is_missed,
+    is_unverifiable,
+    limits_told,
+    parameter_named,
+)
+from segue.models.reply import ToolChoiceMode, estimated_input
 from segue.models.untrusted import fenced, unfenced, without_references
 
 MAX_TOOL_REFUSALS: Final = 12  # in one call of the model
@@ -26,6 +35,7 @@ MAX_SINGLE_TOOLS: Final = 3  # of one source in such a call, before all of its t
 MIN_RESULT_CHARS: Final = 400
 CUT: Final = "\n[… the rest is left out, since the model took no more; load it with get_tool_result …]"
 CHARS_PER_TOKEN: Final = 3
+MAX_TIMES_LEARNED: Final = 3
 
 # Where a refusal counts the tools of the request; the list of functions is inside a tool where it has one.
 _PLACES: Final = (
@@ -67,7 +77,8 @@ RequestBody = Mapping[str, Any]
 class RequestParts:
     """What a call of the model is made of.
 
-    `left_out` are tools that the endpoint refused, each with its words, and `refused_sources` where they come from.
+    `empty_tries` is how many empty answers end the call. `left_out` are tools that the endpoint refused, each with its
+    words, and `refused_sources` where they come from.
     `without_opaque` says that the endpoint could not verify what it had given.
     """
 
@@ -77,17 +88,22 @@ class RequestParts:
     form: WireForm
     schema: AnswerSchema | None = None
     sampling: Mapping[str, Any] | None = None
+    empty_tries: int = 1
     left_out: Mapping[str, str] = field(default_factory=dict)
     refused_sources: tuple[str, ...] = ()
     without_media: frozenset[str] = frozenset()
     without_opaque: bool = False
     too_long: int | None = None  # the size that was refused
+    limits: ModelLimits = NO_LIMITS
+    limits_learned: int = 0  # how often, since the call began
 
 
 def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str]) -> RequestParts | None:
     """Returns what to ask instead, None if nothing helps. `offered` are the names of the tools as they were sent."""
     if is_unverifiable(refusal) and (plain := without_opaque(parts.messages)):
         return replace(parts, messages=plain, without_opaque=True)
+    if (learned := _with_limits(parts, refusal)) is not None:
+        return learned
     if refusal.cause.name == "context_length":
         size = size_of(parts.messages)
         messages = shortened(parts.messages, size // 2) if parts.too_long is None else parts.messages
@@ -120,6 +136,24 @@ def fitting(parts: RequestParts, too_long: int) -> RequestParts:
     if size_of(parts.messages) < too_long:
         return parts
     return replace(parts, messages=shortened(parts.messages, too_long // 2))
+
+
+def within_limits(parts: RequestParts) -> RequestParts:
+    """Returns the request with no more messages than the model takes: three quarters of its window, with the tools."""
+    if parts.limits.window is None:
+        return parts
+    room = parts.limits.window * 3 // 4 - estimated_input((), parts.tools)
+    return parts if size_of(parts.messages) <= room else replace(parts, messages=shortened(parts.messages, room))
+
+
+def _with_limits(parts: RequestParts, refusal: ProviderRefusal) -> RequestParts | None:
+    """Returns the request after numbers in a refusal that change it; None if there are none."""
+    told = limits_told(refusal)
+    if told is None or parts.limits | told == parts.limits or parts.limits_learned == MAX_TIMES_LEARNED:
+        return None
+    learned = replace(parts, limits=parts.limits | told, limits_learned=parts.limits_learned + 1)
+    fitted = within_limits(learned)
+    return fitted if told.output or size_of(fitted.messages) < size_of(parts.messages) else None
 
 
 def size_of(messages: Iterable[BaseMessage]) -> int:
@@ -211,7 +245,7 @@ class Learned:
 
     def after(self, refusal: ProviderRefusal, sent: RequestBody) -> tuple["Learned", str] | None:
         """Returns what is known after a refusal of this body, and the name it is about; None if it names nothing."""
-        if is_unverifiable(refusal):  # of this conversation; what another gave is still welcome
+        if is_unverifiable(refusal) or limits_told(refusal):  # of this conversation; another is still welcome
             return None
         for name in (*_OF_MESSAGES, *_OF_CALLS):
             if name not in self.missed and is_missed(refusal, name):

@@ -5,6 +5,7 @@ LangChain's chat models.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -22,13 +23,15 @@ from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.models import traced_call
-from segue.models.amendments import RequestParts, amended, fitting, media_refused
+from segue.models.amendments import RequestParts, amended, fitting, media_refused, within_limits
 from segue.models.answer_schemas import AnswerSchema
+from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
-from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, without_media
+from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, sent_ids, without_media
 from segue.models.refusals import (
     BROKE_OFF,
     MALFORMED,
+    NO_LIMITS,
     Failure,
     ModelFailure,
     NotAnAnswer,
@@ -41,7 +44,7 @@ from segue.models.refusals import (
     unavailable,
     what_to_mend,
 )
-from segue.models.reply import SCHEMA, Reply, ToolChoiceMode, estimated_input
+from segue.models.reply import MOST_OUTPUT, SCHEMA, ModelCall, Reply, ToolChoiceMode, estimated_input, known_name
 from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
 from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings
 from segue.secret_files import LiveKeys
@@ -69,12 +72,18 @@ class ModelRequest:
 
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""
-        names, messages = self.bound.names, self.parts.messages
+        names, sent = self.bound.names, sent_ids(self.parts.messages if reply.calls else (), self.parts.form)
         own = (
-            replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages))
+            replace(call, name=names.get(known_name(call.name, names), call.name), args=own_ids(call.args, sent))
             for call in reply.calls
         )
         return replace(reply, calls=tuple(own), left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
+
+    @property
+    def read_calls(self) -> Callable[[str], list[ModelCall]] | None:
+        """Returns what reads calls in the text of the answer, None if it may call nothing."""
+        read = partial(read_calls, tools=self.parts.tools, names=self.bound.names, messages=self.messages)
+        return read if self.parts.tools and self.parts.tool_choice != "none" else None
 
 
 PROBE_TOOL = ToolSpec("current_time", "Returns the time.", {"type": "object", "properties": {}}, source="builtin")
@@ -99,7 +108,8 @@ class Retries:
 class ReplyOptions(TypedDict, total=False):
     """`retries` is what the caller has left of them. `schema` is the shape of the answer, to which not every endpoint
     holds the model. What is asked is charged to the `account`, also if no answer comes of it. `sampling` has options of
-    SAMPLING, as far as the endpoint takes them.
+    SAMPLING, as far as the endpoint takes them. `empty_tries` is how many empty answers end the call: 1 for a caller
+    that then asks in another way.
     """
 
     tool_choice: ToolChoiceMode
@@ -107,6 +117,7 @@ class ReplyOptions(TypedDict, total=False):
     schema: AnswerSchema | None
     account: Account | None
     sampling: Mapping[str, Any] | None
+    empty_tries: int
 
 
 class ChatModel:
@@ -114,8 +125,11 @@ class ChatModel:
 
     `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
     `tariff` says what its calls are charged; without one they have no price. One of the `keys` that is refused is
-    left out for a while. `server` is what a span says of its address. It is shown of MEDIA what it `takes`.
+    left out for a while. `server` is what a span says of its address. It is shown of MEDIA what it `takes`. `chance`
+    spreads the waits before retries.
     """
+
+    chance: Callable[[], float] = staticmethod(random.random)
 
     def __init__(
         self,
@@ -143,12 +157,15 @@ class ChatModel:
         self._form = form_of(name)
         self.takes = media_of(name) - {"file"}
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
+        self._limits = NO_LIMITS  # what it has said that the model takes
         self._settings = settings
         self._observe = observe
         self._span = span
         self._server = server
-        self._tools = ToolBindings(model, Bounds(settings.llm_tool_description_chars))
+        bounds = Bounds(settings.llm_tool_description_chars, describes_all=self._form.describes_parameters)
+        self._tools = ToolBindings(model, bounds)
         self._begins_inside = begins_inside(name)
+        self._has_told_of_calls_in_text = False
 
     async def complete(
         self, instructions: str, text: str, *, schema: AnswerSchema | None = None, account: Account | None = None
@@ -182,6 +199,8 @@ class ChatModel:
             self._form,
             options.get("schema"),
             options.get("sampling"),
+            empty_tries=options.get("empty_tries", MAX_EMPTY_ANSWERS),
+            limits=self._limits,
         )
         request = self._request(parts if self._too_long is None else fitting(parts, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
@@ -210,7 +229,10 @@ class ChatModel:
 
     def _request(self, parts: RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
+        parts = within_limits(parts) if parts.limits.window else parts
         bound = self._tools.of(parts.tools, tool_choice=parts.tool_choice)
+        if parts.limits.output is not None:
+            bound = replace(bound, runnable=bound.runnable.bind(**{MOST_OUTPUT: parts.limits.output}))
         if parts.schema is not None and self._takes_schemas:
             bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
         if parts.sampling and self._takes_sampling:
@@ -238,11 +260,11 @@ class ChatModel:
     async def _with_retries(
         self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span
     ) -> Reply:
-        attempt = empty_answers = 0
+        attempt, empty_answers, began = 0, 0, time.monotonic()
         while True:
             if request.account is not None:
                 await request.account.reserve(partial(request.at_most, self.tariff))
-            answer = StreamedAnswer(listener, begins_inside=self._begins_inside)
+            answer = StreamedAnswer(listener, begins_inside=self._begins_inside, read_calls=request.read_calls)
             ask = partial(self._ask, request, answer, span, is_streamed=listener is not None)
             try:
                 reply = await with_a_key(self._keys, ask, answer)
@@ -256,16 +278,19 @@ class ChatModel:
             else:
                 if not reply.is_empty:
                     self._too_long = request.parts.too_long or self._too_long
+                    self._limits = request.parts.limits
                     self._form = request.parts.form if request.parts.form.opaque_too else self._form
                     return request.in_own_terms(reply)
                 empty_answers += 1
                 log.warning("model_answer_empty", reasoning_chars=len(reply.reasoning))
-                if empty_answers < MAX_EMPTY_ANSWERS:
+                if empty_answers < request.parts.empty_tries:
                     continue
-                failure = Failure(unavailable("The model gave an empty answer, and another when it was asked again."))
+                again = ", and another when it was asked again" if empty_answers > 1 else ""
+                failure = Failure(unavailable(f"The model gave an empty answer{again}."))
                 break
             # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
             is_last = attempt == self._settings.llm_max_retries or retries.left == 0
+            is_last = is_last or time.monotonic() + failure.delay_s > began + self._settings.llm_timeout_s
             if answer.has_begun or is_last or not self._may_wait(failure):
                 break
             attempt += 1
@@ -306,6 +331,9 @@ class ChatModel:
                 reply = request.counted(answer.reply())
             finally:
                 self._begins_inside = answer.begins_inside
+            if answer.called_in_text and not self._has_told_of_calls_in_text:
+                self._has_told_of_calls_in_text = True
+                log.warning("model_calls_in_text", model=self.name, advice=ADVICE)
         except BaseException as error:
             # Else the provider refused the request, or was not reached.
             if answer.has_come or isinstance(error, (asyncio.CancelledError, TimeoutError)):
@@ -337,7 +365,8 @@ class ChatModel:
             known = NotAnAnswer(BROKE_OFF)
         if known is None or isinstance(known, TimeoutError):
             raise known or error
-        failure = failure_of(known, attempt=attempt, setting=self.setting, provider=self.provider)
+        setting, chance = self.setting, self.chance()
+        failure = failure_of(known, attempt=attempt, chance=chance, setting=setting, provider=self.provider)
         failure.error.__cause__ = error
         return failure
 

@@ -18,7 +18,7 @@ from segue.domain.errors import AppError
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
 from segue.models.answer_schemas import AnswerSchema
-from segue.models.chat_model import ChatModel, ReplyOptions, Retries
+from segue.models.chat_model import MAX_EMPTY_ANSWERS, ChatModel, ReplyOptions, Retries
 from segue.models.model_settings import ModelSettings
 from segue.models.refusals import Failure, another_may_answer, budget_spent, is_down, outcome_of, timeout
 from segue.models.reply import Reply, ToolChoiceMode
@@ -179,6 +179,7 @@ class MeteredModel:
         small: bool = False,
         schema: AnswerSchema | None = None,
         sampling: Mapping[str, Any] | None = None,
+        empty_tries: int = MAX_EMPTY_ANSWERS,
     ) -> Reply:
         """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
         if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
@@ -198,6 +199,7 @@ class MeteredModel:
                 schema=schema,
                 account=self.account,
                 sampling=sampling,
+                empty_tries=empty_tries,
             )
             call.outcome, call.model = "answered", reply.model
         except AppError as error:

@@ -8,7 +8,7 @@ on what comes after, so that the beginning of a request stays the same from turn
 import hashlib
 import re
 import string
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
@@ -43,19 +43,27 @@ Digest = Callable[[str], str]
 class WireForm:
     """What a family of models cannot take. Everything else holds for all models.
 
-    A message with opaque parts stays as it came, unless `opaque_too`: its endpoint has refused one.
+    A message with opaque parts stays as it came, unless `opaque_too`: its endpoint has refused one. `call_id` is the
+    form of the ids that its template reads names from: with the `name` of the tool, and how many calls came `before`.
+    One that `wants_thinking` gets what it thought in its text before calls back there.
     """
 
     one_call_per_message: bool = False
     no_text_beside_calls: bool = False
     no_system_role: bool = False
+    describes_parameters: bool = False
+    call_id: str = ""
+    wants_thinking: bool = False
     opaque_too: bool = False
 
 
 # A pattern on the model's name, in any case, and what holds for such a model. The first row that fits counts.
 FAMILIES: Final[tuple[tuple[str, WireForm], ...]] = (
     (r"llama[-_. ]?3(?!\d)", WireForm(one_call_per_message=True)),
-    (r"gemma[-_: ]?(2(?!\d)|7b)", WireForm(no_system_role=True)),
+    (r"gemma[-_: ]?(2(?!\d)|7b)|granite-20b-f", WireForm(no_system_role=True)),
+    (r"command-r", WireForm(describes_parameters=True)),
+    (r"minimax[-_]?m\d", WireForm(wants_thinking=True)),
+    (r"kimi", WireForm(call_id="functions.{name}:{before}")),
     # Tokenizers of Mistral before version 7.
     (
         r"mixtral|mistral[-_:]?(7b|nemo)|(ministral|mistral|pixtral|codestral)[\w.-]*[-_](v0\.1|240\d|2410)",
@@ -108,7 +116,7 @@ def normal_form(
         talk = _with_one_call_each(talk, opaque_too=form.opaque_too)
     if form.no_text_beside_calls:
         talk = _without_text_beside_calls(talk, opaque_too=form.opaque_too)
-    shown = _with_fitting_calls(_alternating(talk))
+    shown = _with_fitting_calls(_alternating(talk), form)
     if form.no_system_role and leading:
         first, *rest = shown
         return [HumanMessage("\n\n".join([*(message.text for message in leading), first.text])), *rest]
@@ -229,17 +237,17 @@ def _without_text_beside_calls(messages: Iterable[BaseMessage], *, opaque_too: b
             yield message
 
 
-def _with_fitting_calls(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
-    """Returns the messages with ids and names of calls that every endpoint takes."""
-    fitting_id = fitting_ids()
+def _with_fitting_calls(messages: Sequence[BaseMessage], form: WireForm) -> list[BaseMessage]:
+    """Returns the messages with ids and names of calls that every endpoint takes, or that the model's family wants."""
+    ids = sent_ids(messages, form)
     shown: list[BaseMessage] = []
     for message in messages:
         if isinstance(message, ToolMessage):
-            shown.append(message.model_copy(update={"tool_call_id": fitting_id(message.tool_call_id)}))
+            sent_id = ids.get(message.tool_call_id) or short_id(message.tool_call_id)
+            shown.append(message.model_copy(update={"tool_call_id": sent_id}))
         elif isinstance(message, AIMessage) and message.tool_calls:
             calls = [
-                {**call, "id": fitting_id(call["id"] or ""), "name": offered_name(call["name"])}
-                for call in message.tool_calls
+                {**call, "id": ids[call["id"] or ""], "name": offered_name(call["name"])} for call in message.tool_calls
             ]
             shown.append(message.model_copy(update={"tool_calls": calls}))
         else:
@@ -256,31 +264,27 @@ def short_id(call_id: str) -> str:
     return "".join(_ALPHABET[number // base**place % base] for place in range(ID_CHARS))
 
 
-def own_ids(args: dict[str, Any] | None, messages: Iterable[BaseMessage]) -> dict[str, Any] | None:
-    """Returns the arguments of a call with our own ids for those the model was shown of the calls in the messages."""
-    if not any(isinstance(value, str) and _FITTING_ID.fullmatch(value) for value in (args or {}).values()):
-        return args
-    called = (call["id"] or "" for message in messages if isinstance(message, AIMessage) for call in message.tool_calls)
-    own = {short_id(call_id): call_id for call_id in called}
-    return {name: own.get(value, value) if isinstance(value, str) else value for name, value in (args or {}).items()}
-
-
-def fitting_ids(short: Digest = short_id) -> Digest:
-    """Returns a function that gives each call id of one request a short one of its own."""
-    known: dict[str, str] = {}
+def sent_ids(messages: Iterable[BaseMessage], form: WireForm, short: Digest = short_id) -> dict[str, str]:
+    """Returns the ids that the calls of one request go out under, each a short one of its own, by their own."""
+    ids: dict[str, str] = {}
     taken: set[str] = set()
-
-    def fitting_id(call_id: str) -> str:
-        if (found := known.get(call_id)) is not None:
-            return found
-        found, tries = short(call_id), 0
-        while found in taken:
+    for call in (call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls):
+        own, tries = call["id"] or "", 0
+        if own in ids:
+            continue
+        sent = form.call_id.format(name=offered_name(call["name"]), before=len(ids)) or short(own)
+        while sent in taken:
             tries += 1
-            found = short(f"{call_id}/{tries}")
-        taken.add(found)
-        return known.setdefault(call_id, found)
+            sent = short(f"{own}/{tries}")
+        taken.add(sent)
+        ids[own] = sent
+    return ids
 
-    return fitting_id
+
+def own_ids(args: dict[str, Any] | None, sent: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns the arguments of a call with our own ids for those that calls were sent under."""
+    own = {sent_id: call_id for call_id, sent_id in sent.items()}
+    return args and {name: own.get(value, value) if isinstance(value, str) else value for name, value in args.items()}
 
 
 def without_opaque(messages: Sequence[BaseMessage]) -> list[BaseMessage] | None:

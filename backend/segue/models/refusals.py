@@ -8,6 +8,7 @@ import math
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
@@ -61,7 +62,25 @@ _UNVERIFIABLE = re.compile(
     r"|reasoning_details.{0,80}(?:invalid|not be verified|n't be verified|signature)",
     re.IGNORECASE | re.DOTALL,
 )
-_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
+_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api", "accident"})
+# A wait in an error's words, as Gemini's `"retryDelay":"3.2s"` and everybody's "try again in 1m2.5s", and its parts.
+_WAIT = re.compile(
+    r'(?:"retryDelay": ?"|\b(?:try again|retry) (?:in|after) )((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]+[, ]*)+)', re.IGNORECASE
+)
+_DURATION = re.compile(r"([\d.]+) ?(ms|milli|[hms])", re.IGNORECASE)
+_SECONDS: Final = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+# What a model takes, as endpoints say it in numbers: for a request with its answer, and for an answer.
+_WINDOW = re.compile(
+    r"context limit: \d+ \+ \d+ > (\d+)|(?:context|prompt) (?:length|size|window)[^.\d]{0,20}(\d+)"
+    r"|(\d+) maximum context|tokens > (\d+) maximum|tokens allowed \((\d+)\)",
+    re.IGNORECASE,
+)
+_ANSWER = re.compile(
+    r"(?:at most|less than or equal to|maximum value of|limit of|<=) [`']?(\d+)"
+    r"|tokens: \d+ > (\d+)|\[\d+, ?(\d+)\]|to (\d+) \(exclusive\)",
+    re.IGNORECASE,
+)
+_OF_AN_ANSWER = re.compile(r"max\w*[_ ]?tokens|in the completion", re.IGNORECASE)
 
 
 class ModelFailure(Exception):
@@ -152,6 +171,7 @@ CAUSES: Final[Sequence[Cause]] = (
         (
             "context length",
             "context window",
+            "context limit",
             "context size",
             "prompt is too long",
             "input is too long",
@@ -183,6 +203,8 @@ CAUSES: Final[Sequence[Cause]] = (
         words=("does not support tool", "does not support function calling", "tool calling is not supported"),
         advice="The model takes no tools: set {model} to one that does.",
     ),
+    # The model wrote a call that the endpoint could not read: another answer may be one.
+    Cause("accident", codes=frozenset({"tool_use_failed", "output_parse_failed"}), retryable=True),
     Cause("key", frozenset({401, 403}), frozenset({"invalid_api_key"}), ("api key not valid",), "Check {key}."),
     Cause("no_model", codes=frozenset({"model_not_found"}), advice="Check {model}."),
     Cause("not_found", frozenset({404, 405}), advice="Check {model} and {base_url}."),
@@ -230,24 +252,26 @@ class Failure:
     """What the caller is told if this was the last attempt, and the seconds to wait before another."""
 
     error: AppError
-    delay_s: float = FIRST_DELAY_S
+    delay_s: float = 0.0
 
 
-def failure_of(error: Exception, *, attempt: int, setting: str, provider: ModelProvider) -> Failure:
-    """`setting` is the one that names the model; `provider` tells what the others are called."""
-    doubled = FIRST_DELAY_S * 2.0**attempt
+def failure_of(error: Exception, *, attempt: int, chance: float, setting: str, provider: ModelProvider) -> Failure:
+    """`setting` is the one that names the model; `provider` tells what the others are called. `chance`, from 0 to 1,
+    spreads the waits of many that were refused at once: over the half of ours, and never before the time asked for.
+    """
+    own_s = FIRST_DELAY_S * 2.0**attempt * (1 + chance) / 2
     match error:
         case StreamIdle():
-            return Failure(timeout(error.seconds, error.setting))
+            return Failure(timeout(error.seconds, error.setting), own_s)
         case ProviderUnreachable():
-            return Failure(unavailable(f"The model provider cannot be reached: check {provider.base_url}."), doubled)
-        case ProviderRefusal(retry_after_s=wait_s):
-            return Failure(_refusal(error, setting), doubled if wait_s is None else max(wait_s, 0.0))
+            return Failure(unavailable(f"The model provider cannot be reached: check {provider.base_url}."), own_s)
+        case ProviderRefusal(retry_after_s=asked_s):
+            return Failure(_refusal(error, setting), max(own_s, (asked_s or 0.0) * (1 + chance / 8)))
         case NotAnAnswer():
-            return Failure(unavailable(error.detail, retryable=error.again))
+            return Failure(unavailable(error.detail, retryable=error.again), own_s)
         case _:
             detail = f"The model provider sent something that is no answer: check {provider.base_url}."
-            return Failure(unavailable(detail))
+            return Failure(unavailable(detail), own_s)
 
 
 def unavailable(detail: str, *, retryable: bool = True, provider_code: str | None = None) -> AppError:
@@ -279,6 +303,22 @@ def another_may_answer(error: AppError) -> bool:
     if isinstance(cause, ProviderRefusal):
         return error.code in _MODELS_OWN and cause.cause.elsewhere
     return error.code in _MODELS_OWN and (not isinstance(cause, NotAnAnswer) or cause.again)
+
+
+def gave_no_answer(error: AppError) -> bool:
+    """Returns whether a turn has no words because of the model, or of what one turn may ask of it."""
+    return error.code in {*_MODELS_OWN, "turn_budget_spent"}
+
+
+def may_answer_otherwise(error: AppError) -> bool:
+    """Returns whether the model may answer if it is asked in another way. No account, key or deadline is changed so."""
+    match _cause_of(error):
+        case ProviderRefusal() as refusal:
+            return refusal.cause.retryable or not refusal.cause.elsewhere
+        case TimeoutError():
+            return False
+        case _:
+            return error.code in _MODELS_OWN
 
 
 def is_down(error: AppError) -> bool:
@@ -364,16 +404,18 @@ class RefusalReader:
         return None if error is None else self.refused(_status_of(error), error, {})
 
     def refused(self, status: int, said: Any, headers: Mapping[str, str]) -> ProviderRefusal:
-        error = error_in(said) if isinstance(said, dict | list) else said
+        told = error_in(said) if isinstance(said, dict | list) else said
+        error = _behind_a_router(told)
         details = error if isinstance(error, dict) else {}
+        waits = [each for each in (retry_after_s(headers), _wait_told(error)) if each is not None]
         message = details.get("message") or details.get("detail") or error
         parameter = details.get("param")
         return ProviderRefusal(
-            status,
+            status if error is told else _status_of(error, status),
             code=self._safe(_code_of(details), _MAX_CODE_CHARS) or None,
             message=self._safe(message, MAX_MESSAGE_CHARS),
             parameter=parameter if isinstance(parameter, str) else None,
-            retry_after_s=retry_after_s(headers),
+            retry_after_s=max(waits, default=None),
             provider=self.provider,
         )
 
@@ -398,6 +440,30 @@ def error_in(body: Any) -> Any:
             return body
         case _:
             return None
+
+
+def _behind_a_router(error: Any) -> Any:
+    """Returns the error of the provider that a router asked, if it tells it in the `metadata` of its own."""
+    match error:
+        case {"metadata": {"raw": raw, **more}} if raw:
+            with suppress(ValueError, RecursionError):
+                raw = read_json(raw.encode()) if isinstance(raw, str) else raw
+            inner = error_in(raw) or raw
+            inner = inner if isinstance(inner, dict) else {"message": inner}
+            said = inner.get("message") or inner.get("detail") or error.get("message")
+            return {**error, **inner, "message": f"{more.get('provider_name') or 'The provider'}: {said}"}
+        case _:
+            return error
+
+
+def _wait_told(error: Any) -> float | None:
+    """Returns the wait, in seconds, that an error's own words ask for."""
+    with suppress(RecursionError):
+        text = error if isinstance(error, str) else write_json(error).decode()
+        if found := _WAIT.search(text[: 16 * MAX_MESSAGE_CHARS]):
+            parts = _DURATION.findall(found[1])
+            return min(sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts), _TOO_FAR_S)
+    return None
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -426,9 +492,42 @@ def is_unverifiable(refusal: ProviderRefusal) -> bool:
     return refusal.status in BAD_REQUEST and bool(_UNVERIFIABLE.search(f"{refusal.code} {refusal.message}"))
 
 
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a model takes, in tokens: `window` for a request with its answer, `output` for an answer."""
+
+    window: int | None = None
+    output: int | None = None
+
+    def __or__(self, other: "ModelLimits") -> "ModelLimits":
+        pairs = (self.window, other.window), (self.output, other.output)
+        return ModelLimits(*(min(filter(None, pair), default=None) for pair in pairs))
+
+
+NO_LIMITS: Final = ModelLimits()
+
+
+def limits_told(refusal: ProviderRefusal) -> ModelLimits | None:
+    """Returns the numbers in a refusal of a request that is too long, or whose answer would be: to such an answer a
+    quarter of the window is left. None if there are none.
+    """
+    said, of_answer = refusal.message, _OF_AN_ANSWER.search(refusal.message) is not None
+    if refusal.status not in BAD_REQUEST and refusal.cause.name != "context_length":
+        return None
+    if window := _number(_WINDOW, said):
+        return ModelLimits(window, max(window // 4, 1) if of_answer else None)
+    most = _number(_ANSWER, said) if of_answer else None
+    return ModelLimits(None, most - ("(exclusive)" in said)) if most else None
+
+
+def _number(row: re.Pattern[str], said: str) -> int | None:
+    found = row.search(said)
+    return min(int(found[found.lastindex or 0]), int(_TOO_FAR_S)) if found else None
+
+
 def parameter_named(refusal: ProviderRefusal, sent: Iterable[str]) -> str | None:
     """Returns the one of the names we sent that a refusal of the request is about."""
-    if refusal.status not in BAD_REQUEST or refusal.cause.name in _NOT_A_PARAMETERS_FAULT:
+    if refusal.status not in BAD_REQUEST or refusal.cause.name in _NOT_A_PARAMETERS_FAULT or limits_told(refusal):
         return None
     names = set(sent)
     for text in (refusal.parameter or "", refusal.message):
@@ -449,13 +548,13 @@ def _code_of(details: Mapping[str, Any]) -> str:
     return next((str(name) for name in names if isinstance(name, str) and not name.isdigit()), "")
 
 
-def _status_of(error: Any) -> int:
+def _status_of(error: Any, otherwise: int = _SERVERS_FAULT) -> int:
     if not isinstance(error, dict):
-        return _SERVERS_FAULT
+        return otherwise
     for name in ("code", "status", "status_code", "type"):
         value = error.get(name)
         if isinstance(value, str):
             value = int(value) if value.isdecimal() and len(value) == 3 else _STATUS_OF.get(value.lower())  # noqa: PLR2004 (HTTP)
         if isinstance(value, int) and 400 <= value < 600:  # noqa: PLR2004 (the same)
             return value
-    return _SERVERS_FAULT
+    return otherwise

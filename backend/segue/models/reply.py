@@ -4,7 +4,7 @@ for: `providers/` writes these keys, `streamed_answer.py` reads them. Also how m
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -20,6 +20,8 @@ SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answ
 # is remembered for no other request.
 SAMPLING: Final = ("temperature", "max_tokens")
 
+MOST_OUTPUT: Final = "segue_most_output"  # another: the tokens that the answer may take at most
+
 ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}  # by LangChain's types
 
 # Keys of a message's `additional_kwargs`.
@@ -29,14 +31,17 @@ CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken
 MADE_IMAGES: Final = "segue_images"  # a list of `data:` texts
 OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
 
+REFUSED: Final = "refusal"  # why an answer ended: the model itself went no further
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
 # Of a large image, with the providers that say what it takes; and of a PDF with as many pages as are shown.
 MEDIA_TOKENS: Final = {"image_url": 1600, "file": 30 * 1600}
 MAX_NAME_CHARS: Final = 64
 NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
-# What models write around a tool's name, from their own templates.
-_NAME_PREFIXES = ("functions.", "function.", "functions:")
+# What models write around a tool's name or a call's arguments, from their own templates.
+_NAME_PREFIXES = ("functions.", "function.", "functions:", "default_api.", "default_api:", "tools.")
 _NAME_ENDS = ("<|",)
+_BEHIND_ARGUMENTS = ("<|im_end|>", "<|call|>", "</tool_call>", "```")
+_JSON = json.JSONDecoder(strict=False)
 _TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
 
 
@@ -117,6 +122,7 @@ def opaque_of_call(opaque: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 def sendable_name(name: str) -> str:
     """Returns a tool's name as every provider takes it back in a history: a model may make up any name."""
+    name = name.strip()
     for prefix in _NAME_PREFIXES:
         name = name.removeprefix(prefix)
     for end in _NAME_ENDS:
@@ -124,12 +130,18 @@ def sendable_name(name: str) -> str:
     return NOT_IN_A_NAME.sub("_", name)[:MAX_NAME_CHARS] or "unnamed"
 
 
+def known_name(name: str, names: Collection[str]) -> str:
+    """Returns the one of the names that is meant, in whatever case it is written, or the name itself."""
+    alike = [each for each in names if each.casefold() == name.casefold()] if name not in names else ()
+    return alike[0] if len(alike) == 1 else name
+
+
 def read_arguments(text: str) -> dict[str, Any] | None:
     """Returns None for what is no JSON object; no arguments at all are an empty one."""
     args: Any = text
     for _ in range(_TIMES_ENCODED):
         try:
-            args = json.loads(args or "{}", strict=False)
+            args = _mended(args)
         except (ValueError, RecursionError):
             return None
         if not isinstance(args, str):
@@ -137,8 +149,23 @@ def read_arguments(text: str) -> dict[str, Any] | None:
     return args if isinstance(args, dict) else {} if args is None else None
 
 
+def _mended(text: str) -> Any:
+    """Returns what JSON says, also with a template's marks around it or the same again behind it."""
+    text = text.strip().removeprefix("```").removeprefix("json")
+    for mark in _BEHIND_ARGUMENTS:
+        text = text.removesuffix(mark).strip()
+    value, end = _JSON.raw_decode(text or "{}")
+    if text[end:].strip() not in ("", text[:end]):
+        raise ValueError("more behind the arguments")
+    return value
+
+
 def token_count(value: object) -> int:
-    return min(max(value, 0), MAX_TOKENS) if isinstance(value, int) else 0
+    """Returns a count, also of one that came as a float or in words: 0 for what is none."""
+    try:
+        return min(max(int(float(value)), 0), MAX_TOKENS) if isinstance(value, int | float | str) else 0
+    except (ValueError, OverflowError):
+        return 0
 
 
 def texts_of(reply: Reply) -> Sequence[str]:

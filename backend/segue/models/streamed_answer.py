@@ -6,9 +6,10 @@ that are passed on and the text that is kept are the same. Knows nothing of turn
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -16,6 +17,8 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import ToolCallChunk
 
 from segue.memory.history_window import estimate
+from segue.models import calls_in_text
+from segue.models.calls_in_text import CALL_MARKS
 from segue.models.refusals import NotAnAnswer, NothingCame, StreamIdle
 from segue.models.reply import (
     CALLS,
@@ -23,6 +26,7 @@ from segue.models.reply import (
     OPAQUE,
     RAW_TEXT,
     REASONING,
+    REFUSED,
     ModelCall,
     Opaque,
     RawCall,
@@ -38,24 +42,34 @@ from segue.tools.normalize import clean_text
 TAGS: Final = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
     ("◁think▷", "◁/think▷"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|channel|>analysis", "<|end|>"),
 )
+# Marks around an answer, which say no more than that it is one. The first also ends thinking that has no end.
+ANSWER_CHANNEL: Final = "<|channel|>final"
+WRAPPERS: Final = frozenset(
+    (ANSWER_CHANNEL, "<|channel|>commentary<|message|>", "<|message|>", "<|start|>assistant", "<|end|>", "<|return|>")
+) | {"<|begin_of_box|>", "<|end_of_box|>"}
+# Where a server has dropped such marks and left the names of the channels: how an answer begins, and what ends its
+# thinking, with what it stands for.
+LEAKED: Final = "analysis"
+AFTER_LEAKED: Final = {"assistantfinal": "", "assistantcommentary to=": calls_in_text.HARMONY_CALL}
 # Models whose templates write the first tag into the prompt: their answers begin inside it.
 _BEGIN_INSIDE = re.compile(r"deepseek-?r1|\bqwq\b|-thinking\b", re.IGNORECASE)
 
+_FENCE: Final = "```"
 _END_OF: Final = dict(TAGS)
-_ENDS: Final = frozenset(_END_OF.values())
-_ANY_TAG: Final = re.compile("|".join(re.escape(tag) for pair in TAGS for tag in pair) + "|```")
-_STARTS: Final = frozenset(tag[:length] for pair in TAGS for tag in pair for length in range(1, len(tag)))
-_LONGEST: Final = max(map(len, _STARTS))
+_ENDS: Final = frozenset(_END_OF.values()) - WRAPPERS
 
 # Why a provider stopped, if it is a reason not to take what came for an answer: what the user reads, and whether to
-# ask the same again.
+# ask the same again. What the model had said before it refused to go on stands.
 _NOT_ENDED: Final = {
     "error": ("The model provider broke the answer off with an error.", True),
-    "content_filter": ("The model provider's content filter stopped the answer.", False),
+    **dict.fromkeys(("content_filter", REFUSED), ("The model provider's content filter stopped the answer.", False)),
 }
 _CUT_OFF: Final = "length"
 _NAME_CHARS: Final = 100
@@ -77,65 +91,144 @@ class Addition:
     withdrawn: bool = False
 
 
-class Thinking:
-    """With `held`, text is kept until the end of the thinking it may be part of."""
+class Marks:
+    """Finds texts in one that comes in pieces."""
 
-    def __init__(self, *, held: bool = False) -> None:
+    def __init__(self, *marks: str) -> None:
+        alike = groupby(sorted(marks), lambda mark: re.escape(mark[:2]))  # else each would be tried at every "<"
+        self.any = re.compile("|".join(f"{two}(?:{'|'.join(re.escape(m[2:]) for m in each)})" for two, each in alike))
+        self._starts = frozenset(mark[:length] for mark in marks for length in range(1, len(mark)))
+        self._longest = max(map(len, self._starts))
+
+    def begun(self, text: str) -> int:
+        """Returns how many characters at the end may be the beginning of a mark."""
+        return next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._starts), 0)
+
+
+_MARKS: Final = Marks(*_END_OF, *_ENDS, *WRAPPERS, *CALL_MARKS, _FENCE)
+_LEAKED_MARKS: Final = Marks(*AFTER_LEAKED)
+_WORD: Final = re.compile(r"\S")
+
+
+class MarkedText:
+    """Tells words from thinking, and from what may be calls, up to the end of the answer.
+
+    With `held`, text is kept until the end of the thinking it may be part of. Only with `may_call` are there calls.
+    """
+
+    def __init__(self, *, held: bool = False, may_call: bool = False) -> None:
         self.began_inside = False
         self._held = held
+        self._may_call = may_call
+        self._marks = _MARKS
         self._pending = ""
         self._end: str | None = None  # of the thinking it is in
         self._had_tag = False
         self._in_fence = False
+        self._has_said = False
+        self._is_at_line_start = True
         self._last = ""
         self._outside: list[str] = []
+        self._calls: list[str] = []
+        self._call_chars = 0
 
     def add(self, piece: str) -> Addition:
         added = Addition()
-        text = self._pending + piece
-        place = 0
-        for found in _ANY_TAG.finditer(text):
-            self._append(added, text[place : found.start()])
-            self._on_tag(added, found.group())
-            place = found.end()
-        rest = text[place:]
-        kept = _start_of_a_tag(rest)
-        self._append(added, rest[: len(rest) - kept])
-        self._pending = rest[len(rest) - kept :]
+        if text := self._kept(piece) if self._calls else self._pending + piece:
+            self._add(added, text)
         return added
 
-    def end(self) -> Addition:
-        """Returns what was kept back and turned out to be text."""
+    def end(self) -> tuple[Addition, str]:
+        """Returns what was kept back and turned out to be text, and what may be calls."""
         added = Addition()
         self._append(added, self._pending)
         self._pending = ""
         self._release(added)
+        return added, "".join(self._calls)
+
+    def without_calls(self, text: str) -> Addition:
+        """Returns what the text that might have been calls is."""
+        added = Addition()
+        self._calls, self._may_call = [], False
+        self._add(added, text)
+        self._append(added, self._pending)
         return added
 
-    def _on_tag(self, added: Addition, tag: str) -> None:
+    def _add(self, added: Addition, text: str) -> None:
+        place, self._pending = 0, ""
+        while not self._waits(added, text, place) and (found := self._marks.any.search(text, place)):
+            self._append(added, text[place : found.start()])
+            mark, place = found.group(), found.end()
+            if self._begins_calls(mark) and not self._kept(text[found.start() :]):
+                return
+            if mark in AFTER_LEAKED:
+                self._withdraw(added)
+                text, place = AFTER_LEAKED[mark] + text[place:], 0
+            else:
+                self._on_mark(added, mark)
+        if not self._pending and not self._calls:
+            begun = self._marks.begun(text[place:])
+            self._append(added, text[place : len(text) - begun])
+            self._pending = text[len(text) - begun :]
+
+    def _waits(self, added: Addition, text: str, place: int) -> bool:
+        """Returns whether the answer begins as channels that are leaked or calls may, and so waits for more."""
+        if self._has_said or self._end is not None or not (word := _WORD.search(text, place)):
+            return False
+        head = text[word.start() : word.start() + calls_in_text.MAX_OPENING_CHARS]
+        if not self._had_tag and not self._held:
+            if LEAKED.startswith(head):
+                self._pending = text[place:]
+                return True
+            if head.startswith(LEAKED) and not head[len(LEAKED)].isspace():
+                self._held, self._marks = True, _LEAKED_MARKS
+        if not self._may_call or head[0] not in calls_in_text.OPENINGS or not calls_in_text.may_be_calls(head):
+            return False
+        self._append(added, text[place : word.start()])
+        return not self._kept(text[word.start() :])
+
+    def _begins_calls(self, mark: str) -> bool:
+        if self._end is not None or self._in_fence or not self._may_call or mark not in CALL_MARKS:
+            return False
+        return self._is_at_line_start or (CALL_MARKS[mark] and self._last not in calls_in_text.QUOTES)
+
+    def _kept(self, text: str) -> str:
+        """Keeps a text that may be calls. Returns all that was kept once it is none."""
+        is_opening = self._call_chars <= calls_in_text.MAX_OPENING_CHARS
+        self._calls.append(text)
+        self._call_chars += len(text)
+        self._may_call = self._call_chars <= calls_in_text.MAX_CALL_CHARS
+        if self._may_call and (not is_opening or calls_in_text.may_be_calls("".join(self._calls))):
+            return ""
+        kept, self._calls, self._call_chars = "".join(self._calls), [], 0
+        return kept
+
+    def _on_mark(self, added: Addition, mark: str) -> None:
         is_quoted = not self._held and (self._in_fence or self._last == "`")
-        if self._end == tag:
+        if self._end == mark or (self._end is not None and mark == ANSWER_CHANNEL):
             self._end = None
         elif self._end is not None:
-            self._append(added, tag)
-        elif tag == "```":
-            self._append(added, tag)
+            self._append(added, "" if mark in WRAPPERS else mark)
+        elif mark == _FENCE:
+            self._append(added, mark)
             self._in_fence = not self._in_fence
-        elif tag in _END_OF and not is_quoted:
-            self._end, self._had_tag = _END_OF[tag], True
+        elif is_quoted or mark in CALL_MARKS:
+            self._append(added, mark)
+        elif mark in _END_OF:
+            self._end, self._had_tag = _END_OF[mark], True
             self._release(added)
-        elif tag in _ENDS and not is_quoted and not self._had_tag:
+        elif mark in _ENDS and not self._had_tag:
             self._withdraw(added)
-        elif is_quoted:
-            self._append(added, tag)
+            self.began_inside = True
 
     def _withdraw(self, added: Addition) -> None:
-        """All the text so far was thinking: its first tag was in the prompt."""
-        added.thinking += "".join(self._outside)
+        """All the text so far was thinking: its first tag was in the prompt, or dropped with the marks of channels."""
+        thought = "".join(self._outside)
+        added.thinking += thought.removeprefix(LEAKED) if self._marks is _LEAKED_MARKS else thought
         added.text, added.withdrawn = "", True
-        self._outside.clear()
-        self._had_tag = self.began_inside = True
-        self._held = self._in_fence = False
+        self._outside, self._last, self._marks = [], "", _MARKS
+        self._had_tag = self._is_at_line_start = True
+        self._held = self._in_fence = self._has_said = False
 
     def _release(self, added: Addition) -> None:
         if self._held:
@@ -145,21 +238,17 @@ class Thinking:
     def _append(self, added: Addition, text: str) -> None:
         if not text:
             return
-        self._last = text[-1]
         if self._end is not None:
             added.thinking += text
             return
+        self._has_said = self._has_said or not text.isspace()
+        _, newline, line = text.rpartition("\n")
+        self._is_at_line_start = not line.strip() and (bool(newline) or self._is_at_line_start)
+        self._last = text[-1]
         if not self._had_tag:
             self._outside.append(text)
         if not self._held:
             added.text += text
-
-
-def _start_of_a_tag(text: str) -> int:
-    """Returns how many characters at the end may be the beginning of a tag, or of the fence around one."""
-    if text.endswith("``"):
-        return 2
-    return next((n for n in range(min(_LONGEST, len(text)), 0, -1) if text[-n:] in _STARTS or text[-n:] == "`"), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +286,21 @@ class StreamedAnswer:
     has heard some, which cannot be taken back.
 
     `begins_inside` says that the model is known to begin inside its thinking; afterwards, whether it has done so.
+    `read_calls` returns the calls that a text is, or none; without it no text is a call. `called_in_text` says that
+    one was.
     """
 
-    def __init__(self, listener: Listener | None = None, *, begins_inside: bool = False) -> None:
+    def __init__(
+        self,
+        listener: Listener | None = None,
+        *,
+        begins_inside: bool = False,
+        read_calls: Callable[[str], Sequence[ModelCall]] | None = None,
+    ) -> None:
         self._listener = listener
-        self._thinking = Thinking(held=begins_inside)
+        self._marked = MarkedText(held=begins_inside, may_call=read_calls is not None)
+        self._read_calls = read_calls
+        self.called_in_text = False
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         self._half = ""
@@ -223,7 +322,7 @@ class StreamedAnswer:
 
     @property
     def begins_inside(self) -> bool:
-        return self._thinking.began_inside
+        return self._marked.began_inside
 
     def add(self, message: AIMessage) -> None:
         """Takes a chunk, or a whole answer."""
@@ -241,15 +340,20 @@ class StreamedAnswer:
         self._calls += map(_as_asked, extra.get(CALLS, ()))
         self._images += extra.get(MADE_IMAGES, ())
         self._opaque = extra.get(OPAQUE) or self._opaque
-        self._finish_reason = message.response_metadata.get("finish_reason") or self._finish_reason
+        self._finish_reason = _name(message.response_metadata.get("finish_reason") or "") or self._finish_reason
         self._answered_by = message.response_metadata.get("model_name") or self._answered_by
         self._response_id = message.response_metadata.get("id") or self._response_id
         self._usage = message.usage_metadata or self._usage
 
     def reply(self) -> Reply:
         """Returns the whole reply, which may be empty. Raises NotAnAnswer if it broke off."""
-        self._pass_on(self._thinking.end())
+        added, call_text = self._marked.end()
+        self._pass_on(added)
+        if call_text and self._read_calls is not None:
+            self._end_with(call_text, self._read_calls(call_text))
         reply = self.so_far()
+        if self._finish_reason == REFUSED and reply.text:
+            return replace(reply, calls=())
         if self._finish_reason in _NOT_ENDED:
             detail, again = _NOT_ENDED[self._finish_reason]
             raise NotAnAnswer(detail, again=again)
@@ -268,7 +372,7 @@ class StreamedAnswer:
             opaque=self._opaque,
             answered_by=_name(self._answered_by),
             response_id=_name(self._response_id),
-            finish_reason=_name(self._finish_reason or ""),
+            finish_reason=self._finish_reason or "",
             images=tuple(dict.fromkeys(self._images)),
         )
         return _counted(reply, self._usage)
@@ -276,7 +380,7 @@ class StreamedAnswer:
     def _add_text(self, piece: str) -> None:
         piece = self._half + piece
         self._half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
-        self._pass_on(self._thinking.add(clean_text(piece.removesuffix(self._half))))
+        self._pass_on(self._marked.add(clean_text(piece.removesuffix(self._half))))
 
     def _pass_on(self, added: Addition) -> None:
         if added.withdrawn:
@@ -297,6 +401,14 @@ class StreamedAnswer:
             if self._listener is not None:
                 self.has_begun = True
                 self._listener.on_text(text)
+
+    def _end_with(self, text: str, calls: Sequence[ModelCall]) -> None:
+        """Ends with the calls that a text is. Beside others it is quoted, since the endpoint reads calls itself."""
+        if calls and not self._pieces and not self._calls:
+            self._calls += calls
+            self.called_in_text = True
+        elif self._finish_reason != _CUT_OFF or not text.startswith(tuple(CALL_MARKS)):
+            self._pass_on(self._marked.without_calls(text))
 
     def _add_reasoning(self, text: str) -> None:
         self._reasoning.append(text)

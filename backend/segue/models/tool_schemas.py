@@ -47,11 +47,14 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of a schema: the characters of each description, the schemas in it, and how deep they lie."""
+    """Bounds of a schema: the characters of each description, the schemas in it, and how deep they lie. Some models'
+    templates need a description of every argument: `describes_all`.
+    """
 
     description_chars: int = 1024
     nodes: int = 1000
     depth: int = 16
+    describes_all: bool = False
 
 
 BOUNDS: Final = Bounds()
@@ -62,6 +65,8 @@ def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:
     found = _Conversion(schema, bounds).of(schema)
     if "anyOf" in found:
         found |= _one_object(found["anyOf"])
+    if bounds.describes_all and "properties" in found:
+        found["properties"] = {name: {"description": name, **node} for name, node in found["properties"].items()}
     kept = ("description", "properties", "required", "additionalProperties")
     return {"type": "object", "properties": {}, **{key: found[key] for key in kept if key in found}}
 

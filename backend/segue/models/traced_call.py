@@ -25,6 +25,7 @@ MAX_CHARS: Final = 60_000  # of one attribute; of messages that are more the old
 FINISHED: Final = {
     **dict.fromkeys(("end_turn", "stop_sequence", "completed"), "stop"),
     **dict.fromkeys(("tool_calls", "tool_use", "function_call"), "tool_call"),
+    "refusal": "content_filter",
 }
 
 

@@ -19,7 +19,9 @@ from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.field_types import doc
 from segue.domain.plan import decision_of
 from segue.domain.session import (
+    OF_SERVICE,
     SHOWN_OF_REPORT,
+    WRITTEN_BY,
     Message,
     MessageOfTurn,
     Turn,
@@ -185,14 +187,15 @@ def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> Tur
         acknowledgement=report.acknowledgement if report else None,
         plan_id=report.plan.id if report and report.plan else None,
         tool_calls=calls,
-        error=None if report or status in OPEN_TURNS else _error(row),
+        error=report.error if report else None if status in OPEN_TURNS else _error(row),
     )
 
 
 def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
-            return answer_metadata(turn)
+            hidden = () if WRITTEN_BY in message.metadata else OF_SERVICE  # in what a model said in the same turn
+            return {name: value for name, value in answer_metadata(turn).items() if name not in hidden}
         case "user" if (
             turn is not None and STEERED not in message.metadata and (request := request_of(turn.request, turn.id))
         ):
@@ -285,7 +288,7 @@ async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, 
         readers = await _keys(connection, {row.read_by for row in rows if row.read_by})
         ended = await _turns(connection, [row for row in rows if row.status not in OPEN_TURNS and not row.read_by])
     outcomes: dict[str, TurnAnswer] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
-    outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error}
+    outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error and not turn.answer}
     outcomes |= {row.id: turn_errors.steered(readers[row.read_by]) for row in rows if row.read_by}
     return outcomes | {turn_id: NotFound("session") for turn_id in set(turn_ids) - {row.id for row in rows}}
 
@@ -349,7 +352,7 @@ def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, cal
     if status != row.status:
         error = _UNREADABLE
     elif report is not None and message is not None:
-        answer = chat_answer(TurnKey(row.session_id, row.id, row.seq), message, report, calls)
+        answer, error = chat_answer(TurnKey(row.session_id, row.id, row.seq), message, report, calls), report.error
     elif status not in ("queued", "running"):
         error = _error(row)
     return Turn(

@@ -17,6 +17,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from segue.agent.context import TurnContext
+from segue.agent.prompts import BY_SERVICE
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, web_search_report
 from segue.agent.tool_choice import ToolChooser
@@ -26,7 +27,7 @@ from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, SteerRead, TextEnded
-from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport, chat_answer
+from segue.domain.session import ChatAnswer, Message, PromptReport, TurnError, TurnReport, chat_answer
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
@@ -298,7 +299,7 @@ class TurnRun:
         return await outlast(ask)
 
     async def _finish(self, state: TurnState) -> ChatAnswer:
-        claim, touched = self.claim, state["touched_plan"]
+        claim, touched, problem = self.claim, state["touched_plan"], state.get("problem")
         is_gone = claim.agent != self._speaker.id
         report = TurnReport(
             acknowledgement=acknowledgement_report(state),
@@ -313,6 +314,9 @@ class TurnRun:
             finish_reason="length" if self._model.finish_reason == "length" else None,
             is_structured=state.get("is_structured", False),
             prompt=await self._last_request(state),
+            written_by="service" if problem else None,
+            problem=problem.code if problem else None,
+            error=TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
         )
         self._finishing = True
         self.stored_messages = state["message_count"] - claim.message_count
@@ -338,11 +342,13 @@ class TurnRun:
         return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
 
     async def _store_answer(self, state: TurnState, report: TurnReport) -> Message:
+        note = BY_SERVICE.strip() if report.written_by else None
+        answer = NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"], note=note)
         async with self._deps.database.autocommit() as connection:
             return await store.finish_turn(
                 connection,
                 self.claim,
-                answer=NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"]),
+                answer=answer,
                 report=report,
                 timeline=self._metrics.timeline(),
                 cut_off=state["cut_off"],

@@ -345,3 +345,16 @@ async def test_every_error_has_openais_shape_and_nothing_is_run(service: Client,
         assert problem(await service.http.request(method, path))[0] in (404, 405, 422)
     assert provider.requests == []
     assert await session_ids(service) == []
+
+
+async def test_what_the_service_tells_in_the_place_of_a_model_comes_as_any_answer(
+    ai: AsyncOpenAI, provider: Provider
+) -> None:
+    for as_stream in (False, True):
+        provider.will(calls(("current_time", {})), fails(503), fails(503))
+        if as_stream:
+            chunks = await ai.chat.completions.create(model="segue", messages=[user("When is it?")], stream=True)
+            told = "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices])
+        else:
+            told = await ask(ai, user("What time is it?"))
+        assert "✓ current time" in told

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from segue.agent.prompts import ASKED_BY_CLIENT, MENDING, STRUCTURED
 from segue.config import Settings
 from segue.domain.session import TurnOptions
+from segue.language.shown_call import translate
 from tests.support.left_turns import abandoned
 from tests.support.openai_client import openai_client
 from tests.support.plans import deletion, planned
@@ -93,6 +94,27 @@ async def test_an_answer_that_fits_no_second_time_either_is_an_error_that_says_w
     assert turn["answer"]["output"] == answer["output"]
     plain = await service.http.post(f"/sessions/{session}/chat", json={**body, "output_schema": {"type": "no type"}})
     assert (plain.status_code, plain.json()["code"]) == (422, "invalid_request")
+
+
+async def test_json_that_a_lost_model_does_not_mend_after_a_call_is_the_account_of_the_service_and_no_output(
+    ai: AsyncOpenAI, service: Client, provider: Provider
+) -> None:
+    looks, lost = calls(("mcp_find_items", {"query": "capital"})), fails(401)
+    session = await service.new_session()
+    provider.will(looks, says("Rome, I think."), lost)
+    answer = await service.chat(session, "Which city?", output_schema=City.model_json_schema())
+    assert answer["message"]["metadata"].items() >= {"written_by": "service", "problem": "model_unavailable"}.items()
+    assert answer["message"]["content"].startswith(translate("no_words", "en"))
+    assert answer["output"] is None
+    provider.will(looks, says("Rome, I think."), lost)
+    asked = await ai.chat.completions.create(model="segue", messages=user("Where?"), response_format=WANTS_CITY)
+    assert asked.choices[0].message.content is None
+    assert (asked.choices[0].message.refusal or "").startswith(translate("no_words", "en"))
+    provider.will(says("Rome, I think."), lost)
+    failed = await service.http.post(
+        f"/sessions/{session}/chat", json={"message": "Where?", "output_schema": City.model_json_schema()}
+    )
+    assert (failed.status_code, failed.json()["code"]) == (502, "model_unavailable")
 
 
 @pytest.mark.parametrize("streamed", [False, True])

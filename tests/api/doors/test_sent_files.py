@@ -266,7 +266,7 @@ MOST = 1000
 
 def graph_runs() -> list[tuple[str, dict[str, Any]]]:
     """A message, and one in the place of a decision."""
-    said = (
+    said: tuple[dict[str, Any], ...] = (
         {"input": {"messages": [{"type": "human", "content": "What is this?"}]}},
         {"command": {"resume": "What is this?"}},
     )

@@ -32,13 +32,17 @@ async def press(
 async def test_a_button_whose_turn_failed_for_now_is_carried_out_by_its_key_and_only_once(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
-    session, asked = await offered(client, provider, [deletion(1), {"id": 2, "description": "Think", "tool": None}])
+    thought, look = (
+        {**THOUGHT, "id": 1, "requires_confirmation": True},
+        {"tool": "mcp_get_item", "args": {"item_id": "itm-1"}},
+    )
+    session, asked = await offered(client, provider, [thought, {"id": 2, "description": "Look", **look}])
     provider.will(fails(500), says("Thought."), says("Done."))
     failed, done, same = [await press(client, session, "confirm", asked["plan"]["version"], key="k") for _ in range(3)]
     assert (failed.status_code, done.status_code) == (502, 200)
     assert done.json()["plan"]["status"] == "completed"
     assert same.json() == done.json()
-    assert effects == ["delete itm-1"]
+    assert effects == ["get itm-1"]
 
 
 async def agree(client: Client, session: str, asked: dict[str, Any], way: str) -> httpx2.Response:
@@ -131,7 +135,8 @@ async def test_a_plan_whose_turn_died_can_be_decided_by_its_version(
     decision: str,
     status: str,
 ) -> None:
-    provider.will(planned(THINK), fails(500), *([says("Thought.")] if decision == "confirm" else []))
+    steps = [{**THOUGHT, "id": 1}, deletion(2)]
+    provider.will(planned(steps), fails(500), *([says("Thought.")] if decision == "confirm" else []))
     session = await client.new_session()
     assert (await client.send(session, ASK)).status_code == 502
     response = await press(client, session, decision, (await client.get(f"/sessions/{session}/plan"))["version"])

@@ -10,6 +10,7 @@ from tests.support.plans import ASK, deletion, offered, planned, reads
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
+from tests.support.steering import stopped
 from tests.support.streams import chatting
 from tests.support.sweeps import first
 
@@ -191,7 +192,7 @@ async def test_words_cover_a_call_once_though_the_turn_is_cut_off_behind_it(
     shelf.trouble = "no ink"
     session = await talked(client, provider, "Write hello down", said="Shall I ask the moody writer for hello?")
     wanted = ("mcp_moody_writer", {"word": "hello"})
-    provider.will(calls(wanted), fails(400))
+    provider.will(calls(wanted), stopped(client, session))
     failed = (await client.send(session, "yes, please")).json()
     provider.will(calls(wanted))
     answer = (await client.http.post(f"/sessions/{session}/turns/{failed['turn_id']}/retry")).json()
@@ -519,7 +520,7 @@ async def test_after_a_plan_whose_model_is_lost_the_answer_is_what_the_steps_did
 ) -> None:
     session, _ = await offered(client, provider, [deletion(1), deletion(2)], ASK)
     await client.chat(session, "yes")
-    provider.will(fails(400))
+    provider.will(fails(400), fails(400))
     answer = await client.chat(session, "yes")
     assert "✓ Delete 2" in answer["message"]["content"]
     assert effects == ["delete itm-1", "delete itm-2"]

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from segue.config import Settings
+from segue.language.shown_call import translate
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned, reads
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
@@ -282,18 +283,38 @@ async def test_what_the_steps_did_is_told_even_if_the_model_cannot_be_reached_fo
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
     session, _ = await offered(client, provider, THREE_STEPS)
-    provider.will(fails(500))
+    provider.will(fails(500), fails(500))
     answer = await client.chat(session, "sì")
     assert answer["plan"]["status"] == "completed"
     assert "Cancella" in answer["message"]["content"]
+    assert answer["message"]["content"].count("✓") == 3
+    assert answer["message"]["metadata"]["written_by"] == "service"
     assert effects[-1] == "delete itm-1"
+
+
+async def test_a_step_that_the_model_does_not_answer_after_others_ran_waits_and_what_ran_is_told(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    steps = [THREE_STEPS[1] | {"id": 1, "args": {"item_id": "itm-1"}}, {"id": 2, "description": "Think", "tool": None}]
+    provider.will(planned(steps), fails(500))
+    session = await client.new_session()
+    answer = await client.chat(session, ASK)
+    metadata, told = answer["message"]["metadata"], answer["message"]["content"]
+    assert metadata.items() >= {"written_by": "service", "problem": "model_unavailable"}.items()
+    assert told.startswith(translate("no_words", "it"))
+    assert told.index("✓ Leggi") < told.index(translate("ask_step", "it", description="Think")) < told.index("Procedo?")
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "waiting"]
+    provider.will(says("Thought."), says("Done."))
+    assert (await client.chat(session, "sì"))["plan"]["status"] == "completed"
+    assert effects == ["get itm-1"]
 
 
 async def test_a_turn_that_dies_between_two_steps_leaves_a_plan_that_asks_before_it_goes_on(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
-    steps = [THREE_STEPS[0], {"id": 2, "description": "Think", "tool": None}, THREE_STEPS[2]]
-    provider.will(planned(steps), fails(500))
+    provider.will(
+        planned([{"id": 1, "description": "Think", "tool": None}, THREE_STEPS[0] | {"id": 2}, deletion(3)]), fails(500)
+    )
     session = await client.new_session()
     assert (await client.send(session, ASK)).status_code == 502
     provider.will(says("Thought."))

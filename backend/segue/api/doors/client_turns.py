@@ -37,10 +37,9 @@ from segue.turns.store import ChatRequest, Once, once
 MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"
 RETRY_HEADER: Final = "x-stainless-retry-count"
 RETRIED_S: Final = 60  # how long after its answer a request that says nothing may be one that comes again
-INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})", re.ASCII)  # a plan and its version
-CALL_ID: Final = re.compile(
-    rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?", re.ASCII
-)  # and a step, perhaps for one message
+# A plan and its version; and a step, perhaps for one message.
+INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})", re.ASCII)
+CALL_ID: Final = re.compile(rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?", re.ASCII)
 
 
 def interrupt_id(plan: Plan) -> str:

@@ -27,7 +27,7 @@ from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
-from segue.domain.session import TurnKey
+from segue.domain.session import WRITTEN_BY, TurnKey
 from segue.events.agui_encoding import answer_json
 from segue.tools.summaries import shortened
 from segue.turns.turn_deps import Speaker
@@ -57,7 +57,7 @@ class CompletionMessage(BaseModel):
     role: Annotated[Literal["assistant"], doc("Always `assistant`.")] = "assistant"
     content: Annotated[str | None, doc("The text; null beside a `refusal`.")]
     refusal: Annotated[
-        str | None, doc("What is said in the place of JSON that was asked for: the question of a plan.")
+        str | None, doc("What is said in the place of JSON: the question of a plan, or what the service wrote.")
     ] = None
 
 
@@ -210,16 +210,17 @@ class TurnReader:
             answer = orjson.loads(answer_json(encoded))
         except AppError as error:
             return [error]
-        if self._at_its_end and asks(answer):
+        if self._at_its_end and is_in_words(answer):
             return [InWords(answer["message"]["content"]), Answered(answer)]
         whole = answer["message"]["content"]
         rest = whole[len(self._said) :] if whole.startswith(self._said) else BETWEEN + whole
         return [*([AnswerText(rest)] if rest else []), Answered(answer)]
 
 
-def asks(answer: Mapping[str, Any]) -> bool:
-    """Whether a ChatAnswer is a question to the user, in words also if it was to fit a schema."""
-    return bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
+def is_in_words(answer: Mapping[str, Any]) -> bool:
+    """Whether a ChatAnswer fits no schema of the client: it is a question to the user, or written by the service."""
+    is_asking = bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
+    return is_asking or WRITTEN_BY in answer["message"]["metadata"]
 
 
 def _step(step: Mapping[str, Any]) -> str:
@@ -325,7 +326,7 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
         return stream(client, turn, writer, at_its_end=is_structured)
     answer = await answer_of(client, turn)
     said: dict[str, Any] = {"content": answer["message"]["content"]}
-    if is_structured and asks(answer):
+    if is_structured and is_in_words(answer):
         said = {"content": None, "refusal": said["content"]}
     completion = _completion(head, said, answer["usage"], finish_reason_of(answer))
     return JSONResponse(completion, headers=turn_headers(turn))

@@ -29,8 +29,8 @@ from segue.api.doors.openai_chat import (
     InWords,
     Piece,
     answer_of,
-    asks,
     finish_reason_of,
+    is_in_words,
     stream,
     usage_of,
 )
@@ -233,7 +233,7 @@ class ResponseWriter:
     def answered(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> dict[str, Any]:
         """Returns the response of a turn that has completed."""
         text = answer["message"]["content"]
-        said = InWords(text) if is_structured and asks(answer) else AnswerText(text)
+        said = InWords(text) if is_structured and is_in_words(answer) else AnswerText(text)
         self.frames([*map(_called, answer["tool_calls"]), said, Answered(answer)])
         return self.response
 

@@ -28,6 +28,7 @@ _NOTES: Final[Mapping[str, RequestKind]] = {
 }
 
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
+_NAMED_CALL_ID: Final = re.compile(r"functions\.[\w-]{1,64}:\d+")
 _BARRED_AT_THE_TOP: Final = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -60,7 +61,7 @@ def invalid_history(messages: list[dict[str, Any]], form: WireForm = ANY_MODEL) 
         return "the assistant has the last word"
     if any(not (isinstance(message.get("content"), str) or _has_parts(message)) for message in messages):
         return "a content that is no text"
-    return _malformed_call(talk) or _unpaired_call(talk) or _out_of_turn(talk) or _beyond_the_form(talk, form)
+    return _malformed_call(talk, form) or _unpaired_call(talk) or _out_of_turn(talk) or _beyond_the_form(talk, form)
 
 
 def _has_parts(message: Mapping[str, Any]) -> bool:
@@ -70,12 +71,13 @@ def _has_parts(message: Mapping[str, Any]) -> bool:
     return isinstance(parts, list) and any(part["type"] in needed for part in parts)
 
 
-def _malformed_call(messages: list[dict[str, Any]]) -> str | None:
+def _malformed_call(messages: list[dict[str, Any]], form: WireForm) -> str | None:
+    fitting = _NAMED_CALL_ID if form.call_id else _CALL_ID
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     if repeated := [call_id for call_id, times in Counter(call["id"] for call in calls).items() if times > 1]:
         return f"the same call twice: {repeated}"
-    if unfit := [call["id"] for call in calls if not _CALL_ID.fullmatch(call["id"])]:
-        return f"ids that are not nine letters and digits: {unfit}"
+    if unfit := [call["id"] for call in calls if not fitting.fullmatch(call["id"])]:
+        return f"ids that do not fit {fitting.pattern}: {unfit}"
     if unfit := [call["id"] for call in calls if not _TOOL_NAME.fullmatch(call["function"]["name"])]:
         return f"calls of a tool with an impossible name: {unfit}"
     broken = [call["id"] for call in calls if not _is_object(call["function"]["arguments"])]

@@ -35,7 +35,7 @@ from segue.models.refusals import (
     parameter_named,
     too_long,
 )
-from segue.models.reply import REASONING, SAMPLING, SCHEMA
+from segue.models.reply import MOST_OUTPUT, REASONING, SAMPLING, SCHEMA
 from segue.secret_files import LiveKeys
 
 log = structlog.get_logger()
@@ -102,7 +102,8 @@ class AdaptedModel(AsyncChatModel):
     """Asks `package_model`. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
     tools is called there, and one that is not in it is not sent. `parameters` go into every request until they are
     refused, which is remembered for as long as the process lives; `offered` and `schema_parameters` put a tool and a
-    schema of the answer as they are wanted there.
+    schema of the answer as they are wanted there. `most_output` is the name of what bounds an answer, as a parameter or
+    an attribute of the package's model. What is in `extra` goes into the body beside, or within, what stands there.
     """
 
     package_model: Any = Field(exclude=True)
@@ -117,7 +118,8 @@ class AdaptedModel(AsyncChatModel):
     made_by: str
     max_answer_bytes: int
     asks_for_whole_answers: bool = False
-    max_tokens_name: str = "max_tokens"
+    most_output: str = "max_output_tokens"
+    extra: Mapping[str, Any] = Field(default_factory=dict)
 
     @property
     def takes_schemas(self) -> bool:
@@ -135,16 +137,20 @@ class AdaptedModel(AsyncChatModel):
         changed: dict[str, Any] = {}
         given: dict[str, Any] = {name: options.pop(name) for name in SAMPLING if name in options}
         if "max_tokens" in given:
-            given[self.max_tokens_name] = given.pop("max_tokens")
+            given[self.most_output] = given.pop("max_tokens")
         is_clients = bool(given)
         if SCHEMA in options:
             schema = options.pop(SCHEMA)
             given |= self.schema_parameters(schema)
             is_clients |= not schema.get("strict")
-        if given:
-            changed["parameters"] = {**self.parameters, **given}
         if is_clients:
             changed["refused"] = self.refused - given.keys()
+        most, name = options.pop(MOST_OUTPUT, None), self.most_output
+        wanted = given.get(name) or self.parameters.get(name) or getattr(self.package_model, name, None)
+        if most and wanted:
+            given[name] = min(wanted, most)
+        if given:
+            changed["parameters"] = {**self.parameters, **given}
         if tools and (tool_choice != "none" or "none" in self.choices):
             chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
             offered = [self.offered(tool) for tool in tools]
@@ -183,6 +189,9 @@ class AdaptedModel(AsyncChatModel):
         refused = frozenset(self.refused)
         while True:
             sent = {name: value for name, value in self.parameters.items() if name not in refused}
+            if self.extra:
+                within = {name: sent[name] for name in self.extra.keys() & sent.keys()}
+                sent["extra_body"] = merged(within, self.extra)
             try:
                 async with aclosing(self._received(given, reader, sent, is_streamed=is_streamed)) as received:
                     async for message in received:
@@ -218,6 +227,15 @@ class AdaptedModel(AsyncChatModel):
             raise self.read_error(error) or error from error
         if reader.finish_reason is None:
             raise NotAnAnswer(BROKE_OFF)
+
+
+def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the body with the extra in it: objects within objects, anything else in the place of what stood there."""
+    result = {**body, **extra}
+    for name, value in extra.items():
+        if isinstance(value, Mapping) and isinstance(body.get(name), Mapping):
+            result[name] = merged(body[name], value)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

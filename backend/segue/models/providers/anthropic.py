@@ -11,10 +11,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
-from segue.models.providers.adapted import AdaptedModel, ProviderOptions
+from segue.models.providers.adapted import AdaptedModel, ProviderOptions, merged
 from segue.models.providers.content_blocks import Dialect
 from segue.models.providers.endpoint import UNPACKED, guarded, with_live_key
 from segue.models.refusals import ModelFailure, RefusalReader
+from segue.models.reply import REFUSED
 from segue.models.untrusted import OPEN_NOTES
 from segue.net.http_client import tls_context
 
@@ -22,7 +23,7 @@ from segue.net.http_client import tls_context
 _STOPPED: Final = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
-    "refusal": "content_filter",
+    "refusal": REFUSED,
 }
 # Efforts of other providers.
 _EFFORTS: Final = {"minimal": "low", "none": None}
@@ -65,7 +66,6 @@ def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals:
         api_key=options.key,
         **({"max_tokens": options.max_output_tokens} if options.max_output_tokens else {}),
         reasoning_effort=effort,
-        model_kwargs={"extra_body": dict(options.extra_body)} if options.extra_body else {},
         cache=False,
     )
     return AdaptedModel(
@@ -76,6 +76,8 @@ def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals:
         parameters={} if options.temperature is None else {"temperature": options.temperature},
         choices={"none": {"type": "none"}, **({} if effort else {"required": "any"})},  # it must choose while it thinks
         made_by=f"{options.url} {options.model}",
+        most_output="max_tokens",
+        extra=merged({"output_config": {"effort": effort}}, options.extra_body) if effort else options.extra_body,
         max_answer_bytes=options.max_answer_bytes,
         cache=False,
     )

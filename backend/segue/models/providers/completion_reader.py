@@ -4,7 +4,7 @@ What is the provider's own business is opaque: joined from its pieces, bounded, 
 the conversation. What it cannot read raises one of `MALFORMED`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -115,6 +115,18 @@ class _OpenCall:
     name: str
     args: str
     opaque: dict[str, Any] = field(default_factory=dict)
+    latest: str = ""  # piece of the arguments
+    is_cumulative: bool = True  # each piece so far began with the one before
+
+    def add(self, args: str) -> None:
+        self.is_cumulative = self.is_cumulative and args.startswith(self.latest)
+        self.args += args
+        self.latest = args or self.latest
+
+    @property
+    def arguments(self) -> str:
+        is_repeated = self.is_cumulative and self.latest != self.args and read_arguments(self.args) is None
+        return self.latest if is_repeated else self.args
 
     def is_followed_by(self, args: str) -> bool:
         """Whether these arguments are those of another call, since this one's are complete."""
@@ -124,19 +136,35 @@ class _OpenCall:
 
 @dataclass(slots=True)
 class CompletionReader:
-    """`add` takes the message of a whole answer, or each delta of a stream."""
+    """`add` takes a whole answer, or each event of a stream. Of several choices the first that comes is read. Models
+    with `wants_thinking` get their thinking back in the text of an answer with calls.
+    """
 
+    wants_thinking: bool = False
     finish_reason: str | None = None
     usage: UsageMetadata | None = None
     model: str | None = None
     response_id: str | None = None
     images: list[str] = field(default_factory=list)
     _begun: bool = False
+    _choice: object = None
+    _texts: list[str] = field(default_factory=list)
     _calls: list[_OpenCall] = field(default_factory=list)
     _opaque: dict[str, Any] = field(default_factory=dict)
 
-    def add_choice(self, choice: Mapping[str, Any], message: Mapping[str, Any]) -> AnswerWords:
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+    def add(self, body: Mapping[str, Any]) -> Iterator[AnswerWords]:
+        """Yields the words of each message, which may have none."""
+        for choice in body.get("choices") or ():
+            self._choice = choice.get("index") if self._choice is None else self._choice
+            if choice.get("index") == self._choice:
+                self.finish_reason = choice.get("finish_reason") or self.finish_reason
+                if message := choice.get("delta") or choice.get("message"):
+                    yield self._add_message(message)
+        self.usage = _usage(body.get("usage")) or self.usage
+        self.model = body.get("model") or self.model
+        self.response_id = body.get("id") or self.response_id
+
+    def _add_message(self, message: Mapping[str, Any]) -> AnswerWords:
         for position, call in enumerate(message.get("tool_calls") or ()):
             self._add_call(call, position)
         if legacy := message.get("function_call"):
@@ -151,17 +179,13 @@ class CompletionReader:
         return self._begun or bool(self._calls)
 
     def calls(self) -> list[RawCall]:
-        return [RawCall(call.id or None, call.name, call.args, call.opaque) for call in self._calls]
+        return [RawCall(call.id or None, call.name, call.arguments, call.opaque) for call in self._calls]
 
     def opaque(self) -> dict[str, Any] | None:
         """Returns the opaque fields of the message, or None if they are too large to be sent back."""
-        return within_bounds(self._opaque, [call.opaque for call in self._calls])
-
-    def add_envelope(self, body: Mapping[str, Any]) -> None:
-        """Takes what stands around the choices: the tokens, the model that answered, and the answer's id."""
-        self.usage = _usage(body.get("usage")) or self.usage
-        self.model = body.get("model") or self.model
-        self.response_id = body.get("id") or self.response_id
+        text = "".join(self._texts) if self.wants_thinking and self._calls else ""
+        thought = {"content": text} if "<think>" in text else {}
+        return within_bounds({**self._opaque, **thought}, [call.opaque for call in self._calls])
 
     def _words(self, message: Mapping[str, Any]) -> AnswerWords:
         content = message.get("content")
@@ -175,6 +199,7 @@ class CompletionReader:
             said = [part for part in parts if part != _NO_TEXT and not image_in(part)]
             self._opaque["content"] = joined(self._opaque.get("content"), said)
         self._begun = self._begun or bool(text or reasoning or thought or self.images)
+        self._texts += [text] * self.wants_thinking
         return AnswerWords(text, reasoning + thought)
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> None:
@@ -183,14 +208,17 @@ class CompletionReader:
         piece = _OpenCall(call.get("index"), _plain(call.get("id")), name, args)
         current = self._continued(piece, position)
         if current is None:
-            if "function" not in call:
+            if "function" not in call and piece.index is None:
                 raise ValueError("a call without a function")
             piece.index = position if piece.index is None else piece.index
+            piece.latest = piece.args
             self._calls.append(current := piece)
         else:
             current.id = current.id or piece.id
-            current.args += piece.args
-            if not current.args and piece.name != current.name:
+            current.add(piece.args)
+            if not current.name:
+                current.name = piece.name
+            elif not current.args and piece.name != current.name:
                 current.name += piece.name  # OpenAI's own format allows a name in pieces
         for field_name, value in foreign_fields(call, CALL_FIELDS).items():
             current.opaque[field_name] = joined(current.opaque.get(field_name), value, field_name)
@@ -206,8 +234,10 @@ class CompletionReader:
             return current
         if piece.id and current.id and piece.id != current.id:
             return None
-        if piece.name != current.name and piece.id != current.id:
+        if current.name and piece.name != current.name and piece.id != current.id:
             return None if current.args else current
+        if piece.id and piece.id == current.id and current.latest and piece.args.startswith(current.latest):
+            return current
         return None if current.is_followed_by(piece.args) else current
 
 

@@ -75,12 +75,14 @@ class AnswerReader:
     _content: list[dict[str, Any]] = field(default_factory=list)
     _calls: list[_CallInPieces] = field(default_factory=list)
     _signatures: dict[str, Any] = field(default_factory=dict)
+    _phase: tuple[Any, ...] = ()
 
     def add(self, message: AIMessage) -> AnswerWords:
         blocks = _blocks(message)
         self.images += filter(None, map(image_in, blocks))
         blocks = [block for block in blocks if block["type"] != "image_generation_call" and not image_in(block)]
-        words = AnswerWords(_words(blocks, _TEXTS), _words(blocks, _REASONING))
+        text = "".join(f"{self._before(block)}{_words([block], _TEXTS)}" for block in blocks)
+        words = AnswerWords(text, _words(blocks, _REASONING))
         self.size += _BYTES_OF_A_CHUNK + len(words.text.encode(errors="replace")) + len(words.reasoning)
         for call in _pieces(message):
             self._add_piece(call)
@@ -106,6 +108,12 @@ class AnswerReader:
         usage = self.usage if counted else None
         told = {"finish_reason": self.finish_reason, "model_name": self.model, "id": self.response_id}
         return {"additional_kwargs": extra, "usage_metadata": usage, "response_metadata": told}
+
+    def _before(self, block: Block) -> str:
+        """Returns what separates the messages of an answer in several phases: notes on the way, the answer itself."""
+        phase = tuple(block.get(name) for name in ("phase", "id", "index")) if "phase" in block else self._phase
+        before, self._phase = self._phase, phase
+        return " " if before and before != phase else ""
 
     def _add_piece(self, piece: _CallInPieces) -> None:
         self.size += sum(map(len, piece.args))

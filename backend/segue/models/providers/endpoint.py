@@ -150,24 +150,18 @@ class Endpoint:
         self._max_answer_bytes = max_answer_bytes
         self._learned = NOTHING_LEARNED
 
-    async def ask(self, body: RequestBody, *, forget: Collection[str] = ()) -> dict[str, Any]:
-        """Returns the whole answer. What is refused of the parameters in `forget` is left out of this request alone.
-        Raises ModelFailure, TimeoutError or ValueError.
-        """
-        async with aclosing(self._asked(body, forget)) as received:
+    async def ask(self, body: RequestBody) -> dict[str, Any]:
+        """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
+        async with aclosing(self.events(body)) as received:
             return cast(dict[str, Any], await anext(received))
 
-    async def stream(self, body: RequestBody, *, forget: Collection[str] = ()) -> AsyncIterator[dict[str, Any] | None]:
-        """Yields the events of an answer, and None as a sign of life. Raises as `ask` does.
+    async def events(self, body: RequestBody, *, forget: Collection[str] = ()) -> AsyncGenerator[dict[str, Any] | None]:
+        """Yields the events of an answer, or a whole one, and None as a sign of life. Raises as `ask` does.
 
-        The last one yielded is empty if the provider said that the answer is complete.
+        It is asked for again without what the endpoint refuses, or with what it misses; what is refused of the
+        parameters in `forget` is left out of this request alone. The last event is empty if the provider said that the
+        answer is complete.
         """
-        async with aclosing(self._asked({**body, "stream": True}, forget)) as received:
-            async for event in received:
-                yield event
-
-    async def _asked(self, body: RequestBody, forget: Collection[str]) -> AsyncGenerator[dict[str, Any] | None]:
-        """Yields an answer, asked for again without what the endpoint refuses, or with what it misses."""
         learned, has_begun = self._learned, False
         while True:
             sent = body if learned is NOTHING_LEARNED else learned.applied_to(body)
@@ -194,7 +188,7 @@ class Endpoint:
             kind = response.headers.get("content-type", "")
             if "html" in kind:
                 raise ValueError("a page for people")
-            if not body.get("stream") or "json" in kind:
+            if "event-stream" not in kind and (not body.get("stream") or "json" in kind):
                 yield await self._whole(response)  # also from an endpoint that does not stream
                 yield {}
                 return

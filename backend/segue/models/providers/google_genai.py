@@ -24,6 +24,7 @@ _STOPPED: Final = {
         ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE", "IMAGE_SAFETY"),
         "content_filter",
     ),
+    **dict.fromkeys(("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MISSING_THOUGHT_SIGNATURE"), "error"),
 }
 # Where the package puts signatures of calls, by their ids.
 _SIGNATURES: Final = "__gemini_function_call_thought_signatures__"
@@ -74,7 +75,6 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
             choices={"required": "any", "none": "none"},
             made_by=f"{options.url} {options.model}",
             max_answer_bytes=options.max_answer_bytes,
-            max_tokens_name="max_output_tokens",
             cache=False,
         )
     finally:
@@ -85,7 +85,7 @@ def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
     if (metadata.get("prompt_feedback") or {}).get("block_reason"):
         return "content_filter"
     reason = metadata.get("finish_reason")
-    return _STOPPED.get(reason, "error") if reason else None
+    return _STOPPED.get(reason, reason) if reason else None
 
 
 def _refusal(refusals: RefusalReader, error: APIError) -> ProviderRefusal | None:

@@ -7,7 +7,7 @@ on what `completion_reader.py` reads; nothing of an answer is lost on the way. K
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -17,18 +17,32 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from pydantic import Field
 
 from segue.models.amendments import RENAMED
-from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions
+from segue.models.normal_form import form_of
+from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions, merged
 from segue.models.providers.completion_reader import AnswerWords, CompletionReader
 from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
 from segue.models.providers.event_stream import write_json
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
-from segue.models.reply import CALLS, MADE_IMAGES, OPAQUE, RAW_TEXT, REASONING, ROLES, SAMPLING, SCHEMA, Opaque
+from segue.models.reply import (
+    CALLS,
+    MADE_IMAGES,
+    MOST_OUTPUT,
+    OPAQUE,
+    RAW_TEXT,
+    REASONING,
+    ROLES,
+    SAMPLING,
+    SCHEMA,
+    Opaque,
+)
 
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
 NO_EFFORT: Final = "chat without reasoning"
 # Causes of refusals, by name, that another way of asking may not meet. Rows of words are in CAUSES.
 _MAY_DO_BETTER: Final = {CHAT: {"other_api"}, RESPONSES: {"other_api", "not_found"}}
+
+_MOST: Final = {"max_tokens", "max_completion_tokens"}  # what bounds an answer
 
 log = structlog.get_logger()
 
@@ -44,40 +58,49 @@ class ChatCompletions(AsyncChatModel):
     takes_schemas: bool = True
 
     async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
-        body = await self.endpoint.ask(self._body(messages, options), forget=_of_client(options))
-        reader = CompletionReader()
-        choice = body["choices"][0]
-        words = reader.add_choice(choice, choice["message"])
-        reader.add_envelope(body)
-        text, extra = _as_message(words)
+        reader = CompletionReader(form_of(self.llm).wants_thinking)
+        said = [words async for words in self._read(reader, messages, options) if words]
+        if not said:
+            raise ValueError("no message")
+        text, extra = _as_message(AnswerWords(*("".join(texts) for texts in zip(*map(astuple, said), strict=True))))
         return AIMessage(text, **self._closing(reader, extra))
 
     async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
-        body = self._body(messages, {**options, "stream_options": {"include_usage": True}})
-        reader, complete = CompletionReader(), False
-        async with aclosing(self.endpoint.stream(body, forget=_of_client(options))) as received:
-            async for event in received:
-                complete = event == {}
-                for choice in (event or {}).get("choices") or ():
-                    words = reader.add_choice(choice, choice.get("delta") or choice.get("message") or {})
-                    text, extra = _as_message(words)
-                    if reader.has_begun:
-                        extra.setdefault(REASONING, "")  # tells it from a mere sign of life
-                    yield AIMessageChunk(content=text, additional_kwargs=extra)
-                if event:
-                    reader.add_envelope(event)
-                elif not complete:
-                    yield AIMessageChunk(content="")
-        if not complete and reader.finish_reason is None:
-            raise NotAnAnswer(BROKE_OFF)
+        streamed = {**options, "stream": True, "stream_options": {"include_usage": True}}
+        reader = CompletionReader(form_of(self.llm).wants_thinking)
+        async with aclosing(self._read(reader, messages, streamed)) as received:
+            async for words in received:
+                text, extra = _as_message(words) if words else ("", {})
+                if words and reader.has_begun:
+                    extra.setdefault(REASONING, "")  # tells it from a mere sign of life
+                yield AIMessageChunk(content=text, additional_kwargs=extra)
         yield AIMessageChunk(content="", chunk_position="last", **self._closing(reader, {}))
+
+    async def _read(
+        self, reader: CompletionReader, messages: Sequence[BaseMessage], options: Mapping[str, Any]
+    ) -> AsyncGenerator[AnswerWords | None]:
+        """Yields the words of an answer as they come, whole or, also from a proxy that always streams, in events; None
+        as a sign of life.
+        """
+        is_complete, body = False, self._body(messages, options)
+        async with aclosing(self.endpoint.events(body, forget=_of_client(options))) as received:
+            async for event in received:
+                is_complete = event == {}
+                for words in reader.add(event or {}):
+                    yield words
+                if event is None:
+                    yield None
+        if not is_complete and reader.finish_reason is None:
+            raise NotAnAnswer(BROKE_OFF)
 
     def _body(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> dict[str, Any]:
         sent = [wire_message(message, made_by=self.made_by) for message in messages]
-        given = {name: value for name, value in options.items() if name != SCHEMA}
+        given = {name: value for name, value in options.items() if name not in (SCHEMA, MOST_OUTPUT)}
         if SCHEMA in options:
             given["response_format"] = {"type": "json_schema", "json_schema": options[SCHEMA]}
-        return {"model": self.llm, "messages": sent, **self.parameters, **given, **self.extra}
+        body = merged({"model": self.llm, "messages": sent, **self.parameters, **given}, self.extra)
+        most = options.get(MOST_OUTPUT)
+        return body | {name: min(body[name], most) for name in _MOST & body.keys() if most}
 
     def _closing(self, reader: CompletionReader, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a message says beside its words."""

@@ -41,7 +41,6 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             model=options.model,
             use_responses_api=True,
             store=False,
-            extra_body=dict(options.extra_body) or None,
             http_async_client=http_client,
             stream_chunk_timeout=None,
             cache=False,
@@ -58,8 +57,8 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             choices={"required": "required", "none": "none"},
             made_by=made_by(options, "responses"),
             max_answer_bytes=options.max_answer_bytes,
-            max_tokens_name="max_output_tokens",
             asks_for_whole_answers=True,
+            extra=options.extra_body,
             cache=False,
         )
 

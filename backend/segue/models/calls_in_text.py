@@ -1,0 +1,147 @@
+"""Calls that a model wrote into its text, which happens if the parser for its calls is off at its server. Pure.
+
+An answer, or its end, is read as calls only if all of it is, each names an offered tool, and none was shown to the
+model: what a tool, a page or the user has brought in is quoted. What a call does needs its yes like any other.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from segue.domain.tool import ToolSpec
+from segue.models.reply import ModelCall, known_name, read_arguments, sendable_name
+
+HARMONY_CALL: Final = "<|channel|>commentary to="
+# What calls begin with, by the templates of models; whether that is a token of its own, or a text that counts only at
+# the beginning of a line.
+CALL_MARKS: Final[Mapping[str, bool]] = {
+    "<tool_call>": False,  # Hermes, Qwen
+    "<minimax:tool_call>": False,
+    "[TOOL_CALLS]": True,  # Mistral
+    "<|python_tag|>": True,  # Llama
+    "<｜DSML｜function_calls>": True,  # DeepSeek
+    "<｜DSML｜tool_calls>": True,
+    "<|tool_calls_section_begin|>": True,  # Kimi
+    HARMONY_CALL: True,  # gpt-oss
+}
+MAX_CALL_CHARS: Final = 64_000
+MAX_CALLS: Final = 64
+MAX_OPENING_CHARS: Final = 200  # of an answer without a mark, within which it is told from other JSON and code
+ADVICE: Final = "Switch the parser of calls on at the model's server: --tool-call-parser of vLLM, --jinja of llama.cpp."
+
+OPENINGS: Final = frozenset("`{[")  # the first characters of such an answer
+_FENCES: Final = ("```json", "```tool_call", "```")
+QUOTES: Final = frozenset("`\"'“”‘’«»「『")
+_BETWEEN: Final = re.compile(
+    "|".join(re.escape(mark) for mark in (*CALL_MARKS, *_FENCES))
+    + r"|</(?:minimax:)?tool_call>|</｜DSML｜(?:function|tool)_calls>|<\|tool_call(?:s_section)?_(?:begin|end)\|>"
+    r"|<\|(?:call|im_end|eot_id|eom_id)\|>|</s>|[;,\s]"
+)
+# What stands between the name of a tool and its arguments: as JSON, and each by itself.
+_NAMED: Final = re.compile(
+    r"([\w.-]{1,100})(?::\d{1,9})?\s{0,9}(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\]|<\|tool_call_argument_begin\|>)?"
+    r"(?:<\|constrain\|>)?(?:json)?(?:<\|message\|>)?\s{0,9}(?=\{)"
+)
+_INVOKED: Final = re.compile(r"""<(?:(?:｜DSML｜)?invoke name="|function=)([^"<>]{1,100})"?>""")
+_ARGUMENT = re.compile(r"""<(?:｜DSML｜)?parameter(?: name="|=)([^"<>]+)"?(?: string="(true|false)")?>\n?""")
+_INVOKED_END: Final = re.compile(r"</(?:(?:｜DSML｜)?invoke|function)>")
+_NAMES: Final = ("name", "tool", "tool_name", "function")
+_ARGUMENTS: Final = ("arguments", "parameters", "args", "input")
+_KEYS: Final = frozenset({*_NAMES, *_ARGUMENTS, "type", "id"})
+_OPENING: Final = re.compile(r"\s*(?:```(?:json|tool_call)?)?[\s\[{]*")
+# What may differ between a text and the same text in JSON.
+_NOT_COMPARED: Final = re.compile(r"\\u[0-9a-fA-F]{4}|\\[bfnrt]|[\W_]")
+_JSON: Final = json.JSONDecoder(strict=False)
+
+
+def may_be_calls(text: str) -> bool:
+    """Returns whether a text that begins so may be calls: behind a mark, or as JSON, in a code block or not."""
+    if text.startswith(tuple(CALL_MARKS)):
+        return True
+    opening = text[:MAX_OPENING_CHARS]
+    rest = _OPENING.sub("", opening, count=1)
+    if "{" in opening.removesuffix(rest):
+        return any(f'"{key}"'.startswith(rest[: len(key) + 2]) for key in _KEYS)
+    return not rest or any(fence.startswith(opening.strip()) for fence in _FENCES)
+
+
+def read_calls(
+    text: str, *, tools: Sequence[ToolSpec], names: Mapping[str, str], messages: Iterable[BaseMessage]
+) -> list[ModelCall]:
+    """Returns the calls that a text is, under the names that the tools are offered under; none if it is anything else.
+    `names` are their own by these.
+    """
+    schemas = {tool.name: tool.input_schema for tool in tools}
+    calls, bodies = list[ModelCall](), set[str]()
+    try:
+        for name, args, body in _written(text):
+            offered = known_name(sendable_name(name), names)
+            calls.append(ModelCall(offered, _arguments(args, schemas[names[offered]])))
+            bodies.add(body)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return []
+    most = MAX_CALLS if text.startswith(tuple(CALL_MARKS)) else 1
+    return calls if len(calls) <= most and not _were_shown(bodies, messages) else []
+
+
+def _written(text: str) -> Iterator[tuple[str, Any, str]]:
+    """Yields the name of each call, its arguments, as an object or a list of names, types and texts, and where both
+    stand. Raises ValueError or RecursionError at what is no call.
+    """
+    at = 0
+    while True:
+        while between := _BETWEEN.match(text, at):
+            at = between.end()
+        if at == len(text):
+            return
+        begin = at
+        if text[at] in "{[":
+            value, at = _JSON.raw_decode(text, at)
+            yield from ((*_from_json(each), text[begin:at]) for each in (value if isinstance(value, list) else [value]))
+        elif named := _NAMED.match(text, at):
+            args, at = _JSON.raw_decode(text, named.end())
+            yield named[1], args, text[begin:at]
+        elif (begun := _INVOKED.match(text, at)) and (end := _INVOKED_END.search(text, at)):
+            at = end.end()
+            _, *parts = _ARGUMENT.split(text[begun.end() : end.start()])
+            yield begun[1], list(zip(parts[::3], parts[1::3], parts[2::3], strict=True)), text[begin:at]
+        else:
+            raise ValueError("no call")
+
+
+def _from_json(value: Any) -> tuple[str, Any]:
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]
+    if not isinstance(value, dict) or not value.keys() <= _KEYS:
+        raise ValueError("no call")
+    name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), "")
+    args = next((value[key] for key in _ARGUMENTS if key in value), None)
+    args = read_arguments(args) if isinstance(args, str) else args
+    return name, args if isinstance(args, dict) else None
+
+
+def _arguments(args: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(args, list):
+        properties = schema.get("properties") or {}
+        texts = {name for name, each in properties.items() if isinstance(each, dict) and each.get("type") == "string"}
+        args = {name: _value(text, is_text=kind == "true" or (not kind and name in texts)) for name, kind, text in args}
+    return dict(args)
+
+
+def _value(written: str, *, is_text: bool) -> Any:
+    for end in ("</parameter>", "</｜DSML｜parameter>"):
+        written = written.rstrip().removesuffix(end)
+    text = written.removesuffix("\n")
+    try:
+        return text if is_text else json.loads(text, strict=False)
+    except ValueError:
+        return text
+
+
+def _were_shown(bodies: Iterable[str], messages: Iterable[BaseMessage]) -> bool:
+    """Whether one of the texts stands in what the model was given to read by anyone but itself."""
+    shown = " ".join(_NOT_COMPARED.sub("", each.text) for each in messages if not isinstance(each, AIMessage))
+    return any(_NOT_COMPARED.sub("", body) in shown for body in bodies)
