@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.requests import Request
 
-from segue.agent.structured_answer import ANY_OBJECT, schema_text
 from segue.api.attachments import SentFile, is_file, parts_unsupported, sent_files
 from segue.api.chat import ClientRequest
 from segue.api.doors.client_turns import MESSAGE_ID_HEADER, RETRY_HEADER, SentMessage
@@ -20,6 +19,7 @@ from segue.domain.field_types import doc
 from segue.domain.identity import Charge
 from segue.domain.session import LONGEST_MESSAGE, TurnOptions
 from segue.history.imports import Said
+from segue.tools.input_schema import ANY_OBJECT, schema_text
 
 MAX_MESSAGES: Final = 5000
 MAX_SOURCES: Final = 20  # of a message; the others become part of the last
