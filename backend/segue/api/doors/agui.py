@@ -318,12 +318,6 @@ def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> R
     return RunRequest(decision=decision, plan_id=plan_id)
 
 
-def key_of(body: RunAgentInput) -> str:
-    """Some clients send the answer to an interrupt under the id of the run that asked."""
-    answers = [entry.interrupt_id for entry in body.resume or ()]
-    return f"agui:{digest_of_json([body.run_id, *answers])}"
-
-
 async def run_events(
     client: ClientRequest,
     session: Session,
@@ -394,7 +388,9 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
     run = replace(run_of(body), options=options_of(client, body.tools, body.context, body.state, model=props.model))
     files = await sent_files(run.content)
     session = await session_of_client(client, body.thread_id, agent=agent)
-    turn, messages = await _begin(client, run, files, session, client.idempotency_key or run.key or key_of(body))
+    answers = [entry.interrupt_id for entry in body.resume or ()]  # some come under the id of the run that asked
+    key = client.idempotency_key or run.key or f"agui:{digest_of_json([body.run_id, *answers])}"
+    turn, messages = await _begin(client, run, files, session, key)
     frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)
     events = framed(run_events(client, session, turn, frames, messages))
     if turn is None:

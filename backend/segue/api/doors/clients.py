@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Request
+from fastapi import Depends
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import ClientRequest
-from segue.api.deps import IdempotencyKey, IdentityDep, OriginDep, Services, ServicesDep
+from segue.api.chat import ClientDep, ClientRequest
+from segue.api.deps import IdentityDep, Services
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.identity import Identity, is_user, user_of_gateway
 from segue.domain.ids import is_id
@@ -124,16 +124,10 @@ def agent_of(client: ClientRequest, agent: str) -> Speaker:
     return client.services.agents.check(agent, client.caller, client.origin.groups, status=404)
 
 
-async def _client(
-    services: ServicesDep,
-    identity: IdentityDep,
-    http: Request,
-    origin: OriginDep,
-    idempotency_key: IdempotencyKey = None,
-) -> ClientRequest:
-    caller = spoken_for(services, identity, http.headers)
-    origin = origin if caller == identity.user else replace(origin, groups=())
-    return ClientRequest(caller, services, http, origin, idempotency_key)
+async def _client(client: ClientDep, identity: IdentityDep) -> ClientRequest:
+    caller = spoken_for(client.services, identity, client.http.headers)
+    origin = client.origin if caller == identity.user else replace(client.origin, groups=())
+    return replace(client, caller=caller, origin=origin)
 
 
 DoorClientDep = Annotated[ClientRequest, Depends(_client)]

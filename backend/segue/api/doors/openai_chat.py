@@ -310,13 +310,13 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     """
     given, wants_usage = body.model_dump(), bool((body.stream_options or {}).get("include_usage"))
     head = {"created": int(client.services.clock().timestamp()), "model": body.model}
-    if is_task(client, body.messages, model=body.model, body=given):
-        text, charge = await do_task(client, body.messages, model=body.model, body=given)
+    if is_task(client, body.messages, given):
+        text, charge = await do_task(client, body.messages, given)
         head["id"] = f"chatcmpl-{token_hex(13)}"
         if body.stream:
             return EventStream(Chunks(head, usage=wants_usage).whole(text, asdict(charge)))
         return JSONResponse(_completion(head, {"content": text}, asdict(charge)))
-    request = await message_of(client.http, body.messages, agent=body.model, body=given)
+    request = await message_of(client.http, body.messages, given)
     turn = (await begin(client, request)).turn
     head["id"] = f"chatcmpl-{turn.turn_id}"
     is_structured = request.options.output_schema is not None

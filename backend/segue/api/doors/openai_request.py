@@ -74,15 +74,6 @@ UNSUPPORTED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
 # Open WebUI sends them with every message of a user who has any there.
 _OF_OPEN_WEBUI: Final = frozenset({"tools", "functions", "tool_choice", "function_call"})
 
-Model = Annotated[str, Field(min_length=1, max_length=200), doc("An agent: one of `GET /v1/models`.")]
-MetadataField = Annotated[
-    dict[str, Any] | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
-]
-ConversationField = Annotated[
-    str | dict[str, Any] | None, doc("The conversation's id, or an object that has it as `id`.")
-]
-StreamField = Annotated[bool | None, doc("Answer with events.")]
-
 
 def _with_role(message: dict[str, Any]) -> dict[str, Any]:
     role = message.get("role")
@@ -109,10 +100,14 @@ class OpenAIBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: Model
-    stream: StreamField = None
-    conversation: ConversationField = None
-    metadata: MetadataField = None
+    model: Annotated[str, Field(min_length=1, max_length=200), doc("An agent: one of `GET /v1/models`.")]
+    stream: Annotated[bool | None, doc("Answer with events.")] = None
+    conversation: Annotated[
+        str | dict[str, Any] | None, doc("The conversation's id, or an object that has it as `id`.")
+    ] = None
+    metadata: Annotated[
+        dict[str, Any] | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
+    ] = None
     temperature: Annotated[
         Annotated[float, Field(ge=0, le=2)] | None, doc("For the model's calls, as far as it takes one.")
     ] = None
@@ -196,9 +191,7 @@ def unsupported(param: str, why: str) -> AppError:
     return AppError("unsupported_parameter", status=400, title=title, detail=detail, extra={"param": param})
 
 
-async def message_of(
-    http: Request, messages: Sequence[Mapping[str, Any]], *, agent: str, body: Mapping[str, Any]
-) -> SentMessage:
+async def message_of(http: Request, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> SentMessage:
     """`body` may name the conversation. A conversation that ends with the output of a tool is that of the turn which
     has run it: the user's last message again. Raises AppError `invalid_request`, `parts_unsupported`,
     `unsupported_parameter`, NotFound for a `previous_response_id` that is none of ours.
@@ -220,7 +213,7 @@ async def message_of(
         files=(*await sent_files(content), *sources),
         count=sum(message["role"] == "user" for message in spoken),
         earlier=lambda: [_said_earlier(http, each) for each in spoken[:-1]],
-        agent=agent,
+        agent=body["model"],
         client_id=client_id,
         after=after,
         message_id=http.headers.get(MESSAGE_ID_HEADER) or None,
@@ -368,13 +361,11 @@ def _part(part: object, *, is_new: bool) -> str:
     raise parts_unsupported(f"A part of the type {str(kind)[:50]!r} cannot be read.")
 
 
-def is_task(
-    client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
-) -> bool:
+def is_task(client: ClientRequest, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> bool:
     """Open WebUI says with each request whether it is one, if its headers are set up so. Else the form tells. In a
     session that is named, a text that looks like a task is the user's unless it quotes the conversation.
     """
-    agents = agents_of(client)
+    agents, model = agents_of(client), body["model"]
     if model not in agents and model.removesuffix(TASK_MODEL) in agents:
         return True
     if (task := client.http.headers.get(TASK_HEADER)) is not None:
@@ -388,11 +379,12 @@ def is_task(
 
 
 async def do_task(
-    client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
+    client: ClientRequest, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]
 ) -> tuple[str, Charge]:
     """Returns the text and what it took, which the caller and the session that the task is about are charged. Raises
     what a call of the model raises, AppError `unknown_agent`.
     """
+    model = body["model"]
     speaker = agent_of(client, model if model in agents_of(client) else model.removesuffix(TASK_MODEL))
     client_id, _ = conversation_of(client.http, body)
     session = await find_session(client, client_id) if client_id else None

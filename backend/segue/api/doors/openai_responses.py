@@ -103,12 +103,12 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
     given = body.model_dump()
     head: dict[str, Any] = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    if is_task(client, messages, model=body.model, body=given):
-        text, charge = await do_task(client, messages, model=body.model, body=given)
+    if is_task(client, messages, given):
+        text, charge = await do_task(client, messages, given)
         task = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
         begun, frames = task.begin(), task.frames([AnswerText(text), Answered({"usage": asdict(charge)})])
         return EventStream(_once(begun + frames)) if body.stream else JSONResponse(task.response)
-    request = await message_of(client.http, messages, agent=body.model, body=given)
+    request = await message_of(client.http, messages, given)
     turn, is_structured = (await begin(client, request)).turn, request.options.output_schema is not None
     head |= {"previous_response_id": body.previous_response_id, "background": bool(body.background)}
     writer = _writer(client, turn.session_id, turn.turn_id, head)
@@ -123,7 +123,15 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
 @router.get("/responses/{response_id}", response_model=OpenAIResponse)
 async def get_response(response_id: ResponseId, client: DoorClientDep) -> Response:
     """Shows a response as it stands: one that is made in the background is `completed` in the end."""
-    return await _shown(client, await _turn_of(client, response_id))
+    turn = await _turn_of(client, response_id)
+    session = await known_session(client, turn.session_id)
+    head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
+    writer = _writer(client, turn.session_id, turn.turn_id, head)
+    if turn.answer is not None:
+        return JSONResponse(writer.answered(orjson.loads(orjson.dumps(turn.answer))))
+    error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
+    status = "in_progress" if turn.status == "running" else turn.status
+    return JSONResponse(writer.response | {"status": status, "error": error})
 
 
 @router.delete("/responses/{response_id}", responses=problems("in_conversation"))
@@ -181,18 +189,6 @@ async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
     if not (is_id("ses", session_id) and is_id("turn", turn_id)):
         raise NotFound("turn")
     return await client.services.turns.read(client.caller, session_id, turn_id)
-
-
-async def _shown(client: ClientRequest, turn: Turn) -> Response:
-    """Answers with the response that a turn is by now."""
-    session = await known_session(client, turn.session_id)
-    head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
-    writer = _writer(client, turn.session_id, turn.turn_id, head)
-    if turn.answer is not None:
-        return JSONResponse(writer.answered(orjson.loads(orjson.dumps(turn.answer))))
-    error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
-    status = "in_progress" if turn.status == "running" else turn.status
-    return JSONResponse(writer.response | {"status": status, "error": error})
 
 
 def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Mapping[str, Any]) -> "ResponseWriter":
