@@ -396,7 +396,7 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
     if turn is None:
         return EventStream(events, headers={"X-Session-Id": session.id})
     farewell = frame(Entry(end_of(turn), run_ended(turn, turn_errors.interrupted())))
-    leaving = on_disconnect(client, turn, props.on_disconnect)
+    leaving = on_disconnect(client, turn, asked=props.on_disconnect == "cancel")
     return EventStream(events, headers=turn_headers(turn), farewell=farewell, **leaving)
 
 

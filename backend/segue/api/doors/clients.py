@@ -167,9 +167,9 @@ def turn_headers(turn: TurnKey) -> dict[str, str]:
     return {"X-Session-Id": turn.session_id, "X-Turn-Id": turn.turn_id}
 
 
-def on_disconnect(client: ClientRequest, turn: TurnKey, asked: str | None = None) -> dict[str, Any]:
-    """Returns the options of a stream. Leaving will `cancel` the turn if the client has `asked`, or its header."""
-    if "cancel" not in (asked, client.http.headers.get(ON_DISCONNECT_HEADER)):
+def on_disconnect(client: ClientRequest, turn: TurnKey, *, asked: bool = False) -> dict[str, Any]:
+    """Returns the options of a stream whose client has `asked`, here or in a header, to cancel the turn by leaving."""
+    if not asked and client.http.headers.get(ON_DISCONNECT_HEADER) != "cancel":
         return {}
 
     async def left(_: object) -> None:

@@ -57,17 +57,8 @@ RUN: Final = problems(
     "not_supported", "parts_unsupported", "session_not_found", "turn_not_found", "turn_in_progress", "too_many_queued",
     "unknown_agent", "not_in_history", *OF_DECISIONS, *OF_FILES,
 )  # fmt: skip
-STREAM: Final[dict[str, Any]] = {
-    "responses": {
-        200: {
-            "description": "The parts",
-            "content": described_stream(
-                "Parts as LangGraph's server streams them.", 'event: values\ndata: {"messages":[]}\n\n'
-            ),
-        },
-        **RUN,
-    }
-}
+PARTS: Final = described_stream("Parts as LangGraph's server streams them.", 'event: values\ndata: {"messages":[]}\n\n')
+STREAM: Final[dict[str, Any]] = {"responses": {200: {"description": "The parts", "content": PARTS}, **RUN}}
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 router = router_of("doors", route_class=DoorRoute)
@@ -164,7 +155,7 @@ class LangGraphRun:
         name = self.thread_id if quote(self.thread_id, safe="") == self.thread_id else self.turn.session_id
         path = f"/threads/{name}/runs/{self.turn.turn_id}"
         headers = {"Content-Location": path, "Location": f"{path}/{rest}", **clients.turn_headers(self.turn)}
-        return {"headers": headers, **clients.on_disconnect(self.client, self.turn, "cancel" if self.cancels else None)}
+        return {"headers": headers, **clients.on_disconnect(self.client, self.turn, asked=self.cancels)}
 
 
 class _Blank(ServerSentEvent):

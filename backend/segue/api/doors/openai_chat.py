@@ -101,10 +101,6 @@ def usage_of(usage: Mapping[str, Any], given: str, got: str) -> dict[str, Any]:
     }
 
 
-def completion_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    return usage_of(usage, "prompt", "completion")
-
-
 BETWEEN: Final = "\n\n"  # two messages of one turn
 MAX_SHOWN_CHARS: Final = 300  # of arguments, and of a result
 _MARKS: Final = {"pending": "·", "running": "…", "waiting": "?", "complete": "✓", "failed": "✗", "skipped": "-"}
@@ -341,7 +337,7 @@ def _completion(
     head: Mapping[str, Any], said: Mapping[str, Any], usage: Mapping[str, Any], finish_reason: str = "stop"
 ) -> dict[str, Any]:
     choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish_reason}
-    return {**head, "object": "chat.completion", "choices": [choice], "usage": completion_usage(usage)}
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage_of(usage, "prompt", "completion")}
 
 
 def _data(value: object) -> bytes:
@@ -408,7 +404,7 @@ class Chunks:
     def _ended(self, usage: Mapping[str, Any], finish_reason: str) -> bytes:
         end = b"".join(map(self._cited, self._sources))
         end += self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
-        return end + (self._chunk([], usage=completion_usage(usage)) if self._usage else b"")
+        return end + (self._chunk([], usage=usage_of(usage, "prompt", "completion")) if self._usage else b"")
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return _data({**self._head, "choices": choices, **more})

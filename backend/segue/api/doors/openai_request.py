@@ -197,7 +197,7 @@ async def message_of(http: Request, messages: Sequence[Mapping[str, Any]], body:
     `unsupported_parameter`, NotFound for a `previous_response_id` that is none of ours.
     """
     spoken = [message for message in messages if message.get("role") in ("user", "assistant")]
-    has_run = _is_output(messages[-1])
+    has_run = any(messages[-1].get(name) in _OUTPUTS for name in ("type", "role"))
     while has_run and spoken and spoken[-1]["role"] == "assistant":
         spoken.pop()
     if not spoken or spoken[-1]["role"] != "user":
@@ -222,10 +222,6 @@ async def message_of(http: Request, messages: Sequence[Mapping[str, Any]], body:
         options=await options_of(http, messages, body),
         stream=bool(body.get("stream")),
     )
-
-
-def _is_output(item: Mapping[str, Any]) -> bool:
-    return item.get("type") in _OUTPUTS or item.get("role") in _OUTPUTS
 
 
 _FIRST_SOURCE: Final = re.compile(f"(?:^|<context>){SOURCE}", re.MULTILINE)  # elsewhere a template may speak of one

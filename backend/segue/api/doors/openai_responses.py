@@ -82,10 +82,7 @@ class OpenAIResponse(BaseModel):
         Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("How it stands.")
     ]
     model: Annotated[str, doc("The agent.")]
-    output: Annotated[
-        list[dict[str, Any]],
-        doc("Each tool that ran, as an `mcp_call` with its output; the message."),
-    ]
+    output: Annotated[list[dict[str, Any]], doc("Each tool that ran, as an `mcp_call` with its output; the message.")]
     conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
     error: Annotated[dict[str, Any] | None, doc("Why it failed: `code` and `message`.")] = None
     usage: Annotated[dict[str, Any] | None, doc("What the turn took, once it has ended.")] = None

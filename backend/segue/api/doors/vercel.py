@@ -68,6 +68,7 @@ _TEXTS: Final = {
 CHUNKS: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
 
 ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
+ChatInPath = Annotated[ChatId, Path(description="What the client calls the chat.")]
 
 router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
@@ -293,9 +294,7 @@ def _result_of(part: Json) -> dict[str, Any]:
         204: {"description": "Nothing runs."},
     },
 )
-async def resume_ui_chat(
-    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")], client: ClientDep
-) -> Response:
+async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
     session = await find_session(client, chat_id)
     if session is None:
@@ -318,11 +317,7 @@ class UiMessage(BaseModel):
 
 
 @router.get("/{chat_id}/messages", responses=problems("session_not_found"))
-async def ui_messages(
-    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")],
-    client: ClientDep,
-    paging: PagingDep,
-) -> Page[UiMessage]:
+async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep) -> Page[UiMessage]:
     """Lists the messages of a chat, for `useChat`. The newest page comes first, each in the order of the chat; what the
     turn that runs has said so far comes with its stream.
     """
