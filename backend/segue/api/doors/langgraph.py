@@ -188,9 +188,9 @@ async def _say(client: ClientRequest, body: NewRun, session: Session) -> TurnKey
     said, key = frames.newest_message(body.input), client.idempotency_key
     content, text = (said["content"], text_of(said["content"])) if said else (None, "")
     files = await sent_files(content)
-    fingerprint = (text, *(file.digest for file in files))
+    fingerprint = (text, body.place or "", *(file.digest for file in files))
     if key is None and said is not None and said["id"]:
-        key = digest_of_json([said["id"], body.place, *fingerprint])
+        key = digest_of_json([said["id"], *fingerprint])
     instead_of = await _instead_of(client, session, body.place)
     if said is None and instead_of is None:
         raise nothing_new()
