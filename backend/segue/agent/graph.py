@@ -18,8 +18,7 @@ from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
 from segue.agent.plan_node import plan
 from segue.agent.state import TurnInput, TurnState, Update, language_of
-from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply
-from segue.agent.structured_answer import structured_answer
+from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged, StepFinished, StepStarted
@@ -105,12 +104,14 @@ async def _as_json(context: TurnContext, state: TurnState, answer: str) -> tuple
     """Returns the answer as the client wants it, or the service's account and why: the model did not mend the answer
     of a turn that has acted.
     """
+    tools = without_forbidden(context.guard.tools(), state["search"])
+    messages = state.get("conversation") or state["prompt"]
     try:
-        return await structured_answer(context, state, answer), None
+        return await structured_answer(context, messages, context.guard.offered(tools), answer), None
     except AppError as error:
         if not gave_no_answer(error) or not state.get("tool_calls"):
             raise
-        return _account(state, without_forbidden(context.guard.tools(), state["search"])), error
+        return _account(state, tools), error
 
 
 def _account(state: TurnState, tools: Mapping[str, Tool]) -> str:

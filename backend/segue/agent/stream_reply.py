@@ -1,6 +1,7 @@
 """Asks the model for a reply and emits it as events: word by word if the turn has followers, else as a whole.
 
-A message that was started is always ended, and the text that was emitted is the text stored under its id.
+A message that was started is always ended, and the text that was emitted is the text stored under its id. An answer
+that is to fit a schema of the client is checked first; what is wrong with it is shown to the model as data.
 """
 
 import asyncio
@@ -8,17 +9,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import orjson
+import structlog
 from langchain_core.messages import BaseMessage
 
+from segue.agent import prompts
 from segue.agent.context import TurnContext
+from segue.db.rows import UNREADABLE, read_json
+from segue.domain import turn_errors
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
+from segue.models.answer_schemas import of_client
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.reply import Reply, ToolChoiceMode
 from segue.models.streamed_answer import Listener
+from segue.plans.plan_parser import find_json
+from segue.tools.input_schema import ANY_OBJECT, faults_by
 
 MAX_REASONING_CHARS = 100_000  # of one reply
+_NO_JSON = ("$: it is no JSON",)
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +177,32 @@ def emit_message(context: TurnContext, text: str, started: StartedMessage | None
         context.emit(TextAdded(started.message_id, rest))
     context.emit(TextEnded(started.message_id))
     return started.message_id
+
+
+async def structured_answer(
+    context: TurnContext, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], answer: str
+) -> str:
+    """Returns the answer as JSON text that fits the client's schema; the model has one try to mend it. Raises AppError
+    `output_invalid`, and what asking the model raises.
+    """
+    schema = context.options.output_schema or ANY_OBJECT
+    text, faults = await asyncio.to_thread(_read, schema, answer)
+    if not faults:
+        return text
+    log.info("output_mended", faults=len(faults))
+    note = prompts.mending_note(schema, answer, faults)
+    asked, sampling = prompts.with_instruction(messages, note), context.options.sampling
+    reply = await context.model.reply(asked, tools, tool_choice="none", schema=of_client(schema), sampling=sampling)
+    text, faults = await asyncio.to_thread(_read, schema, reply.text)
+    if faults:
+        raise turn_errors.output_invalid(faults)
+    return text
+
+
+def _read(schema: str, answer: str) -> tuple[str, Sequence[str]]:
+    """Returns the JSON in an answer, and what is wrong with it by the schema."""
+    text = answer.strip()
+    if (value := read_json(text)) is UNREADABLE:
+        value = next(find_json(text), UNREADABLE)
+        text = orjson.dumps(value).decode() if isinstance(value, dict) else ""
+    return text, faults_by(schema, value) if text else _NO_JSON

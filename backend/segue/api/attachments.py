@@ -1,26 +1,46 @@
-"""Routes for the files of a session: upload, list, load, delete. A file is typed by its content alone."""
+"""Routes for the files of a session: upload, list, load, delete. Files that come as parts of a message are stored as
+uploads are; nothing is fetched. A file is typed by its content alone.
+"""
 
+import asyncio
+import binascii
+import hashlib
+from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
+import structlog
 from fastapi import Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from segue.api.deps import AttachmentId, Caller, ServicesDep, SessionId, UploadRoute, router_of
+from segue.api.chat import ClientRequest
+from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, UploadRoute, router_of
 from segue.api.problems import OF_FILES, problems
 from segue.api.schemas import Page, PagingDep, id_position
 from segue.domain.errors import AppError, InvalidRequest
-from segue.domain.session import Attachment
+from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, Attached, Attachment
 from segue.memory.session_store import check_session
 from segue.tools import attachment_store
-from segue.tools.attachment_texts import SERVED
+from segue.tools.attachment_texts import SERVED, WORDS
 from segue.tools.normalize import IMAGES
+from segue.turns.queries import turn_of_key
+from segue.turns.store import ChatRequest
+
+log = structlog.get_logger()
 
 router = router_of("attachments", "/sessions/{session_id}/attachments", UploadRoute)
 
 MULTIPART_BYTES: Final = 65_536  # of a body beside the file
+MAX_END_CHARS: Final = 4000  # of a message that is too long, whose middle is attached
+MAX_WORD_CHARS: Final = 200
+_GAP: Final = f"\n{LEFT_OUT}\n"
+_KINDS: Final = frozenset(
+    {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
+)
 _POSITION = id_position("att")
 _FILE = {"type": "string", "format": "binary", "description": "The file; its name is the part's `filename`."}
 _UPLOAD: Final[dict[str, Any]] = {
@@ -109,3 +129,123 @@ async def delete_attachment(
     """Deletes a file and what was read from it. Messages still name it; what was said of it stays said."""
     async with services.database.transaction() as connection:
         await attachment_store.delete_attachment(connection, caller, session_id, attachment_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SentFile:
+    """A file, or with a `mark` a text that stood in the message (`Attached`). `digest` is of its name and content."""
+
+    name: str
+    content: bytes
+    digest: str = ""
+    mark: str | None = None
+
+
+def is_file(part: object) -> bool:
+    return isinstance(part, dict) and isinstance(kind := part.get("type"), str) and kind in _KINDS
+
+
+async def sent_files(content: object) -> tuple[SentFile, ...]:
+    """Returns the files among the parts of a message. Raises AppError `invalid_request`, `parts_unsupported`."""
+    parts = [part for part in content if is_file(part)] if isinstance(content, list) else []
+    if len(parts) > MAX_ATTACHMENTS:
+        raise InvalidRequest(f"A message has at most {MAX_ATTACHMENTS} files.")
+    return await asyncio.to_thread(_read, parts) if parts else ()
+
+
+async def with_files(
+    client: ClientRequest, session_id: str, request: ChatRequest, files: Sequence[SentFile]
+) -> ChatRequest:
+    """Returns the request as it can be accepted: what is too much for a message becomes one of its files, and these are
+    stored, unless its turn has been accepted before: a request that comes again stores none twice. Sources for which
+    there is no room are left out. Raises what an upload raises.
+    """
+    services, caller = client.services, client.caller
+    text, rest = _fitting(request.message, services.settings.max_message_chars)
+    files = [*files, *rest]
+    if not files:
+        return request
+    if request.once is not None:
+        async with services.database.read_only() as connection:
+            if await turn_of_key(connection, caller, session_id, request.once.key) is not None:
+                return request
+    attached = []
+    for file in files:
+        try:
+            attached.append(await _stored(services, caller, session_id, file))
+        except AppError as error:
+            if error.code != "attachment_quota_exceeded" or file.mark in (None, LEFT_OUT):
+                raise
+            log.warning("source_left_out", size_bytes=len(file.content))
+    return replace(request, message=text, attachments=tuple(dict.fromkeys(attached)))
+
+
+async def _stored(services: Services, caller: str, session_id: str, file: SentFile) -> Attached:
+    if len(file.content) > services.settings.attachment_max_bytes:
+        raise too_large("A", services.settings.attachment_max_bytes)
+    async with services.attachments.places:
+        kind = WORDS if file.mark is not None else None
+        stored = await services.attachments.add(caller, session_id, file.name, file.content, kind=kind, again=True)
+    return Attached(stored.id, stored.name, stored.media_type, stored.size_bytes, file.mark)
+
+
+def _fitting(text: str, at_most: int) -> tuple[str, Sequence[SentFile]]:
+    """Returns the beginning and the end of a text that is longer, which often is the question, and what is between."""
+    if len(text) <= at_most:
+        return text, ()
+    end = min(MAX_END_CHARS, at_most // 4)
+    begin = at_most - end - len(_GAP)
+    begin, end = _word_end(text[:begin]), len(text) - end
+    between = text[begin:end].encode()
+    return f"{text[:begin]}{_GAP}{text[end:]}", [SentFile("message.txt", between, mark=LEFT_OUT)]
+
+
+def _word_end(text: str) -> int:
+    """Returns where the last line or word ends that is whole, if one ends near the end."""
+    near = len(text) - MAX_WORD_CHARS
+    return max(text.rfind("\n", near), text.rfind(" ", near)) + 1 or len(text)
+
+
+def _read(parts: Sequence[dict[str, Any]]) -> tuple[SentFile, ...]:
+    files = []
+    for part in parts:
+        named = part["file"] if isinstance(part.get("file"), dict) else part
+        name = given if isinstance(given := named.get("filename"), str) else ""
+        content = _content(part)
+        digest = hashlib.sha256(b"%d:%b%b" % (len(name), name.encode(), content)).hexdigest()
+        files.append(SentFile(name, content, digest))
+    return tuple(files)
+
+
+def _content(part: dict[str, Any]) -> bytes:
+    match part:
+        case (
+            {"type": "image_url", "image_url": {"url": str(given)}}
+            | {"type": "input_image", "image_url": str(given)}
+            | {"type": "file", "file": {"file_data": str(given)}}
+            | {"type": "input_file", "file_data": str(given)}
+            | {"type": "file", "url": str(given)}
+            | {"type": "binary", "data": str(given)}
+            | {"source": {"type": "data", "value": str(given)}}
+        ):
+            return _decoded(given)
+    raise parts_unsupported(f"The part of the type {part['type']!r} has no file in it.")
+
+
+def _decoded(given: str) -> bytes:
+    """`given` is a `data:` URL, or base64."""
+    head, comma, rest = given.partition(",")
+    if comma and head.lower().startswith("data:"):
+        if not head.lower().endswith(";base64"):
+            return unquote_to_bytes(rest)
+    elif ":" in head:
+        raise parts_unsupported("A part names a file elsewhere.")
+    try:
+        return b64decode(rest if comma else given, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("The content of a file is not valid base64.") from None
+
+
+def parts_unsupported(why: str) -> AppError:
+    detail = f"Nothing was accepted: {why} Send text, and files in the message as `data:` URLs: nothing is fetched."
+    return AppError("parts_unsupported", status=422, title="A part of the message cannot be read", detail=detail)

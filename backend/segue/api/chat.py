@@ -9,7 +9,6 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
-from segue.agent.structured_answer import schema_text
 from segue.api.deps import (
     Caller,
     IdempotencyKey,
@@ -30,6 +29,7 @@ from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey,
 from segue.events import user_feed
 from segue.history.fork import fork_session
 from segue.memory.session_store import check_session
+from segue.tools.input_schema import schema_text
 from segue.turns.admission import Admitted
 from segue.turns.branches import Branch, list_branches
 from segue.turns.claims import Origin

@@ -4,6 +4,7 @@ linear time, references are counted before they are followed, and an error is ex
 jsonschema-rs, 3 MB, is imported with the first schema that is compiled: an idle process calls no tool.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -13,11 +14,14 @@ from urllib.parse import unquote
 import orjson
 import structlog
 
+from segue.domain.errors import InvalidRequest
 from segue.domain.tool import Tool, ToolFailed, ToolRetry
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
 
+MAX_CLIENT_SCHEMA_BYTES: Final = 32_000
+ANY_OBJECT: Final = '{"type":"object"}'
 MAX_EXPANSION: Final = 100_000  # subschemas, each counted as often as references lead to it
 MAX_EXPLAINED_DEPTH: Final = 6
 _TOLD_FAULTS = 5
@@ -81,6 +85,20 @@ def accepts(tool: Tool, args: dict[str, Any]) -> bool:
 def faults_by(schema: str, value: object) -> list[str]:
     """Returns what is wrong with a value by a schema in JSON text. Raises UnfitSchema if the schema cannot be used."""
     return _schema("", schema.encode()).faults(value)
+
+
+async def schema_text(schema: dict[str, Any]) -> str:
+    """Returns a client's schema as TurnOptions have it. Raises AppError `invalid_request` if no answer can be checked
+    by it.
+    """
+    text = orjson.dumps(schema).decode()
+    if len(text.encode()) > MAX_CLIENT_SCHEMA_BYTES:
+        raise InvalidRequest(f"The schema of the answer has more than {MAX_CLIENT_SCHEMA_BYTES} bytes.")
+    try:
+        await asyncio.to_thread(faults_by, text, None)
+    except UnfitSchema as unfit:
+        raise InvalidRequest(f"No answer can be checked by the schema: {unfit}.") from unfit
+    return text
 
 
 @lru_cache(maxsize=512)

@@ -10,8 +10,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.requests import Request
 from starlette.responses import Response
 
+from segue.api.chat import ClientRequest
 from segue.api.deps import Services
 from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, session_of_client
 from segue.config import Settings
@@ -19,6 +21,7 @@ from segue.domain.errors import AppError
 from segue.domain.ids import new_id, utc_now
 from segue.main import create_app
 from segue.memory import session_store
+from segue.turns.claims import Origin
 from tests.support.plans import Frozen, deletion, planned
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client, running
@@ -34,14 +37,18 @@ async def services(settings: Settings) -> AsyncIterator[Services]:
 
 
 async def test_a_clients_id_is_one_session_of_each_caller_also_if_two_requests_come_at_once(services: Services) -> None:
-    both = await asyncio.gather(*(session_of_client(services, "ada", "chat 1") for _ in range(2)))
-    again = await session_of_client(services, "ada", "chat 1")
+    both = await asyncio.gather(*(session_of_client(asked_by(services, "ada"), "chat 1") for _ in range(2)))
+    again = await session_of_client(asked_by(services, "ada"), "chat 1")
     assert {again.id} == {session.id for session in both}
     assert await list_of(services, "ada") == [again.id]
-    assert (await session_of_client(services, "bob", "chat 1")).id != again.id
-    assert (await session_of_client(services, "ada", again.id)).id == again.id
+    assert (await session_of_client(asked_by(services, "bob"), "chat 1")).id != again.id
+    assert (await session_of_client(asked_by(services, "ada"), again.id)).id == again.id
     await services.turns.delete_session("ada", again.id)
-    assert (await session_of_client(services, "ada", "chat 1")).id != again.id
+    assert (await session_of_client(asked_by(services, "ada"), "chat 1")).id != again.id
+
+
+def asked_by(services: Services, caller: str) -> ClientRequest:
+    return ClientRequest(caller, services, Request({"type": "http", "headers": []}), Origin())
 
 
 async def list_of(services: Services, owner: str) -> list[str]:
@@ -52,16 +59,16 @@ async def list_of(services: Services, owner: str) -> list[str]:
 async def test_an_id_of_ours_that_is_not_the_callers_is_not_found_and_a_bad_one_of_a_client_is_refused(
     services: Services,
 ) -> None:
-    theirs = (await session_of_client(services, "bob", "chat 1")).id
+    theirs = (await session_of_client(asked_by(services, "bob"), "chat 1")).id
     bad = ["", "x" * (MAX_CLIENT_ID_CHARS + 1), "a\nb", "\x00", "\ud800"]
     codes = {}
     for client_id in (theirs, new_id("ses", utc_now()), "ses_1", *bad):
         with pytest.raises(AppError) as refused:
-            await session_of_client(services, "ada", client_id)
+            await session_of_client(asked_by(services, "ada"), client_id)
         codes[client_id] = refused.value.code
     assert codes == dict.fromkeys(codes.keys() - bad, "session_not_found") | dict.fromkeys(bad, "invalid_request")
     with pytest.raises(AppError, match="no agent"):
-        await session_of_client(services, "ada", "chat 2", agent="nobody")
+        await session_of_client(asked_by(services, "ada"), "chat 2", agent="nobody")
     assert await list_of(services, "ada") == []
 
 

@@ -242,8 +242,11 @@ async def test_an_older_checkpoint_is_where_a_message_is_said_anew_or_answered_a
     edited = await runs.wait(THREAD, AGENT, input=said("primo"), checkpoint=oldest["parent_checkpoint"])
     assert [each["content"] for each in edited["messages"]] == ["primo", "Uno."]
     [head] = await threads.get_history(THREAD)
-    more = await runs.wait(THREAD, AGENT, input=said("terzo"), checkpoint=head["checkpoint"])
+    keyed: dict[str, Any] = {"input": said("terzo"), "headers": {"Idempotency-Key": "k"}}
+    more = await runs.wait(THREAD, AGENT, checkpoint=head["checkpoint"], **keyed)
     assert [each["content"] for each in more["messages"]] == ["primo", "Uno.", "terzo", "Tre."]
+    elsewhere = runs.create(THREAD, AGENT, checkpoint=oldest["parent_checkpoint"], **keyed)
+    assert await refused(elsewhere) == (422, "idempotency_key_reused")
     assert await threads.get_history(THREAD, before=head["checkpoint"]["checkpoint_id"]) == []
 
 

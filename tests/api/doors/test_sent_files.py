@@ -264,12 +264,21 @@ async def test_a_yes_that_open_webui_wraps_approves_and_one_in_a_source_does_not
 MOST = 1000
 
 
+def graph_runs() -> list[tuple[str, dict[str, Any]]]:
+    """A message, and one in the place of a decision."""
+    said: tuple[dict[str, Any], ...] = (
+        {"input": {"messages": [{"type": "human", "content": "What is this?"}]}},
+        {"command": {"resume": "What is this?"}},
+    )
+    return [(f"/threads/{n}/runs/wait", {"assistant_id": "segue", **each}) for n, each in enumerate(said)]
+
+
 async def test_the_middle_of_a_message_that_is_too_long_becomes_a_file_of_it(
     settings: Settings, provider: Provider
 ) -> None:
     long = "#!/bin/sh " + " ".join(f"word-{number}" for number in range(300)) + " What is this?"
     async with running(settings.model_copy(update={"max_message_chars": MOST})) as client:
-        for path, body in (completion(), response(), run(), ui()):
+        for path, body in (completion(), response(), run(), ui(), *graph_runs()):
             provider.will(says("Words."))
             sent = orjson.loads(orjson.dumps(body).replace(b"What is this?", long.encode()))
             session = (await client.http.post(path, json=sent)).headers["x-session-id"]

@@ -15,23 +15,22 @@ import orjson
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
-from structlog.contextvars import bind_contextvars
 
 from segue.api.agents import AgentId
-from segue.api.chat import ClientRequest
+from segue.api.attachments import SentFile, sent_files
+from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import (
-    INTERRUPT_ID,
-    SentFile,
+    decide,
     decision_of_page,
-    is_file,
+    interrupt_id,
     options_of,
     page_key,
-    parts_unsupported,
-    sent_files,
-    with_files,
+    plan_asked,
+    say,
+    text_of,
 )
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, cancelling, session_of_client
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, on_disconnect, session_of_client, turn_headers
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText, PlanDecision
@@ -139,7 +138,7 @@ def page_calls(plan: Plan | None, said: Mapping[str, str]) -> list[bytes]:
         return []
     events = []
     for step in plan.page_steps:
-        of_call = {"toolCallId": f"{plan.id}:{plan.version}:{step.id}"}
+        of_call = {"toolCallId": f"{interrupt_id(plan)}:{step.id}"}
         events += [
             {"type": "TOOL_CALL_START", **of_call, "toolCallName": step.tool, **said},
             {"type": "TOOL_CALL_ARGS", **of_call, "delta": to_json(step.args or {}).decode()},
@@ -186,7 +185,7 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] |
         return None
     asks = answer is not None and answer["plan"] is not None and answer["plan"]["id"] == plan.id
     return {
-        "id": f"{plan.id}:{plan.version}",
+        "id": interrupt_id(plan),
         "reason": "confirmation",
         "message": answer["message"]["content"] if answer is not None and asks else step.description,
         "responseSchema": _response_schema(step),
@@ -292,24 +291,24 @@ def run_of(body: RunAgentInput) -> RunRequest:
         return RunRequest(decision=decision, plan_id=plan_id, key=page_key(plan_id, decision))
     if at is None:
         return RunRequest()
-    said = body.messages[at]
-    return RunRequest(text_of(said), said["content"], is_new=is_new, before=body.messages[: at + 1])
+    content = body.messages[at].get("content")
+    return RunRequest(text_of(content), content, is_new=is_new, before=body.messages[: at + 1])
 
 
 def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> RunRequest:
-    found = INTERRUPT_ID.fullmatch(entry.interrupt_id)
-    plan_id, version = (found[1], int(found[2])) if found else ("", MAX_VERSION)
+    found = plan_asked(entry.interrupt_id)
+    plan_id, version = found or ("", MAX_VERSION)
+    reject = PlanDecision(decision="reject", version=version)
     if entry.status == "cancelled":
-        abandons = plan_id, version
-        if at is not None:
-            said = messages[at]
-            return RunRequest(text_of(said), said["content"], abandons=abandons, before=messages[: at + 1])
-        return RunRequest(decision=PlanDecision(decision="reject", version=version), plan_id=plan_id, abandons=abandons)
+        if at is None:
+            return RunRequest(decision=reject, plan_id=plan_id, abandons=(plan_id, version))
+        content = messages[at].get("content")
+        return RunRequest(text_of(content), content, abandons=(plan_id, version), before=messages[: at + 1])
     if found is None:
         raise StalePlan
     given = entry.payload or InterruptAnswer()
     if given.approved is False:
-        decision = PlanDecision(decision="reject", version=version)
+        decision = reject
     elif given.message is not None:
         decision = PlanDecision(decision="amend", version=version, message=given.message)
     else:
@@ -317,34 +316,6 @@ def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> R
             decision="confirm", version=version, args=given.args, remember=given.remember, answer=given.answer
         )
     return RunRequest(decision=decision, plan_id=plan_id)
-
-
-def text_of(message: Json) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "\n".join(_text_of_part(part) for part in content if not is_file(part))
-    if not isinstance(content, str) or not (text := content.strip()):
-        raise InvalidRequest("The user's newest message has no text.")
-    return text
-
-
-def _text_of_part(part: object) -> str:
-    match part:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": str(kind)} if kind != "text":
-            raise parts_unsupported(f"A part of the type {kind[:40]!r} cannot be read.")
-    raise InvalidRequest("A part of the user's newest message is neither text nor a file.")
-
-
-def key_of(body: RunAgentInput) -> str:
-    """Some clients send the answer to an interrupt under the id of the run that asked."""
-    answers = [entry.interrupt_id for entry in body.resume or ()]
-    return f"agui:{digest_of_json([body.run_id, *answers])}"
-
-
-def nothing_new() -> AppError:
-    return InvalidRequest("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
 
 
 async def run_events(
@@ -401,60 +372,53 @@ RESPONSES: dict[int | str, Any] = {
 
 
 @router.post("/agui", response_class=Response, responses=RESPONSES)
-async def run_agent(body: RunAgentInput, client: OwnClientDep) -> Response:
+async def run_agent(body: RunAgentInput, client: ClientDep) -> Response:
     """Runs the agent, for clients of AG-UI. The session's agent answers, with the events of the turn."""
     return await _answer(body, client, agent=None)
 
 
 @router.post("/agents/{agent_id}/agui", response_class=Response, responses=RESPONSES)
-async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: OwnClientDep) -> Response:
+async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: ClientDep) -> Response:
     """Runs one of the agents, for clients of AG-UI. It is the session's from then on."""
     return await _answer(body, client, agent=agent_id)
 
 
 async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | None) -> Response:
-    model = body.forwarded_props.model if body.forwarded_props is not None else None
-    run = replace(run_of(body), options=options_of(client, body.tools, body.context, body.state, model=model))
+    props = body.forwarded_props or ForwardedProps()
+    run = replace(run_of(body), options=options_of(client, body.tools, body.context, body.state, model=props.model))
     files = await sent_files(run.content)
-    groups = client.origin.groups
-    session = await session_of_client(client.services, client.caller, body.thread_id, agent=agent, groups=groups)
-    turn, messages = await _begin(client, run, files, session, client.idempotency_key or run.key or key_of(body))
-    headers, options = {"X-Session-Id": session.id}, dict[str, Any]()
-    if turn is not None:
-        bind_contextvars(turn_id=turn.turn_id)
-        headers["X-Turn-Id"] = turn.turn_id
-        options["farewell"] = frame(Entry(end_of(turn), run_ended(turn, turn_errors.interrupted())))
-        if body.forwarded_props is not None and body.forwarded_props.on_disconnect == "cancel":
-            options["client_close_handler_callable"] = cancelling(client, turn)
+    session = await session_of_client(client, body.thread_id, agent=agent)
+    answers = [entry.interrupt_id for entry in body.resume or ()]  # some come under the id of the run that asked
+    key = client.idempotency_key or run.key or f"agui:{digest_of_json([body.run_id, *answers])}"
+    turn, messages = await _begin(client, run, files, session, key)
     frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)
-    return EventStream(framed(run_events(client, session, turn, frames, messages)), headers=headers, **options)
+    events = framed(run_events(client, session, turn, frames, messages))
+    if turn is None:
+        return EventStream(events, headers={"X-Session-Id": session.id})
+    farewell = frame(Entry(end_of(turn), run_ended(turn, turn_errors.interrupted())))
+    leaving = on_disconnect(client, turn, asked=props.on_disconnect == "cancel")
+    return EventStream(events, headers=turn_headers(turn), farewell=farewell, **leaving)
 
 
 async def _begin(
     client: ClientRequest, run: RunRequest, files: Sequence[SentFile], session: Session, key: str
 ) -> tuple[TurnKey | None, Sequence[Json] | None]:
-    """Returns the turn and the messages of `run_events`. Raises what `accept`, `with_files` and `decide` raise."""
-    turns, caller, origin = client.services.turns, client.caller, client.origin
+    """Returns the turn and the messages of `run_events`. Raises what `say` and `decide` raise."""
     if run.text is not None:
         if not run.is_new:
             async with client.services.database.read_only() as connection:
-                is_known = await turn_of_key(connection, caller, session.id, key) is not None
+                is_known = await turn_of_key(connection, client.caller, session.id, key) is not None
             if not is_known:
                 return await _look(client, session)
         known = once(key, run.text, *(file.digest for file in files), *TurnOptions(model=run.options.model).fingerprint)
-        request = ChatRequest(
-            run.text, options=run.options, once=known, stream=True, origin=origin, abandons=run.abandons
-        )
-        request = await with_files(client, session.id, request, files)
-        admitted = await turns.accept(caller, session.id, request)
+        request = ChatRequest(run.text, options=run.options, once=known, stream=True, abandons=run.abandons)
+        admitted = await say(client, session.id, request, files)
         return admitted.turn, None if admitted.fresh else run.before
     if run.decision is None:
         return await _look(client, session)
     button = replace(run.decision.button, plan_id=run.plan_id)
-    known = once(key, *run.decision.fingerprint)
     try:
-        given: dict[str, Any] = {"once": known, "stream": True, "origin": origin, "options": run.options}
-        return await turns.decide(caller, session.id, button, **given), None
+        return await decide(client, session.id, button, once(key, *run.decision.fingerprint), run.options), None
     except AppError as error:
         if (run.abandons is None and run.key is None) or error.code not in NOT_TAKEN:
             raise

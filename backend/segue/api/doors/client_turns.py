@@ -3,176 +3,81 @@
 A conversation that the client names is its session; without a name its earlier messages find it. A turn that begins
 here has an idempotency key made of what was asked, and the names of a session lead to it: of the client's, and of all
 that was said. So the same request is the same turn until the session's next one begins, and nothing else is kept.
-Files that come as parts of a message are stored as uploads are. Nothing is fetched.
 """
 
 import asyncio
-import binascii
 import hashlib
 import re
-from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
 
-import structlog
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.api.attachments import too_large
+from segue.api.attachments import SentFile, is_file, parts_unsupported, with_files
 from segue.api.chat import ClientRequest
-from segue.api.deps import Services
-from segue.api.doors.clients import NameTaken, find_session, make_session, with_agent
+from segue.api.doors.clients import NameTaken, agent_of, find_session, make_session, with_agent
 from segue.api.schemas import PlanDecision
 from segue.db.redis import turn_heard_key
 from segue.domain.errors import AppError, InvalidRequest
-from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, NO_OPTIONS, Attached, Message, Session, TurnKey, TurnOptions
+from segue.domain.plan import Button, Plan
+from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions
 from segue.history.imports import Said
 from segue.memory.history import final_messages
 from segue.memory.session_store import find_named, name_session
-from segue.tools.attachment_texts import WORDS
 from segue.tools.page_tools import OfferedTools, about_page, given_tools
 from segue.turns.admission import Admitted
 from segue.turns.branches import opening_after
 from segue.turns.queries import find_turn, last_in_history, turn_after, turn_of_key
-from segue.turns.store import ChatRequest, once
-
-log = structlog.get_logger()
+from segue.turns.store import ChatRequest, Once, once
 
 # What a client says of a request: its own id of the message, and how often it has sent it before.
 MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"
 RETRY_HEADER: Final = "x-stainless-retry-count"
 RETRIED_S: Final = 60  # how long after its answer a request that says nothing may be one that comes again
-MAX_END_CHARS: Final = 4000  # of a message that is too long, whose middle is attached
-MAX_WORD_CHARS: Final = 200
-_GAP: Final = f"\n{LEFT_OUT}\n"
-_KINDS: Final = frozenset(
-    {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
-)
-INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})")  # a plan and its version
-CALL_ID: Final = re.compile(rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?")  # and a step, perhaps for one message
+# A plan and its version; and a step, perhaps for one message.
+INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})", re.ASCII)
+CALL_ID: Final = re.compile(rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class SentFile:
-    """A file, or with a `mark` a text that stood in the message (`Attached`). `digest` is of its name and content."""
-
-    name: str
-    content: bytes
-    digest: str = ""
-    mark: str | None = None
+def interrupt_id(plan: Plan) -> str:
+    return f"{plan.id}:{plan.version}"
 
 
-def is_file(part: object) -> bool:
-    return isinstance(part, dict) and isinstance(kind := part.get("type"), str) and kind in _KINDS
+def plan_asked(interrupt: str) -> tuple[str, int] | None:
+    """Returns the id and the version of the plan whose question it is; None if it is none of ours."""
+    found = INTERRUPT_ID.fullmatch(interrupt)
+    return (found[1], int(found[2])) if found else None
 
 
-async def sent_files(content: object) -> tuple[SentFile, ...]:
-    """Returns the files among the parts of a message. Raises AppError `invalid_request`, `parts_unsupported`."""
-    parts = [part for part in content if is_file(part)] if isinstance(content, list) else []
-    if len(parts) > MAX_ATTACHMENTS:
-        raise InvalidRequest(f"A message has at most {MAX_ATTACHMENTS} files.")
-    return await asyncio.to_thread(_read, parts) if parts else ()
+def text_of(content: object) -> str:
+    """Returns the words of a message. Raises AppError `invalid_request`, `parts_unsupported`."""
+    if isinstance(content, list):
+        content = "\n".join(_text_of_part(part) for part in content if not is_file(part))
+    if not isinstance(content, str) or not (text := content.strip()):
+        raise InvalidRequest("The user's newest message has no text.")
+    return text
 
 
-async def with_files(
-    client: ClientRequest, session_id: str, request: ChatRequest, files: Sequence[SentFile]
-) -> ChatRequest:
-    """Returns the request as it can be accepted: what is too much for a message becomes one of its files, and these are
-    stored, unless its turn has been accepted before: a request that comes again stores none twice. Sources for which
-    there is no room are left out. Raises what an upload raises.
-    """
-    services, caller = client.services, client.caller
-    text, rest = _fitting(request.message, services.settings.max_message_chars)
-    files = [*files, *rest]
-    if not files:
-        return request
-    if request.once is not None:
-        async with services.database.read_only() as connection:
-            if await turn_of_key(connection, caller, session_id, request.once.key) is not None:
-                return request
-    attached = []
-    for file in files:
-        try:
-            attached.append(await _stored(services, caller, session_id, file))
-        except AppError as error:
-            if error.code != "attachment_quota_exceeded" or file.mark in (None, LEFT_OUT):
-                raise
-            log.warning("source_left_out", size_bytes=len(file.content))
-    return replace(request, message=text, attachments=tuple(dict.fromkeys(attached)))
-
-
-async def _stored(services: Services, caller: str, session_id: str, file: SentFile) -> Attached:
-    if len(file.content) > services.settings.attachment_max_bytes:
-        raise too_large("A", services.settings.attachment_max_bytes)
-    async with services.attachments.places:
-        kind = WORDS if file.mark is not None else None
-        stored = await services.attachments.add(caller, session_id, file.name, file.content, kind=kind, again=True)
-    return Attached(stored.id, stored.name, stored.media_type, stored.size_bytes, file.mark)
-
-
-def _fitting(text: str, at_most: int) -> tuple[str, Sequence[SentFile]]:
-    """Returns the beginning and the end of a text that is longer, which often is the question, and what is between."""
-    if len(text) <= at_most:
-        return text, ()
-    end = min(MAX_END_CHARS, at_most // 4)
-    begin = at_most - end - len(_GAP)
-    begin, end = _word_end(text[:begin]), len(text) - end
-    between = text[begin:end].encode()
-    return f"{text[:begin]}{_GAP}{text[end:]}", [SentFile("message.txt", between, mark=LEFT_OUT)]
-
-
-def _word_end(text: str) -> int:
-    """Returns where the last line or word ends that is whole, if one ends near the end."""
-    near = len(text) - MAX_WORD_CHARS
-    return max(text.rfind("\n", near), text.rfind(" ", near)) + 1 or len(text)
-
-
-def _read(parts: Sequence[dict[str, Any]]) -> tuple[SentFile, ...]:
-    files = []
-    for part in parts:
-        named = part["file"] if isinstance(part.get("file"), dict) else part
-        name = given if isinstance(given := named.get("filename"), str) else ""
-        content = _content(part)
-        digest = hashlib.sha256(b"%d:%b%b" % (len(name), name.encode(), content)).hexdigest()
-        files.append(SentFile(name, content, digest))
-    return tuple(files)
-
-
-def _content(part: dict[str, Any]) -> bytes:
+def _text_of_part(part: object) -> str:
     match part:
-        case (
-            {"type": "image_url", "image_url": {"url": str(given)}}
-            | {"type": "input_image", "image_url": str(given)}
-            | {"type": "file", "file": {"file_data": str(given)}}
-            | {"type": "input_file", "file_data": str(given)}
-            | {"type": "file", "url": str(given)}
-            | {"type": "binary", "data": str(given)}
-            | {"source": {"type": "data", "value": str(given)}}
-        ):
-            return _decoded(given)
-    raise parts_unsupported(f"The part of the type {part['type']!r} has no file in it.")
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": str(kind)} if kind != "text":
+            raise parts_unsupported(f"A part of the type {kind[:40]!r} cannot be read.")
+    raise InvalidRequest("A part of the user's newest message is neither text nor a file.")
 
 
-def _decoded(given: str) -> bytes:
-    """`given` is a `data:` URL, or base64."""
-    head, comma, rest = given.partition(",")
-    if comma and head.lower().startswith("data:"):
-        if not head.lower().endswith(";base64"):
-            return unquote_to_bytes(rest)
-    elif ":" in head:
-        raise parts_unsupported("A part names a file elsewhere.")
-    try:
-        return b64decode(rest if comma else given, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidRequest("The content of a file is not valid base64.") from None
+def nothing_new() -> AppError:
+    return InvalidRequest("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
 
 
-def parts_unsupported(why: str) -> AppError:
-    detail = f"Nothing was accepted: {why} Send text, and files in the message as `data:` URLs: nothing is fetched."
-    return AppError("parts_unsupported", status=422, title="A part of the message cannot be read", detail=detail)
+async def say(client: ClientRequest, session_id: str, request: ChatRequest, files: Sequence[SentFile] = ()) -> Admitted:
+    """Accepts a message of any length with its files. Raises what `accept` and `with_files` raise."""
+    request = await with_files(client, session_id, replace(request, origin=client.origin), files)
+    return await client.services.turns.accept(client.caller, session_id, request)
 
 
 def decision_of_page(results: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, PlanDecision] | None:
@@ -203,6 +108,14 @@ def options_of(
     """Returns what a client's page asks of a turn. Raises AppError `client_tools`."""
     taken = client.services.tools.tools_for(client.caller) if tools else ()
     return TurnOptions(model=model, page_tools=given_tools(tools, taken), page=about_page(context or (), state))
+
+
+async def decide(
+    client: ClientRequest, session_id: str, button: Button, known: Once | None, options: TurnOptions = NO_OPTIONS
+) -> TurnKey:
+    """Raises what `TurnService.decide` raises."""
+    given: dict[str, Any] = {"once": known, "stream": True, "origin": client.origin, "options": options}
+    return await client.services.turns.decide(client.caller, session_id, button, **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,25 +162,20 @@ class _History:
 
 
 async def begin(client: ClientRequest, sent: SentMessage) -> Admitted:
-    """Accepts the message as a turn, or returns the one it was accepted as before. Raises what `accept` and
-    `with_files` raise.
-    """
-    services, caller = client.services, client.caller
-    services.agents.check(sent.agent, caller, client.origin.groups, status=404)
+    """Accepts the message as a turn, or returns the one it was accepted as before. Raises what `say` raises."""
+    agent_of(client, sent.agent)
     while True:
         try:
             if sent.client_id is None:
                 session, request = await _by_history(client, sent)
             else:
-                found = await find_session(services, caller, sent.client_id)
-                found = found or await _named_now(client, sent, sent.client_id)
+                found = await find_session(client, sent.client_id) or await _named_now(client, sent, sent.client_id)
                 session, request = await _in_session(client, found, sent)
             break
         except NameTaken:  # by the same request, just now: it is found
             continue
-    await with_agent(services, caller, session, sent.agent)
-    request = await with_files(client, session.id, request, sent.files)
-    return await services.turns.accept(caller, session.id, request)
+    await with_agent(client, session, sent.agent)
+    return await say(client, session.id, request, sent.files)
 
 
 async def _named_now(client: ClientRequest, sent: SentMessage, client_id: str) -> Session:
@@ -291,7 +199,7 @@ async def _in_session(client: ClientRequest, session: Session, sent: SentMessage
     """The client has named the session: only the last message is new."""
     caller = client.caller
     key = await _key_in(client, session, sent)
-    request = _request(client, sent, key)
+    request = _request(sent, key)
     async with client.services.database.read_only() as connection:
         if await turn_of_key(connection, caller, session.id, key) is not None:
             return session, request
@@ -302,7 +210,7 @@ async def _in_session(client: ClientRequest, session: Session, sent: SentMessage
                 answered := await _answer_shown(connection, caller, session.id, sent, place)
             ):
                 instead_of = await opening_after(connection, session.id, answered)
-            return session, _request(client, sent, key, instead_of=instead_of)
+            return session, _request(sent, key, instead_of=instead_of)
     if place is None or sent.client_id is None:
         return session, request
     # The client shows what has left the history here: that conversation goes on in a session of its own.
@@ -352,9 +260,7 @@ async def _session_with(
     client: ClientRequest, sent: SentMessage, history: _History, names: Mapping[str, str | None]
 ) -> Session:
     """Makes a session that begins with what was said."""
-    return await make_session(
-        client.services, client.caller, names, agent=sent.agent, said=history.said, key=history.name_before
-    )
+    return await make_session(client, names, agent=sent.agent, said=history.said, key=history.name_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +324,7 @@ async def _by_history(client: ClientRequest, sent: SentMessage) -> tuple[Session
         async with services.database.autocommit() as connection:
             if not await name_session(connection, caller, history.name, found.id):
                 raise NameTaken
-    return found, _request(client, sent, key)
+    return found, _request(sent, key)
 
 
 async def _ends_with(connection: AsyncConnection, last: Row[Any], history: _History) -> bool:
@@ -435,15 +341,9 @@ def _is_same_answer(answer: str, stored: Message) -> bool:
     return shown.endswith(kept) or kept.startswith(shown)
 
 
-def _request(client: ClientRequest, sent: SentMessage, key: str, *, instead_of: str | None = None) -> ChatRequest:
-    return ChatRequest(
-        sent.text,
-        once=once(key, sent.text, *sent.digests),
-        stream=sent.stream,
-        origin=client.origin,
-        instead_of=instead_of,
-        options=sent.options,
-    )
+def _request(sent: SentMessage, key: str, *, instead_of: str | None = None) -> ChatRequest:
+    known = once(key, sent.text, *sent.digests)
+    return ChatRequest(sent.text, once=known, stream=sent.stream, instead_of=instead_of, options=sent.options)
 
 
 async def _history(sent: SentMessage) -> _History:

@@ -2,16 +2,16 @@
 which the client calls its conversation. A client may also ask for the turn to end when it leaves.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Request
+from fastapi import Depends
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import ClientDep, ClientRequest
-from segue.api.deps import IdempotencyKey, IdentityDep, OriginDep, Services, ServicesDep
+from segue.api.deps import IdentityDep, Services
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.identity import Identity, is_user, user_of_gateway
 from segue.domain.ids import is_id
@@ -19,6 +19,7 @@ from segue.domain.session import Session, TurnKey
 from segue.events import user_feed
 from segue.history.imports import Said, import_history
 from segue.memory import session_store
+from segue.turns.turn_deps import Speaker
 
 MAX_CLIENT_ID_CHARS = 200
 SIGNED_USER: Final = "x-openwebui-user-jwt"
@@ -35,45 +36,50 @@ class NameTaken(AppError):
         super().__init__("session_exists", status=409, title="The conversation exists", detail=detail)
 
 
-async def session_of_client(
-    services: Services, caller: str, client_id: str, *, agent: str | None = None, groups: Collection[str] = ()
-) -> Session:
+async def session_of_client(client: ClientRequest, client_id: str, *, agent: str | None = None) -> Session:
     """Returns the caller's session of this id, and makes one on first use. An id of ours is that session.
 
     `agent` answers in it from its next turn on; None leaves it its agent, a new one the default. Raises what
     `find_session` raises, AppError `unknown_agent`.
     """
     if agent is not None:
-        services.agents.check(agent, caller, groups, status=404)
-    while (session := await find_session(services, caller, client_id)) is None:
+        agent_of(client, agent)
+    while (session := await find_session(client, client_id)) is None:
         try:
-            session = await make_session(services, caller, {client_id: None}, agent=agent)
+            session = await make_session(client, {client_id: None}, agent=agent)
             break
         except NameTaken:  # committed by now: it is found, unless it is deleted again
             continue
-    return await with_agent(services, caller, session, agent)
+    return await with_agent(client, session, agent)
 
 
-async def find_session(services: Services, caller: str, client_id: str) -> Session | None:
+async def known_session(client: ClientRequest, client_id: str) -> Session:
+    """Raises what `find_session` raises, and NotFound."""
+    if (session := await find_session(client, client_id)) is None:
+        raise NotFound("session")
+    bind_contextvars(session_id=session.id)
+    return session
+
+
+async def find_session(client: ClientRequest, client_id: str) -> Session | None:
     """Returns None if the caller has used this id for no session yet. Raises NotFound for an id of ours that is not the
     caller's, AppError `invalid_request` for a client's that is empty, long or not printable.
     """
     if client_id.startswith("ses_"):
         if not is_id("ses", client_id):
             raise NotFound("session")
-        async with services.database.read_only() as connection:
-            return await session_store.get_session(connection, caller, client_id)
+        async with client.services.database.read_only() as connection:
+            return await session_store.get_session(connection, client.caller, client_id)
     if not (0 < len(client_id) <= MAX_CLIENT_ID_CHARS and client_id.isprintable()):
         raise InvalidRequest(
             f"The id of a conversation is one printable line of 1 to {MAX_CLIENT_ID_CHARS} characters."
         )
-    async with services.database.read_only() as connection:
-        return await session_store.find_named(connection, caller, client_id)
+    async with client.services.database.read_only() as connection:
+        return await session_store.find_named(connection, client.caller, client_id)
 
 
 async def make_session(
-    services: Services,
-    caller: str,
+    client: ClientRequest,
     names: Mapping[str, str | None],
     *,
     agent: str | None = None,
@@ -84,7 +90,7 @@ async def make_session(
     """Makes a session with these names: of each, the id of the session that has it until now. With what was `said` as
     its first turns, the last under the idempotency `key`. Raises NameTaken if another session has a name.
     """
-    given = {"agent": agent} if agent is not None else {}
+    services, caller, given = client.services, client.caller, {"agent": agent} if agent is not None else {}
     async with services.database.transaction() as connection:
         now, zone = services.clock(), services.settings.session_time_zone
         session = await session_store.create_session(
@@ -99,31 +105,32 @@ async def make_session(
     return session
 
 
-async def with_agent(services: Services, caller: str, session: Session, agent: str | None) -> Session:
+async def with_agent(client: ClientRequest, session: Session, agent: str | None) -> Session:
     """Returns the session with this agent, which answers from its next turn on. Its log lines have its id."""
     bind_contextvars(session_id=session.id)
     if agent is None or session.agent == agent:
         return session
-    async with services.database.autocommit() as connection:
-        return await session_store.update_session(connection, caller, session.id, changes={"agent": agent})
+    async with client.services.database.autocommit() as connection:
+        return await session_store.update_session(connection, client.caller, session.id, changes={"agent": agent})
 
 
-async def _client(
-    services: ServicesDep,
-    identity: IdentityDep,
-    http: Request,
-    origin: OriginDep,
-    idempotency_key: IdempotencyKey = None,
-) -> ClientRequest:
-    caller = spoken_for(services, identity, http.headers)
-    origin = origin if caller == identity.user else replace(origin, groups=())
-    return ClientRequest(caller, services, http, origin, idempotency_key)
+def agents_of(client: ClientRequest) -> Mapping[str, Speaker]:
+    """Returns the agents that the caller may speak to, by id."""
+    return client.services.agents.of(client.caller, client.origin.groups)
+
+
+def agent_of(client: ClientRequest, agent: str) -> Speaker:
+    """Raises AppError `unknown_agent`."""
+    return client.services.agents.check(agent, client.caller, client.origin.groups, status=404)
+
+
+async def _client(client: ClientDep, identity: IdentityDep) -> ClientRequest:
+    caller = spoken_for(client.services, identity, client.http.headers)
+    origin = client.origin if caller == identity.user else replace(client.origin, groups=())
+    return replace(client, caller=caller, origin=origin)
 
 
 DoorClientDep = Annotated[ClientRequest, Depends(_client)]
-
-
-OwnClientDep = ClientDep  # at a door that no gateway comes through
 
 
 def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:
@@ -154,18 +161,19 @@ def _may_not(why: str) -> AppError:
     return AppError("may_not_speak_for", status=403, title="May not speak for another user", detail=detail)
 
 
-def cancelling(client: ClientRequest, turn: TurnKey) -> Callable[[object], Awaitable[None]]:
-    """Returns what a stream does when its client has left."""
+def turn_headers(turn: TurnKey) -> dict[str, str]:
+    """Returns the headers of an answer that name its turn. Its log lines have the id."""
+    bind_contextvars(turn_id=turn.turn_id)
+    return {"X-Session-Id": turn.session_id, "X-Turn-Id": turn.turn_id}
+
+
+def on_disconnect(client: ClientRequest, turn: TurnKey, *, asked: bool = False) -> dict[str, Any]:
+    """Returns the options of a stream whose client has `asked`, here or in a header, to cancel the turn by leaving."""
+    if not asked and client.http.headers.get(ON_DISCONNECT_HEADER) != "cancel":
+        return {}
 
     async def left(_: object) -> None:
         with suppress(AppError):  # its session is gone, or Postgres is away: the client has left and hears no error
             await client.services.turns.cancel(client.caller, turn.session_id, turn.turn_id)
 
-    return left
-
-
-def on_disconnect(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
-    """Returns the options of a stream whose client may have asked in a header to `cancel` the turn when it leaves."""
-    if client.http.headers.get(ON_DISCONNECT_HEADER) != "cancel":
-        return {}
-    return {"client_close_handler_callable": cancelling(client, turn)}
+    return {"client_close_handler_callable": left}

@@ -14,22 +14,22 @@ from urllib.parse import quote
 from fastapi import Depends, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from structlog.contextvars import bind_contextvars
 
+from segue.api.attachments import sent_files
 from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import DoorRoute, TurnId, router_of
 from segue.api.doors import clients
 from segue.api.doors import langgraph_frames as frames
-from segue.api.doors.agui import Json, nothing_new, text_of
-from segue.api.doors.client_turns import sent_files, with_files
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, find_session
+from segue.api.doors.agui import Json
+from segue.api.doors.client_turns import decide, nothing_new, say, text_of
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, find_session, known_session
 from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, encode, thread_view
 from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import Metadata
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, new_id
 from segue.domain.plan import Button
@@ -57,17 +57,8 @@ RUN: Final = problems(
     "not_supported", "parts_unsupported", "session_not_found", "turn_not_found", "turn_in_progress", "too_many_queued",
     "unknown_agent", "not_in_history", *OF_DECISIONS, *OF_FILES,
 )  # fmt: skip
-STREAM: Final[dict[str, Any]] = {
-    "responses": {
-        200: {
-            "description": "The parts",
-            "content": described_stream(
-                "Parts as LangGraph's server streams them.", 'event: values\ndata: {"messages":[]}\n\n'
-            ),
-        },
-        **RUN,
-    }
-}
+PARTS: Final = described_stream("Parts as LangGraph's server streams them.", 'event: values\ndata: {"messages":[]}\n\n')
+STREAM: Final[dict[str, Any]] = {"responses": {200: {"description": "The parts", "content": PARTS}, **RUN}}
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 router = router_of("doors", route_class=DoorRoute)
@@ -161,12 +152,10 @@ class LangGraphRun:
 
     def options(self, rest: str) -> dict[str, Any]:
         """The options of a stream. A client whose connection breaks goes on at `Location`, below what it calls."""
-        bind_contextvars(turn_id=self.turn.turn_id)
         name = self.thread_id if quote(self.thread_id, safe="") == self.thread_id else self.turn.session_id
         path = f"/threads/{name}/runs/{self.turn.turn_id}"
-        ids = {"X-Session-Id": self.turn.session_id, "X-Turn-Id": self.turn.turn_id}
-        leaving = {"client_close_handler_callable": clients.cancelling(self.client, self.turn)} if self.cancels else {}
-        return {"headers": {"Content-Location": path, "Location": f"{path}/{rest}", **ids}, **leaving}
+        headers = {"Content-Location": path, "Location": f"{path}/{rest}", **clients.turn_headers(self.turn)}
+        return {"headers": headers, **clients.on_disconnect(self.client, self.turn, asked=self.cancels)}
 
 
 class _Blank(ServerSentEvent):
@@ -174,15 +163,8 @@ class _Blank(ServerSentEvent):
         return b"\n"  # which may stand before JSON
 
 
-async def _session(client: ClientRequest, thread_id: str) -> Session:
-    if (session := await find_session(client.services, client.caller, thread_id)) is None:
-        raise NotFound("session")
-    bind_contextvars(session_id=session.id)
-    return session
-
-
 async def _view(client: ClientRequest, thread_id: str, session_id: str | None = None) -> ThreadView:
-    session_id = session_id or (await _session(client, thread_id)).id
+    session_id = session_id or (await known_session(client, thread_id)).id
     caller, limit = client.caller, MESSAGES_SHOWN + 1
     async with client.services.database.read_only() as connection:
         session = await get_session(connection, caller, session_id)
@@ -192,11 +174,11 @@ async def _view(client: ClientRequest, thread_id: str, session_id: str | None = 
 
 
 async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGraphRun:
-    """Raises what `accept`, `decide` and `with_files` raise, NotFound, AppError `not_supported`, `unknown_agent`."""
+    """Raises what `say` and `decide` raise, NotFound, AppError `not_supported`, `unknown_agent`."""
     body.refuse()
-    resume, services, groups = body.resume, client.services, client.origin.groups
-    name = thread_id or f"langgraph:{digest_of_json(client.idempotency_key or new_id('ses', services.clock()))}"
-    session = await clients.session_of_client(services, client.caller, name, agent=body.assistant_id, groups=groups)
+    resume, key = body.resume, client.idempotency_key or new_id("ses", client.services.clock())
+    name = thread_id or f"langgraph:{digest_of_json(key)}"
+    session = await clients.session_of_client(client, name, agent=body.assistant_id)
     turn = await (_say(client, body, session) if resume is None else _resume(client, body.place, session, resume))
     return LangGraphRun(client, thread_id or session.id, turn, cancels=body.on_disconnect == "cancel")
 
@@ -204,19 +186,18 @@ async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGra
 async def _say(client: ClientRequest, body: NewRun, session: Session) -> TurnKey:
     """Says what is new in the input, after the newest state or in the place of what followed an older one."""
     said, key = frames.newest_message(body.input), client.idempotency_key
-    content, text = (said["content"], text_of(said)) if said else (None, "")
+    content, text = (said["content"], text_of(said["content"])) if said else (None, "")
     files = await sent_files(content)
-    fingerprint = (text, *(file.digest for file in files))
+    fingerprint = (text, body.place or "", *(file.digest for file in files))
     if key is None and said is not None and said["id"]:
-        key = digest_of_json([said["id"], body.place, *fingerprint])
+        key = digest_of_json([said["id"], *fingerprint])
     instead_of = await _instead_of(client, session, body.place)
     if said is None and instead_of is None:
         raise nothing_new()
     on_busy = ON_BUSY.get(body.multitask_strategy, "enqueue")
-    how: dict[str, Any] = {"origin": client.origin, "instead_of": instead_of, "on_busy": on_busy}
-    request = ChatRequest(text, once=once(key and f"langgraph:{key}", *fingerprint), stream=True, **how)
-    request = await with_files(client, session.id, request, files)
-    return (await client.services.turns.accept(client.caller, session.id, request)).turn
+    known = once(key and f"langgraph:{key}", *fingerprint)
+    request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, on_busy=on_busy)
+    return (await say(client, session.id, request, files)).turn
 
 
 async def _instead_of(client: ClientRequest, session: Session, place: str | None) -> str | None:
@@ -232,7 +213,7 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
     """Answers the question whose id is given, else what waits now, if the client does not name an older state. The same
     answer to the same question is the same turn.
     """
-    plan, turns, origin = session.pending_plan, client.services.turns, client.origin
+    plan = session.pending_plan
     shown, resume = frames.named_interrupt(given)
     seen = [*shown] if shown else [place] if place else None
     key = client.idempotency_key or (digest_of_json([seen, resume]) if seen else None)
@@ -246,14 +227,14 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
     answer = frames.answer_of(resume, plan if row is None and shown in (None, waiting) else None)
     asked = shown or waiting
     if answer.words is not None:
-        text, abandons = text_of({"content": answer.words}), asked if answer.verdict == "reject" else None
-        request = ChatRequest(text, once=known, stream=True, origin=origin, abandons=abandons)
-        return (await turns.accept(client.caller, session.id, request)).turn
+        text, abandons = text_of(answer.words), asked if answer.verdict == "reject" else None
+        request = ChatRequest(text, once=known, stream=True, abandons=abandons)
+        return (await say(client, session.id, request)).turn
     if answer.verdict is None or (asked is None and row is None):
         raise no_open_plan()
     plan_id, version = asked or (None, 0)
     button = Button(answer.verdict, version, args=answer.args, plan_id=plan_id, answer=answer.form)
-    return await turns.decide(client.caller, session.id, button, once=known, stream=True, origin=origin)
+    return await decide(client, session.id, button, known)
 
 
 async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int = 0) -> AsyncIterator[bytes]:
@@ -295,7 +276,7 @@ def _wait(run: LangGraphRun) -> Response:
 
 
 async def _shown(client: ClientRequest, thread_id: str, run_id: str) -> Json:
-    session = await _session(client, thread_id)
+    session = await known_session(client, thread_id)
     turn = await client.services.turns.read(client.caller, session.id, run_id)
     return frames.run_json(turn, thread_id, session.agent)
 
@@ -316,38 +297,36 @@ async def get_info(_: OwnClientDep) -> Json:
 
 
 @router.post("/assistants/search", **OBJECTS)
-async def search_assistants(body: LangGraphSearch, client: OwnClientDep) -> Response:
+async def search_assistants(body: LangGraphSearch, client: ClientDep) -> Response:
     """Lists the caller's agents as LangGraph's assistants."""
-    agents = client.services.agents.of(client.caller, client.origin.groups).values()
+    agents = clients.agents_of(client).values()
     found = [frames.assistant_json(each) for each in agents if body.graph_id in (None, each.id)]
     return _json(found[body.offset : body.offset + body.limit])
 
 
 @router.get("/assistants/{assistant_id}", **OBJECT)
-async def get_assistant(assistant_id: AssistantId, client: OwnClientDep) -> Response:
+async def get_assistant(assistant_id: AssistantId, client: ClientDep) -> Response:
     """Shows an agent as LangGraph's assistant."""
-    found = client.services.agents.check(assistant_id, client.caller, client.origin.groups, status=404)
-    return _json(frames.assistant_json(found))
+    return _json(frames.assistant_json(clients.agent_of(client, assistant_id)))
 
 
 @router.post("/threads", **OBJECT, responses=problems("session_exists", "session_not_found", "not_supported"))
-async def create_thread(body: NewThread, client: OwnClientDep) -> Response:
+async def create_thread(body: NewThread, client: ClientDep) -> Response:
     """Makes a session as a thread of LangGraph's."""
     body.refuse()
-    services, caller, name, metadata = client.services, client.caller, body.thread_id, dict(body.metadata or {})
-    session = await find_session(services, caller, name) if name else None
+    name, metadata = body.thread_id, dict(body.metadata or {})
+    session = await find_session(client, name) if name else None
     if session is None:
         agent = str(metadata.pop("graph_id", DEFAULT_AGENT))
-        services.agents.check(agent, caller, client.origin.groups, status=404)
-        names = {name: None} if name else {}
-        session = await clients.make_session(services, caller, names, agent=agent, metadata=metadata)
+        clients.agent_of(client, agent)
+        session = await clients.make_session(client, {name: None} if name else {}, agent=agent, metadata=metadata)
     elif body.if_exists != "do_nothing":
         raise clients.NameTaken
     return _json((await _view(client, name or session.id, session.id)).as_thread())
 
 
 @router.post("/threads/search", **OBJECTS, responses=problems("not_supported"))
-async def search_threads(body: LangGraphSearch, client: OwnClientDep) -> Response:
+async def search_threads(body: LangGraphSearch, client: ClientDep) -> Response:
     """Lists sessions as threads. The latest active first, each with its first message only."""
     body.refuse()
     async with client.services.database.read_only() as connection:
@@ -358,41 +337,41 @@ async def search_threads(body: LangGraphSearch, client: OwnClientDep) -> Respons
 
 
 @router.get("/threads/{thread_id}", **OBJECT)
-async def get_thread(thread_id: ThreadId, client: OwnClientDep) -> Response:
+async def get_thread(thread_id: ThreadId, client: ClientDep) -> Response:
     """Shows a session as a thread, with its state."""
     return _json((await _view(client, thread_id)).as_thread())
 
 
 @router.delete("/threads/{thread_id}", status_code=204)
-async def delete_thread(thread_id: ThreadId, client: OwnClientDep) -> None:
+async def delete_thread(thread_id: ThreadId, client: ClientDep) -> None:
     """Deletes the session of a thread with everything in it."""
-    await client.services.turns.delete_session(client.caller, (await _session(client, thread_id)).id)
+    await client.services.turns.delete_session(client.caller, (await known_session(client, thread_id)).id)
 
 
 @router.get("/threads/{thread_id}/state", **OBJECT)
-async def get_thread_state(thread_id: ThreadId, client: OwnClientDep, *, subgraphs: Ignored = False) -> Response:  # noqa: ARG001 (clients send it)
+async def get_thread_state(thread_id: ThreadId, client: ClientDep, *, subgraphs: Ignored = False) -> Response:  # noqa: ARG001 (clients send it)
     """Shows the newest state of a thread."""
     view = await _view(client, thread_id)
     return _json(view.state([*view.turns]))
 
 
 @router.post("/threads/{thread_id}/history", **OBJECTS)
-async def get_thread_history(thread_id: ThreadId, body: LangGraphSearch, client: OwnClientDep) -> Response:
+async def get_thread_history(thread_id: ThreadId, body: LangGraphSearch, client: ClientDep) -> Response:
     """Lists the states of a thread. Newest first, one after each run, as far as the newest messages go."""
     before = body.before.get("checkpoint_id") if isinstance(body.before, dict) else body.before
     return _json((await _view(client, thread_id)).states(limit=body.limit, before=before))
 
 
 @router.get("/threads/{thread_id}/runs", **OBJECTS)
-async def list_runs(thread_id: ThreadId, client: OwnClientDep, limit: Most = 10, offset: Skipped = 0) -> Response:
+async def list_runs(thread_id: ThreadId, client: ClientDep, limit: Most = 10, offset: Skipped = 0) -> Response:
     """Lists the turns of a thread as runs. Newest first."""
-    session = await _session(client, thread_id)
+    session = await known_session(client, thread_id)
     turns = await client.services.turns.list(client.caller, session.id, before=None, limit=offset + limit)
     return _json([frames.run_json(each, thread_id, session.agent) for each in turns[offset:]])
 
 
 @router.get("/threads/{thread_id}/runs/{run_id}", **OBJECT)
-async def get_run(thread_id: ThreadId, run_id: TurnId, client: OwnClientDep) -> Response:
+async def get_run(thread_id: ThreadId, run_id: TurnId, client: ClientDep) -> Response:
     """Shows how a run of a thread stands."""
     return _json(await _shown(client, thread_id, run_id))
 
@@ -420,8 +399,8 @@ async def wait_for_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId =
     return _wait(await _begin(client, body, thread_id))
 
 
-async def _joined(thread_id: ThreadId, run_id: TurnId, client: OwnClientDep) -> LangGraphRun:
-    session = await _session(client, thread_id)
+async def _joined(thread_id: ThreadId, run_id: TurnId, client: ClientDep) -> LangGraphRun:
+    session = await known_session(client, thread_id)
     async with client.services.database.read_only() as connection:
         return LangGraphRun(client, thread_id, await find_turn(connection, client.caller, session.id, run_id))
 
@@ -465,7 +444,7 @@ async def cancel_run(
 @router.api_route("/runs/{rest:path}", methods=METHODS, include_in_schema=False)
 @router.api_route("/store/{rest:path}", methods=METHODS, include_in_schema=False)
 @router.api_route("/threads/{thread_id}/{rest:path}", methods=METHODS, include_in_schema=False)
-async def refuse(client: OwnClientDep) -> None:
+async def refuse(client: ClientDep) -> None:
     if (thread_id := client.http.path_params.get("thread_id")) is not None:
-        await _session(client, thread_id)
+        await known_session(client, thread_id)
     raise _not_supported("LangGraph's server has this, and Segue has not: docs/frontends.md says what there is.")

@@ -4,7 +4,6 @@ The state after a turn is a checkpoint, whose id is the turn's. `values` come fr
 is for the client to show until they come.
 """
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +12,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from segue.api.doors.agui import Json
+from segue.api.doors.client_turns import interrupt_id, plan_asked
 from segue.domain.errors import InvalidRequest
 from segue.domain.plan import Plan
 from segue.domain.session import Message, Session, Turn
@@ -29,7 +29,6 @@ RESUME_FORMS: Final = (
     "`resume` is a text, true, false, or `{decisions: [{type}]}` with as many as there are `action_requests`, each of "
     "the type `approve`, `reject`, or `edit` with `edited_action: {name, args}`."
 )
-_INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})", re.ASCII)
 _TYPES: Final = {"user": "human", "assistant": "ai"}
 _STATUS: Final = {"queued": "pending", "completed": "success", "failed": "error", "cancelled": "interrupted"}
 _LOSES: Final = ("attempt", "replay_gap")  # what was streamed before counts no more
@@ -150,7 +149,7 @@ def _interrupt(plan: Plan) -> Json:
     allowed = ["approve", *(["edit"] if len(steps) == 1 and steps[0].tool else []), "reject"]
     reviews = [{"action_name": each, "allowed_decisions": allowed} for each in names]
     value = {"action_requests": requests, "review_configs": reviews, "steps": steps}
-    return {"id": f"{plan.id}:{plan.version}", "when": "during", "value": value}
+    return {"id": interrupt_id(plan), "when": "during", "value": value}
 
 
 def action_names(plan: Plan | None) -> list[str]:
@@ -286,8 +285,8 @@ def named_interrupt(given: object) -> tuple[tuple[str, int] | None, object]:
     """Returns the plan and version whose interrupt is answered, if a map of LangGraph's names it, and the answer."""
     if isinstance(given, dict) and len(given) == 1:
         [(name, answer)] = given.items()
-        if (found := _INTERRUPT_ID.fullmatch(name)) is not None:
-            return (found[1], int(found[2])), answer
+        if (asked := plan_asked(name)) is not None:
+            return asked, answer
     return None, given
 
 

@@ -1,13 +1,14 @@
 """`/v1/models` and `/v1/chat/completions`: an agent is a model, a turn is a completion, its events are the chunks.
 
-Calls of tools are never passed on: the client would take them for its own. What the agent does is reasoning content.
-Titles, tags and the like that a frontend wants of a conversation are one plain call of the small model, and no turn.
+Calls of tools are never passed on: the client would take them for its own. What the agent does is told in words, as
+reasoning content. `/v1/responses` reads a turn by the same pieces.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
 from secrets import token_hex
-from typing import Annotated, Any, Final, Literal, assert_never
+from typing import Annotated, Any, Final, Literal, Protocol, assert_never
 
 import orjson
 from fastapi import Response
@@ -15,29 +16,20 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from segue.api.agents import AgentId
+from segue.api.attachments import SentFile
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors.client_turns import SentFile, begin
-from segue.api.doors.clients import DoorClientDep, find_session
-from segue.api.doors.openai_request import (
-    SOURCE,
-    TASK_BEGINS,
-    CompletionBody,
-    answer_of,
-    conversation_of,
-    is_open_webui,
-    message_of,
-    stream,
-    texts,
-    turn_headers,
-)
-from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, InWords, Piece, is_in_words
+from segue.api.doors.client_turns import begin, note_heard
+from segue.api.doors.clients import DoorClientDep, agent_of, agents_of, on_disconnect, turn_headers
+from segue.api.doors.openai_request import CompletionBody, do_task, is_open_webui, is_task, message_of
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import AppError
 from segue.domain.field_types import doc
-from segue.domain.identity import Charge
+from segue.domain.session import WRITTEN_BY, TurnKey
+from segue.events.agui_encoding import answer_json
+from segue.tools.summaries import shortened
 from segue.turns.turn_deps import Speaker
 
 
@@ -98,25 +90,6 @@ class Completion(BaseModel):
     usage: Annotated[CompletionUsage, doc("What the turn took.")]
 
 
-class OpenAIResponse(BaseModel):
-    """A turn, as OpenAI describes a response."""
-
-    id: Annotated[str, doc("For `previous_response_id`.")]
-    object: Annotated[Literal["response"], doc("Always `response`.")] = "response"
-    created_at: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
-    status: Annotated[
-        Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("How it stands.")
-    ]
-    model: Annotated[str, doc("The agent.")]
-    output: Annotated[
-        list[dict[str, Any]],
-        doc("Each tool that ran, as an `mcp_call` with its output; the message."),
-    ]
-    conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
-    error: Annotated[dict[str, Any] | None, doc("Why it failed: `code` and `message`.")] = None
-    usage: Annotated[dict[str, Any] | None, doc("What the turn took, once it has ended.")] = None
-
-
 def usage_of(usage: Mapping[str, Any], given: str, got: str) -> dict[str, Any]:
     """`usage` is that of a ChatAnswer, or a Charge. `given` and `got` are the words of the API for input and output."""
     return {
@@ -128,54 +101,175 @@ def usage_of(usage: Mapping[str, Any], given: str, got: str) -> dict[str, Any]:
     }
 
 
-def completion_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    return usage_of(usage, "prompt", "completion")
+BETWEEN: Final = "\n\n"  # two messages of one turn
+MAX_SHOWN_CHARS: Final = 300  # of arguments, and of a result
+_MARKS: Final = {"pending": "·", "running": "…", "waiting": "?", "complete": "✓", "failed": "✗", "skipped": "-"}
+_ENDS: Final = (b'{"type":"RUN_FINISHED"', b'{"type":"RUN_ERROR"')
 
 
-CHAT_HISTORY: Final = "<chat_history>"  # in what Open WebUI asks for about a conversation
-TASK_HEADER: Final = "x-openwebui-task"
+@dataclass(frozen=True, slots=True)
+class AnswerText:
+    """More of the answer."""
+
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """`text` is Markdown for a reader who wants the details, `status` a line for all; none if it is None."""
+
+    text: str
+    status: str | None = None
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A tool has run. `reference` describes its result."""
+
+    call_id: str
+    name: str
+    arguments: str
+    reference: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InWords:
+    """What is said in the place of an answer that was to fit a schema: a question, while a plan waits."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The turn has completed: its ChatAnswer."""
+
+    answer: Mapping[str, Any]
+
+
+Piece = AnswerText | Activity | Called | InWords | Answered | AppError
+
+
+class TurnReader:
+    """Says what each event adds to the answer, which begins with what is said before a tool is called and ends with the
+    message that counts: the only one if it is read `at_its_end`.
+    """
+
+    def __init__(self, *, at_its_end: bool = False) -> None:
+        self._at_its_end = at_its_end
+        self._calls: dict[str, tuple[str, str]] = {}
+        self._said = ""  # of the message that is being said
+        self._has_said = False
+
+    def read(self, encoded: bytes) -> list[Piece]:  # noqa: PLR0911 (one line or two for each kind of event)
+        if encoded.startswith(_ENDS):
+            return self._end(encoded)
+        event = orjson.loads(encoded)
+        match event["type"]:
+            case "TEXT_MESSAGE_START" | "TEXT_MESSAGE_CONTENT" if self._at_its_end:
+                return []
+            case "TEXT_MESSAGE_START":
+                self._said = ""
+                return [AnswerText(BETWEEN)] if self._has_said else []
+            case "TEXT_MESSAGE_CONTENT":
+                self._said += event["delta"]
+                self._has_said = True
+                return [AnswerText(event["delta"])]
+            case "REASONING_MESSAGE_CONTENT":
+                return [Activity(event["delta"])]
+            case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_RESULT":
+                return self._call(event)
+            case "STATE_SNAPSHOT" if plan := (event["snapshot"] or {}).get("plan"):
+                return [Activity("\n" + "\n".join(map(_step, plan["steps"])) + "\n")]
+            case "CUSTOM" if event["name"] == "attempt":
+                return [Activity("\nAnother process goes on.\n")]
+            case _:
+                return []
+
+    def _call(self, event: Mapping[str, Any]) -> list[Piece]:
+        call_id = event["toolCallId"]
+        if event["type"] == "TOOL_CALL_START":
+            name = event["toolCallName"]
+            self._calls[call_id] = (name, "")
+            return [Activity(f"\n`{name}`", f"{name} …")]
+        if event["type"] == "TOOL_CALL_ARGS":
+            self._calls[call_id] = (self._calls[call_id][0], event["delta"])
+            return [Activity(f" {shortened(event['delta'], MAX_SHOWN_CHARS)}\n")]
+        reference = orjson.loads(event["content"])
+        name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
+        status, summary = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
+        end = Activity(f"→ {status}: {summary}\n", f"{name}: {status}", is_done=True)
+        return [end, Called(call_id, name, arguments, reference)]
+
+    def _end(self, encoded: bytes) -> list[Piece]:
+        try:
+            answer = orjson.loads(answer_json(encoded))
+        except AppError as error:
+            return [error]
+        if self._at_its_end and is_in_words(answer):
+            return [InWords(answer["message"]["content"]), Answered(answer)]
+        whole = answer["message"]["content"]
+        rest = whole[len(self._said) :] if whole.startswith(self._said) else BETWEEN + whole
+        return [*([AnswerText(rest)] if rest else []), Answered(answer)]
+
+
+def is_in_words(answer: Mapping[str, Any]) -> bool:
+    """Whether a ChatAnswer fits no schema of the client: it is a question to the user, or written by the service."""
+    is_asking = bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
+    return is_asking or WRITTEN_BY in answer["message"]["metadata"]
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    return f"{step['id']}. {_MARKS.get(step['status'], '·')} {step['description']}"
+
+
+class Writer(Protocol):
+    """Writes an answer, piece by piece, in the events of one of the APIs.
+
+    `interrupted` are the last bytes if this process ends before the turn, `end` those of a stream that is complete.
+    """
+
+    interrupted: bytes
+    end: bytes
+
+    def begin(self) -> bytes: ...
+
+    def frame(self, piece: Piece) -> bytes: ...
+
+
+def stream(client: ClientRequest, turn: TurnKey, writer: Writer, *, at_its_end: bool = False) -> EventStream:
+    """Returns the events of a turn as they happen; its words `at_its_end` if they have to be checked first."""
+    frames = _frames(client, turn, writer, TurnReader(at_its_end=at_its_end))
+    leaving = on_disconnect(client, turn)
+    return EventStream(frames, headers=turn_headers(turn), farewell=writer.interrupted, **leaving)
+
+
+async def _frames(client: ClientRequest, turn: TurnKey, writer: Writer, reader: TurnReader) -> AsyncIterator[bytes]:
+    yield writer.begin()
+    async with aclosing(client.services.events.follow(turn)) as parts:
+        async for entries in parts:
+            if frames := b"".join(writer.frame(piece) for entry in entries for piece in reader.read(entry.event)):
+                yield frames
+    if writer.end:
+        yield writer.end
+    await note_heard(client, turn)
+
+
+async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
+    """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
+    answer: dict[str, Any] | AppError
+    try:
+        answer = orjson.loads(await client.services.events.answer(turn))
+    except AppError as error:
+        answer = error.with_extra(session_id=turn.session_id)
+    if not await client.http.is_disconnected():
+        await note_heard(client, turn)
+    if isinstance(answer, AppError):
+        raise answer
+    return answer
+
+
 MAX_CITED_CHARS: Final = 1000  # of a source, for Open WebUI
-TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
-INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
-
-
-def is_task(
-    client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
-) -> bool:
-    """Open WebUI says with each request whether it is one, if its headers are set up so. Else the form tells. In a
-    session that is named, a text that looks like a task is the user's unless it quotes the conversation.
-    """
-    agents = client.services.agents.of(client.caller, client.origin.groups)
-    if model not in agents and model.removesuffix(TASK_MODEL) in agents:
-        return True
-    if (task := client.http.headers.get(TASK_HEADER)) is not None:
-        return bool(task)
-    users = [message for message in messages if message.get("role") == "user"]
-    asked = texts(users, "user")
-    if len(users) != 1 or not asked.startswith(TASK_BEGINS):
-        return False
-    is_named = is_open_webui(client.http) or conversation_of(client.http, body)[0] is not None
-    return CHAT_HISTORY in asked.partition(SOURCE)[0] or not (is_named or SOURCE in asked)
-
-
-async def do_task(
-    client: ClientRequest, messages: Sequence[Mapping[str, Any]], *, model: str, body: Mapping[str, Any]
-) -> tuple[str, Charge]:
-    """Returns the text and what it took, which the caller and the session that the task is about are charged. Raises
-    what a call of the model raises, AppError `unknown_agent`.
-    """
-    services, caller, groups = client.services, client.caller, client.origin.groups
-    agent = model if model in services.agents.of(caller, groups) else model.removesuffix(TASK_MODEL)
-    speaker = services.agents.check(agent, caller, groups, status=404)
-    client_id, _ = conversation_of(client.http, body)
-    session = await find_session(services, caller, client_id) if client_id else None
-    instructions = texts(messages, "system", "developer") or INSTRUCTIONS
-    said = texts(messages, "user", "assistant")
-    if not said.strip():
-        raise InvalidRequest("The task has no message.")
-    return await services.turns.complete(caller, speaker, instructions, said, session_id=session.id if session else "")
-
-
 DONE: Final = b"data: [DONE]\n\n"
 CHUNKS: Final = described_stream(
     "Chunks as OpenAI sends them, the last one `[DONE]`.",
@@ -188,14 +282,13 @@ router = router_of("doors", "/v1", route_class=DoorRoute)
 @router.get("/models")
 async def list_models(client: DoorClientDep) -> ModelList:
     """Lists the agents as models, for clients of OpenAI's API."""
-    agents = client.services.agents.of(client.caller, client.origin.groups)
-    return ModelList(data=[_model(speaker) for speaker in agents.values()])
+    return ModelList(data=[_model(speaker) for speaker in agents_of(client).values()])
 
 
 @router.get("/models/{agent_id}")
 async def get_model(agent_id: AgentId, client: DoorClientDep) -> ModelOfAgent:
     """Shows an agent as a model, for clients of OpenAI's API."""
-    return _model(client.services.agents.check(agent_id, client.caller, client.origin.groups, status=404))
+    return _model(agent_of(client, agent_id))
 
 
 def _model(speaker: Speaker) -> ModelOfAgent:
@@ -213,13 +306,13 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     """
     given, wants_usage = body.model_dump(), bool((body.stream_options or {}).get("include_usage"))
     head = {"created": int(client.services.clock().timestamp()), "model": body.model}
-    if is_task(client, body.messages, model=body.model, body=given):
-        text, charge = await do_task(client, body.messages, model=body.model, body=given)
+    if is_task(client, body.messages, given):
+        text, charge = await do_task(client, body.messages, given)
         head["id"] = f"chatcmpl-{token_hex(13)}"
         if body.stream:
             return EventStream(Chunks(head, usage=wants_usage).whole(text, asdict(charge)))
         return JSONResponse(_completion(head, {"content": text}, asdict(charge)))
-    request = await message_of(client.http, body.messages, agent=body.model, body=given)
+    request = await message_of(client.http, body.messages, given)
     turn = (await begin(client, request)).turn
     head["id"] = f"chatcmpl-{turn.turn_id}"
     is_structured = request.options.output_schema is not None
@@ -244,7 +337,7 @@ def _completion(
     head: Mapping[str, Any], said: Mapping[str, Any], usage: Mapping[str, Any], finish_reason: str = "stop"
 ) -> dict[str, Any]:
     choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish_reason}
-    return {**head, "object": "chat.completion", "choices": [choice], "usage": completion_usage(usage)}
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage_of(usage, "prompt", "completion")}
 
 
 def _data(value: object) -> bytes:
@@ -311,7 +404,7 @@ class Chunks:
     def _ended(self, usage: Mapping[str, Any], finish_reason: str) -> bytes:
         end = b"".join(map(self._cited, self._sources))
         end += self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
-        return end + (self._chunk([], usage=completion_usage(usage)) if self._usage else b"")
+        return end + (self._chunk([], usage=usage_of(usage, "prompt", "completion")) if self._usage else b"")
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return _data({**self._head, "choices": choices, **more})

@@ -1,35 +1,25 @@
-"""What both of OpenAI's APIs share: a request of theirs, with what frontends add to it, as one message to an agent, and
-the stream or the answer of its turn.
+"""What both of OpenAI's APIs share: a request of theirs, with what frontends add to it, as one message to an agent.
+
+Titles, tags and the like that a frontend wants of a conversation are one plain call of the small model, and no turn.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
-from typing import Annotated, Any, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
-import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.requests import Request
 
-from segue.agent.structured_answer import ANY_OBJECT, schema_text
+from segue.api.attachments import SentFile, is_file, parts_unsupported, sent_files
 from segue.api.chat import ClientRequest
-from segue.api.doors.client_turns import (
-    MESSAGE_ID_HEADER,
-    RETRY_HEADER,
-    SentFile,
-    SentMessage,
-    is_file,
-    note_heard,
-    parts_unsupported,
-    sent_files,
-)
-from segue.api.doors.clients import on_disconnect
-from segue.api.doors.turn_reader import Piece, TurnReader
-from segue.api.event_streams import EventStream
+from segue.api.doors.client_turns import MESSAGE_ID_HEADER, RETRY_HEADER, SentMessage
+from segue.api.doors.clients import agent_of, agents_of, find_session
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
-from segue.domain.session import LONGEST_MESSAGE, TurnKey, TurnOptions
+from segue.domain.identity import Charge
+from segue.domain.session import LONGEST_MESSAGE, TurnOptions
 from segue.history.imports import Said
+from segue.tools.input_schema import ANY_OBJECT, schema_text
 
 MAX_MESSAGES: Final = 5000
 MAX_SOURCES: Final = 20  # of a message; the others become part of the last
@@ -48,7 +38,10 @@ PARENT_ID_HEADER: Final = "x-openwebui-user-message-parent-id"
 _ROLES: Final = ("user", "assistant", "system", "developer", "tool", "function")
 _TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _RESPONSE: Final = "resp_"
-
+CHAT_HISTORY: Final = "<chat_history>"  # in what Open WebUI asks for about a conversation
+TASK_HEADER: Final = "x-openwebui-task"
+TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
+INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "tool", "function")
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
 MAX_STOPS: Final = 4
@@ -81,15 +74,6 @@ UNSUPPORTED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
 # Open WebUI sends them with every message of a user who has any there.
 _OF_OPEN_WEBUI: Final = frozenset({"tools", "functions", "tool_choice", "function_call"})
 
-Model = Annotated[str, Field(min_length=1, max_length=200), doc("An agent: one of `GET /v1/models`.")]
-MetadataField = Annotated[
-    dict[str, Any] | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
-]
-ConversationField = Annotated[
-    str | dict[str, Any] | None, doc("The conversation's id, or an object that has it as `id`.")
-]
-StreamField = Annotated[bool | None, doc("Answer with events.")]
-
 
 def _with_role(message: dict[str, Any]) -> dict[str, Any]:
     role = message.get("role")
@@ -116,10 +100,14 @@ class OpenAIBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: Model
-    stream: StreamField = None
-    conversation: ConversationField = None
-    metadata: MetadataField = None
+    model: Annotated[str, Field(min_length=1, max_length=200), doc("An agent: one of `GET /v1/models`.")]
+    stream: Annotated[bool | None, doc("Answer with events.")] = None
+    conversation: Annotated[
+        str | dict[str, Any] | None, doc("The conversation's id, or an object that has it as `id`.")
+    ] = None
+    metadata: Annotated[
+        dict[str, Any] | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
+    ] = None
     temperature: Annotated[
         Annotated[float, Field(ge=0, le=2)] | None, doc("For the model's calls, as far as it takes one.")
     ] = None
@@ -203,15 +191,13 @@ def unsupported(param: str, why: str) -> AppError:
     return AppError("unsupported_parameter", status=400, title=title, detail=detail, extra={"param": param})
 
 
-async def message_of(
-    http: Request, messages: Sequence[Mapping[str, Any]], *, agent: str, body: Mapping[str, Any]
-) -> SentMessage:
+async def message_of(http: Request, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> SentMessage:
     """`body` may name the conversation. A conversation that ends with the output of a tool is that of the turn which
     has run it: the user's last message again. Raises AppError `invalid_request`, `parts_unsupported`,
     `unsupported_parameter`, NotFound for a `previous_response_id` that is none of ours.
     """
     spoken = [message for message in messages if message.get("role") in ("user", "assistant")]
-    has_run = _is_output(messages[-1])
+    has_run = any(messages[-1].get(name) in _OUTPUTS for name in ("type", "role"))
     while has_run and spoken and spoken[-1]["role"] == "assistant":
         spoken.pop()
     if not spoken or spoken[-1]["role"] != "user":
@@ -227,7 +213,7 @@ async def message_of(
         files=(*await sent_files(content), *sources),
         count=sum(message["role"] == "user" for message in spoken),
         earlier=lambda: [_said_earlier(http, each) for each in spoken[:-1]],
-        agent=agent,
+        agent=body["model"],
         client_id=client_id,
         after=after,
         message_id=http.headers.get(MESSAGE_ID_HEADER) or None,
@@ -236,10 +222,6 @@ async def message_of(
         options=await options_of(http, messages, body),
         stream=bool(body.get("stream")),
     )
-
-
-def _is_output(item: Mapping[str, Any]) -> bool:
-    return item.get("type") in _OUTPUTS or item.get("role") in _OUTPUTS
 
 
 _FIRST_SOURCE: Final = re.compile(f"(?:^|<context>){SOURCE}", re.MULTILINE)  # elsewhere a template may speak of one
@@ -304,56 +286,6 @@ def is_open_webui(http: Request) -> bool:
 
 def texts(messages: Sequence[Mapping[str, Any]], *roles: str) -> str:
     return "\n\n".join(_text(each.get("content")) for each in messages if each.get("role") in roles)
-
-
-class Writer(Protocol):
-    """Writes an answer, piece by piece, in the events of one of the APIs.
-
-    `interrupted` are the last bytes if this process ends before the turn, `end` those of a stream that is complete.
-    """
-
-    interrupted: bytes
-    end: bytes
-
-    def begin(self) -> bytes: ...
-
-    def frame(self, piece: Piece) -> bytes: ...
-
-
-def stream(client: ClientRequest, turn: TurnKey, writer: Writer, *, at_its_end: bool = False) -> EventStream:
-    """Returns the events of a turn as they happen; its words `at_its_end` if they have to be checked first."""
-    frames = _frames(client, turn, writer, TurnReader(at_its_end=at_its_end))
-    options = on_disconnect(client, turn)
-    return EventStream(frames, headers=turn_headers(turn), farewell=writer.interrupted, **options)
-
-
-async def _frames(client: ClientRequest, turn: TurnKey, writer: Writer, reader: TurnReader) -> AsyncIterator[bytes]:
-    yield writer.begin()
-    async with aclosing(client.services.events.follow(turn)) as parts:
-        async for entries in parts:
-            if frames := b"".join(writer.frame(piece) for entry in entries for piece in reader.read(entry.event)):
-                yield frames
-    if writer.end:
-        yield writer.end
-    await note_heard(client, turn)
-
-
-async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
-    """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
-    answer: dict[str, Any] | AppError
-    try:
-        answer = orjson.loads(await client.services.events.answer(turn))
-    except AppError as error:
-        answer = error.with_extra(session_id=turn.session_id)
-    if not await client.http.is_disconnected():
-        await note_heard(client, turn)
-    if isinstance(answer, AppError):
-        raise answer
-    return answer
-
-
-def turn_headers(turn: TurnKey) -> dict[str, str]:
-    return {"X-Session-Id": turn.session_id, "X-Turn-Id": turn.turn_id}
 
 
 def response_id(session_id: str, turn_id: str) -> str:
@@ -423,3 +355,38 @@ def _part(part: object, *, is_new: bool) -> str:
     if not is_new or is_file(part):
         return ""
     raise parts_unsupported(f"A part of the type {str(kind)[:50]!r} cannot be read.")
+
+
+def is_task(client: ClientRequest, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> bool:
+    """Open WebUI says with each request whether it is one, if its headers are set up so. Else the form tells. In a
+    session that is named, a text that looks like a task is the user's unless it quotes the conversation.
+    """
+    agents, model = agents_of(client), body["model"]
+    if model not in agents and model.removesuffix(TASK_MODEL) in agents:
+        return True
+    if (task := client.http.headers.get(TASK_HEADER)) is not None:
+        return bool(task)
+    users = [message for message in messages if message.get("role") == "user"]
+    asked = texts(users, "user")
+    if len(users) != 1 or not asked.startswith(TASK_BEGINS):
+        return False
+    is_named = is_open_webui(client.http) or conversation_of(client.http, body)[0] is not None
+    return CHAT_HISTORY in asked.partition(SOURCE)[0] or not (is_named or SOURCE in asked)
+
+
+async def do_task(
+    client: ClientRequest, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]
+) -> tuple[str, Charge]:
+    """Returns the text and what it took, which the caller and the session that the task is about are charged. Raises
+    what a call of the model raises, AppError `unknown_agent`.
+    """
+    model = body["model"]
+    speaker = agent_of(client, model if model in agents_of(client) else model.removesuffix(TASK_MODEL))
+    client_id, _ = conversation_of(client.http, body)
+    session = await find_session(client, client_id) if client_id else None
+    instructions = texts(messages, "system", "developer") or INSTRUCTIONS
+    said = texts(messages, "user", "assistant")
+    if not said.strip():
+        raise InvalidRequest("The task has no message.")
+    session_id = session.id if session else ""
+    return await client.services.turns.complete(client.caller, speaker, instructions, said, session_id=session_id)

@@ -8,29 +8,41 @@ kept.
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict
 from secrets import token_hex
-from typing import Annotated, Any, Final, assert_never
+from typing import Annotated, Any, Final, Literal, assert_never
 
 import orjson
 from fastapi import Path
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorClientDep, find_session, make_session
-from segue.api.doors.openai_chat import OpenAIResponse, do_task, finish_reason_of, is_task, usage_of
+from segue.api.doors.clients import DoorClientDep, known_session, make_session, turn_headers
+from segue.api.doors.openai_chat import (
+    BETWEEN,
+    Activity,
+    Answered,
+    AnswerText,
+    Called,
+    InWords,
+    Piece,
+    answer_of,
+    finish_reason_of,
+    is_in_words,
+    stream,
+    usage_of,
+)
 from segue.api.doors.openai_request import (
     ResponseBody,
-    answer_of,
+    do_task,
     is_open_webui,
+    is_task,
     message_of,
     response_id,
-    stream,
-    turn_headers,
     turn_of_response,
 )
-from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, InWords, Piece, is_in_words
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
 from segue.api.schemas import Body, Metadata
@@ -60,6 +72,22 @@ ConversationId = Annotated[str, Path(max_length=200, description="A session's id
 router = router_of("doors", "/v1", route_class=DoorRoute)
 
 
+class OpenAIResponse(BaseModel):
+    """A turn, as OpenAI describes a response."""
+
+    id: Annotated[str, doc("For `previous_response_id`.")]
+    object: Annotated[Literal["response"], doc("Always `response`.")] = "response"
+    created_at: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
+    status: Annotated[
+        Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("How it stands.")
+    ]
+    model: Annotated[str, doc("The agent.")]
+    output: Annotated[list[dict[str, Any]], doc("Each tool that ran, as an `mcp_call` with its output; the message.")]
+    conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
+    error: Annotated[dict[str, Any] | None, doc("Why it failed: `code` and `message`.")] = None
+    usage: Annotated[dict[str, Any] | None, doc("What the turn took, once it has ended.")] = None
+
+
 @router.post(
     "/responses",
     response_model=OpenAIResponse,
@@ -72,12 +100,12 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
     given = body.model_dump()
     head: dict[str, Any] = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    if is_task(client, messages, model=body.model, body=given):
-        text, charge = await do_task(client, messages, model=body.model, body=given)
+    if is_task(client, messages, given):
+        text, charge = await do_task(client, messages, given)
         task = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
         begun, frames = task.begin(), task.frames([AnswerText(text), Answered({"usage": asdict(charge)})])
         return EventStream(_once(begun + frames)) if body.stream else JSONResponse(task.response)
-    request = await message_of(client.http, messages, agent=body.model, body=given)
+    request = await message_of(client.http, messages, given)
     turn, is_structured = (await begin(client, request)).turn, request.options.output_schema is not None
     head |= {"previous_response_id": body.previous_response_id, "background": bool(body.background)}
     writer = _writer(client, turn.session_id, turn.turn_id, head)
@@ -92,7 +120,15 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
 @router.get("/responses/{response_id}", response_model=OpenAIResponse)
 async def get_response(response_id: ResponseId, client: DoorClientDep) -> Response:
     """Shows a response as it stands: one that is made in the background is `completed` in the end."""
-    return await _shown(client, await _turn_of(client, response_id))
+    turn = await _turn_of(client, response_id)
+    session = await known_session(client, turn.session_id)
+    head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
+    writer = _writer(client, turn.session_id, turn.turn_id, head)
+    if turn.answer is not None:
+        return JSONResponse(writer.answered(orjson.loads(orjson.dumps(turn.answer))))
+    error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
+    status = "in_progress" if turn.status == "running" else turn.status
+    return JSONResponse(writer.response | {"status": status, "error": error})
 
 
 @router.delete("/responses/{response_id}", responses=problems("in_conversation"))
@@ -131,20 +167,13 @@ class NewConversation(Body):
 @router.post("/conversations")
 async def create_conversation(body: NewConversation, client: DoorClientDep) -> dict[str, Any]:
     """Makes a session, for clients of OpenAI's Conversations API."""
-    return _conversation(await make_session(client.services, client.caller, {}, metadata=body.metadata or {}))
+    return _conversation(await make_session(client, {}, metadata=body.metadata or {}))
 
 
 @router.get("/conversations/{conversation_id}")
 async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> dict[str, Any]:
     """Shows a session as a conversation."""
-    return _conversation(await _session_of(client, conversation_id))
-
-
-async def _session_of(client: ClientRequest, conversation_id: str) -> Session:
-    session = await find_session(client.services, client.caller, conversation_id)
-    if session is None:
-        raise NotFound("session")
-    return session
+    return _conversation(await known_session(client, conversation_id))
 
 
 def _conversation(session: Session) -> dict[str, Any]:
@@ -157,18 +186,6 @@ async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
     if not (is_id("ses", session_id) and is_id("turn", turn_id)):
         raise NotFound("turn")
     return await client.services.turns.read(client.caller, session_id, turn_id)
-
-
-async def _shown(client: ClientRequest, turn: Turn) -> Response:
-    """Answers with the response that a turn is by now."""
-    session = await _session_of(client, turn.session_id)
-    head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
-    writer = _writer(client, turn.session_id, turn.turn_id, head)
-    if turn.answer is not None:
-        return JSONResponse(writer.answered(orjson.loads(orjson.dumps(turn.answer))))
-    error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
-    status = "in_progress" if turn.status == "running" else turn.status
-    return JSONResponse(writer.response | {"status": status, "error": error})
 
 
 def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Mapping[str, Any]) -> "ResponseWriter":

@@ -16,21 +16,23 @@ from fastapi import Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from sqlalchemy.ext.asyncio import AsyncConnection
-from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import ClientRequest
+from segue.api.attachments import SentFile, sent_files
+from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors.agui import Json, RunFrames, is_shown, nothing_new, run_events, text_of
+from segue.api.doors.agui import Json, RunFrames, is_shown, run_events
 from segue.api.doors.client_turns import (
     CALL_ID,
-    SentFile,
+    decide,
     decision_of_page,
+    interrupt_id,
+    nothing_new,
     options_of,
     page_key,
-    sent_files,
-    with_files,
+    say,
+    text_of,
 )
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, OwnClientDep, find_session, session_of_client
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, find_session, session_of_client, turn_headers
 from segue.api.event_streams import EventStream, described_stream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import BY_SEQ, Page, PagingDep, PlanDecision, encode_cursor
@@ -66,6 +68,7 @@ _TEXTS: Final = {
 CHUNKS: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
 
 ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
+ChatInPath = Annotated[ChatId, Path(description="What the client calls the chat.")]
 
 router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
@@ -215,30 +218,26 @@ class UiDecision(PlanDecision):
         ),
     },
 )  # fmt: skip
-async def ui_chat(body: UiChat, client: OwnClientDep) -> Response:
+async def ui_chat(body: UiChat, client: ClientDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
     said = body.messages[-1]
-    services, caller, origin = client.services, client.caller, client.origin
     options = options_of(client, body.tools, body.context, model=body.model)
     decided, text, files = _decided_in(said), "", tuple[SentFile, ...]()
     if decided is None and said.get("role") != "user":
         raise nothing_new()
     if decided is None and body.trigger == "submit-message":
-        text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
-    session = await session_of_client(services, caller, body.id, agent=body.agent, groups=origin.groups)
+        text, files = text_of(said.get("parts")), await sent_files(said.get("parts"))
+    session = await session_of_client(client, body.id, agent=body.agent)
     if decided is not None:
         fingerprint = (*decided.decision.fingerprint, *sorted(decided.chosen or ()))
         button = replace(decided.decision.button, plan_id=decided.plan_id, chosen=decided.chosen)
         known = once(client.idempotency_key or decided.key, *fingerprint)
-        given: dict[str, Any] = {"once": known, "stream": True, "origin": origin}
-        turn = await services.turns.decide(caller, session.id, button, **given, options=options)
-        return _stream(client, session, turn, decided)
+        return _stream(client, session, await decide(client, session.id, button, known, options), decided)
     instead_of = await _instead_of(client, session.id, body)
     asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
     known = once(client.idempotency_key or (_key(said, *asked) if instead_of is None else None), *asked)
-    request = ChatRequest(text, once=known, stream=True, origin=origin, instead_of=instead_of, options=options)
-    request = await with_files(client, session.id, request, files)
-    return _stream(client, session, (await services.turns.accept(caller, session.id, request)).turn)
+    request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, options=options)
+    return _stream(client, session, (await say(client, session.id, request, files)).turn)
 
 
 def _decided_in(message: Json) -> Decided | None:
@@ -295,11 +294,9 @@ def _result_of(part: Json) -> dict[str, Any]:
         204: {"description": "Nothing runs."},
     },
 )
-async def resume_ui_chat(
-    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")], client: OwnClientDep
-) -> Response:
+async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
-    session = await find_session(client.services, client.caller, chat_id)
+    session = await find_session(client, chat_id)
     if session is None:
         return Response(status_code=204)
     async with client.services.database.read_only() as connection:
@@ -320,16 +317,12 @@ class UiMessage(BaseModel):
 
 
 @router.get("/{chat_id}/messages", responses=problems("session_not_found"))
-async def ui_messages(
-    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")],
-    client: OwnClientDep,
-    paging: PagingDep,
-) -> Page[UiMessage]:
+async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep) -> Page[UiMessage]:
     """Lists the messages of a chat, for `useChat`. The newest page comes first, each in the order of the chat; what the
     turn that runs has said so far comes with its stream.
     """
     before = paging.after(BY_SEQ)
-    session = await find_session(client.services, client.caller, chat_id)
+    session = await find_session(client, chat_id)
     if session is None:
         return Page([], None)
     async with client.services.database.read_only() as connection:
@@ -398,7 +391,7 @@ def _waiting_parts(plan: Plan, *, approvals: bool) -> list[dict[str, Any]]:
     """Returns what a page shows of a plan that is open, as it was sent it when the turn ended."""
     parts = [{"type": "data-plan", "id": PLAN_ID, "data": orjson.loads(agui_encoding.to_json(plan))}]
     for step in plan.waiting_steps:
-        call_id, is_page = f"{plan.id}:{plan.version}:{step.id}", step in plan.page_steps
+        call_id, is_page = f"{interrupt_id(plan)}:{step.id}", step in plan.page_steps
         asked = {"state": "approval-requested", "approval": {"id": call_id}} if not is_page else {}
         if step.tool and (is_page or (approvals and step.asks is None)):
             parts.append(_call_part(call_id, step.tool, step.args or {}, is_ours=not is_page, **asked))
@@ -460,12 +453,11 @@ def _answer_before(messages: Sequence[Json]) -> str | None:
 
 
 def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:
-    bind_contextvars(turn_id=turn.turn_id)
     chunks = MessageChunks(turn, decided, approvals=_knows_approvals(client))
     cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.interrupted()))
     return EventStream(
         framed(_chunks(client, session, turn, chunks)),
-        headers={"x-vercel-ai-ui-message-stream": "v1", "X-Session-Id": session.id, "X-Turn-Id": turn.turn_id},
+        headers={"x-vercel-ai-ui-message-stream": "v1", **turn_headers(turn)},
         farewell=b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off),
     )
 
