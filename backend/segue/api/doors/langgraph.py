@@ -291,7 +291,7 @@ def _not_supported(detail: str) -> AppError:
 
 @router.get("/ok", include_in_schema=False)
 @router.get("/info", **OBJECT)
-async def get_info(_: OwnClientDep) -> Json:
+async def get_info(_: ClientDep) -> Json:
     """Says what this server is, for clients of LangGraph."""
     return {"ok": True, "version": VERSION, "flags": {"assistants": True, "crons": False, "langsmith": False}}
 
