@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
-from segue.models.answer_schemas import READING
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
 from segue.models.refusals import RefusalReader, failure_of, retry_after_s
+from segue.models.reply import READING
 from segue.models.streamed_answer import Listener
 from tests.support.provider import GZIP, OpenModel, Provider, Reply, delta, fails, packed, raw, says, sse
 

@@ -17,7 +17,7 @@ from segue.agent.state import TurnState
 from segue.db.rows import UNREADABLE, read_json
 from segue.domain import turn_errors
 from segue.domain.errors import InvalidRequest
-from segue.models.answer_schemas import of_client
+from segue.models.reply import of_client
 from segue.plans.plan_parser import find_json
 from segue.plans.policy import without_forbidden
 from segue.tools.input_schema import UnfitSchema, faults_by

@@ -23,15 +23,13 @@ from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.models import traced_call
-from segue.models.amendments import RequestParts, amended, fitting, media_refused, within_limits
-from segue.models.answer_schemas import AnswerSchema
+from segue.models.amendments import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_limits
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, sent_ids, without_media
 from segue.models.refusals import (
     BROKE_OFF,
     MALFORMED,
-    NO_LIMITS,
     Failure,
     ModelFailure,
     NotAnAnswer,
@@ -48,6 +46,7 @@ from segue.models.reply import (
     CACHE_KEY,
     MOST_OUTPUT,
     SCHEMA,
+    AnswerSchema,
     ModelCall,
     Reply,
     ToolChoiceMode,

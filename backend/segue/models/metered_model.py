@@ -17,11 +17,10 @@ from langchain_core.messages import BaseMessage
 from segue.domain.errors import AppError
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
-from segue.models.answer_schemas import AnswerSchema
 from segue.models.chat_model import MAX_EMPTY_ANSWERS, ChatModel, ReplyOptions, Retries
 from segue.models.model_settings import ModelSettings
 from segue.models.refusals import Failure, another_may_answer, budget_spent, is_down, outcome_of, timeout
-from segue.models.reply import Reply, ToolChoiceMode
+from segue.models.reply import AnswerSchema, Reply, ToolChoiceMode
 from segue.models.streamed_answer import Listener
 from segue.users.spending import Account
 
