@@ -7,6 +7,7 @@ is learned from a refusal is in `amendments.py`.
 
 import math
 import re
+import ssl
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -14,12 +15,14 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
 
+import anyio
 import httpx2
 
 from segue.domain.agent import OPENAI, ModelProvider
 from segue.domain.errors import AppError
 from segue.domain.redaction import without, without_secret_texts
-from segue.models.providers.event_stream import BodyTooLong, bounded, read_json, write_json
+from segue.models.reply import read_json, write_json
+from segue.net.http_client import BodyTooLarge, bounded
 from segue.tools.normalize import clean_text
 from segue.tools.summaries import shortened
 
@@ -27,6 +30,7 @@ BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
 FIRST_DELAY_S: Final = 0.5
 _MODELS_OWN: Final = frozenset({"model_unavailable", "model_timeout"})
 BAD_REQUEST: Final = frozenset({400, 422})
+BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)  # what a connection that breaks off raises
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 MAX_MESSAGE_CHARS: Final = 500
 _MAX_BODY_BYTES = 100_000
@@ -276,10 +280,11 @@ def budget_spent() -> AppError:
 
 def another_may_answer(error: AppError) -> bool:
     """Returns whether another model may answer what this one did not."""
-    cause = _cause_of(error)
-    if isinstance(cause, ProviderRefusal):
-        return error.code in _MODELS_OWN and cause.cause.elsewhere
-    return error.code in _MODELS_OWN and (not isinstance(cause, NotAnAnswer) or cause.again)
+    match _cause_of(error):
+        case ProviderRefusal(cause=Cause(elsewhere=False)) | NotAnAnswer(again=False):
+            return False
+        case _:
+            return error.code in _MODELS_OWN
 
 
 def gave_no_answer(error: AppError) -> bool:
@@ -312,7 +317,7 @@ def outcome_of(error: AppError) -> str:
             return "unreachable"
         case TimeoutError() | StreamIdle():
             return "too_slow"
-        case NotAnAnswer() | ValueError() | TypeError() | KeyError() | IndexError() | AttributeError():
+        case cause if isinstance(cause, (NotAnAnswer, *MALFORMED)):
             return "no_answer"
         case _:
             return error.code
@@ -325,7 +330,7 @@ def what_to_mend(error: AppError, setting: str, provider: ModelProvider) -> str:
             return _advice(refusal, setting)
         case ProviderUnreachable():
             return f"Check {provider.base_url}, and that this machine gets there."
-        case ValueError() | TypeError() | KeyError() | IndexError() | AttributeError():
+        case cause if isinstance(cause, MALFORMED):
             return f"Check {provider.base_url}: what is there does not speak this protocol."
         case TimeoutError() | StreamIdle():
             return f"Check that {setting} is no model that is too slow, and that {provider.base_url} answers at all."
@@ -364,9 +369,9 @@ class RefusalReader:
             return
         body = bytearray()
         try:
-            async for piece in bounded(response, _MAX_BODY_BYTES):
+            async for piece in bounded(response.aiter_bytes(), _MAX_BODY_BYTES):
                 body += piece
-        except (BodyTooLong, httpx2.RequestError):
+        except (BodyTooLarge, httpx2.RequestError):
             pass  # the status says enough
         try:
             said = read_json(bytes(body))

@@ -167,6 +167,21 @@ def _mended(text: str) -> Any:
     return value
 
 
+def read_json(body: bytes) -> Any:
+    """Returns any JSON of a provider's, half characters and NaN too. Raises ValueError or RecursionError."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(body, strict=False)
+
+
+def write_json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # an integer beyond 64 bits, half a character
+        return json.dumps(value).encode()
+
+
 def token_count(value: object) -> int:
     """Returns a count, also of one that came as a float or in words: 0 for what is none."""
     try:
