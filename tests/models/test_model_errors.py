@@ -71,6 +71,17 @@ def way_of_saying(way: str, status: int, error: dict[str, Any]) -> Reply:
             return sse(": PROCESSING\n\n", {"error": {**error, "status": str(status)}})
 
 
+async def test_an_answer_that_is_nested_beyond_any_stack_is_logged_as_none(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(max_retries=0)
+    provider.will(raw("[" * 100_000))
+    with capture_logs() as logs:
+        await failure(model)
+    [line] = [each for each in logs if each["event"] == "model_failed"]
+    assert (line["outcome"], "does not speak this protocol" in line["advice"]) == ("no_answer", True)
+
+
 @pytest.mark.parametrize(("status", "code", "message", "told", "again"), ERRORS.values(), ids=list(ERRORS))
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_error_is_told_for_what_it_means(

@@ -10,14 +10,14 @@ from segue.around.replay.request_rules import invalid_tools
 from segue.config import Settings
 from segue.domain.tool import ToolSpec
 from segue.models.providers.openai import ChatCompletions
-from segue.models.tool_schemas import BOUNDS, Bounds, ToolBindings, offered_name
+from segue.models.tool_schemas import Bounds, ToolBindings, offered_name
 from tests.support.provider import Provider, calls, says
 from tests.support.results import TOOLBOX, use_toolbox
 from tests.support.service import running
 
 
-def bindings(bounds: Bounds = BOUNDS) -> ToolBindings:
-    return ToolBindings(ChatCompletions(llm="m", made_by="", endpoint=None), bounds)
+def bindings(**bounds: Any) -> ToolBindings:
+    return ToolBindings(ChatCompletions(llm="m", made_by="", endpoint=None), Bounds(**bounds))
 
 
 def tool(name: str, description: str = "Does something.") -> ToolSpec:
@@ -42,7 +42,7 @@ def test_a_tool_with_the_name_that_another_would_go_out_under_keeps_it_apart() -
 
 
 def test_descriptions_are_bounded() -> None:
-    [function] = bindings(Bounds(description_chars=40)).offered([tool("look", "x" * 100)])
+    [function] = bindings(description_chars=40).offered([tool("look", "x" * 100)])
     assert function["function"]["description"] == "x" * 39 + "…"
 
 

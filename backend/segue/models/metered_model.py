@@ -6,7 +6,7 @@ down: a model that cannot answer is left alone for DOWN_S, then one call tries i
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -17,10 +17,10 @@ from langchain_core.messages import BaseMessage
 from segue.domain.errors import AppError
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
-from segue.models.chat_model import MAX_EMPTY_ANSWERS, ChatModel, ReplyOptions, Retries
+from segue.models.chat_model import CallOptions, ChatModel, ReplyOptions, Retries
 from segue.models.model_settings import ModelSettings
 from segue.models.refusals import Failure, another_may_answer, budget_spent, is_down, outcome_of, timeout
-from segue.models.reply import AnswerSchema, Reply, ToolChoiceMode
+from segue.models.reply import Reply
 from segue.models.streamed_answer import Listener
 from segue.users.spending import Account
 
@@ -68,7 +68,7 @@ class ModelWithFallback(ChatModel):
         tools: Sequence[ToolSpec] = (),
         *,
         listener: Listener | None = None,
-        **asked: Unpack[ReplyOptions],
+        **asked: Unpack[CallOptions],
     ) -> Reply:
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
@@ -173,12 +173,9 @@ class MeteredModel:
         messages: Sequence[BaseMessage],
         tools: Sequence[ToolSpec] = (),
         *,
-        tool_choice: ToolChoiceMode = "auto",
         listener: Listener | None = None,
         small: bool = False,
-        schema: AnswerSchema | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        empty_tries: int = MAX_EMPTY_ANSWERS,
+        **asked: Unpack[ReplyOptions],
     ) -> Reply:
         """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
         if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
@@ -192,13 +189,10 @@ class MeteredModel:
             reply = await model.reply(
                 messages,
                 tools,
-                tool_choice=tool_choice,
                 retries=self._retries,
                 listener=listener and call.timing(listener),
-                schema=schema,
                 account=self.account,
-                sampling=sampling,
-                empty_tries=empty_tries,
+                **asked,
             )
             call.outcome, call.model = "answered", reply.model
         except AppError as error:
