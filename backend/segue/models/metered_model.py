@@ -26,6 +26,9 @@ from segue.users.spending import Account
 
 DOWN_S = 30.0
 MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better
+# What one turn may ask of its models, all its calls together.
+MAX_TOKENS = 1_000_000
+MAX_RETRIES = 6
 RESERVED_CALLS = 2
 RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 
@@ -124,15 +127,6 @@ class _Heard:
             self._told.on_withdrawn()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelBudget:
-    """What one turn may ask of the model, all its calls together."""
-
-    max_calls: int
-    max_tokens: int = 1_000_000
-    max_retries: int = 6
-
-
 class MeteredModel:
     """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
 
@@ -145,11 +139,11 @@ class MeteredModel:
     last_request: tuple[Sequence[BaseMessage], Sequence[ToolSpec]] | None = None
     finish_reason: str = ""
 
-    def __init__(self, models: Models, budget: ModelBudget, account: Account) -> None:
+    def __init__(self, models: Models, max_calls: int, account: Account) -> None:
         self.account = account
         self._models = models
-        self._budget = budget
-        self._retries = Retries(budget.max_retries)
+        self._max_calls = max_calls
+        self._retries = Retries(MAX_RETRIES)
         self.name = models.main.name
         self.small_name = models.small.name
         self.llm_calls = 0
@@ -159,14 +153,14 @@ class MeteredModel:
 
     @property
     def retried(self) -> int:
-        return self._budget.max_retries - self._retries.left
+        return MAX_RETRIES - self._retries.left
 
     @property
     def nearly_spent(self) -> bool:
         """Whether only enough is left for a last answer."""
-        left = self._budget.max_tokens - self.account.total.tokens
+        left = MAX_TOKENS - self.account.total.tokens
         largest = max((call.input_tokens + call.output_tokens for call in self.calls), default=0)
-        return self.llm_calls >= self._budget.max_calls - RESERVED_CALLS or left <= max(RESERVED_TOKENS, 2 * largest)
+        return self.llm_calls >= self._max_calls - RESERVED_CALLS or left <= max(RESERVED_TOKENS, 2 * largest)
 
     async def reply(
         self,
@@ -178,7 +172,7 @@ class MeteredModel:
         **asked: Unpack[ReplyOptions],
     ) -> Reply:
         """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
-        if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
+        if self.llm_calls >= self._max_calls or self.account.total.tokens >= MAX_TOKENS:
             raise budget_spent()
         self.llm_calls += 1
         self.last_request = tuple(messages), tools

@@ -46,7 +46,6 @@ MAX_NAME_CHARS: Final = 64
 NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name or a call's arguments, from their own templates.
 _NAME_PREFIXES = ("functions.", "function.", "functions:", "default_api.", "default_api:", "tools.")
-_NAME_ENDS = ("<|",)
 _BEHIND_ARGUMENTS = ("<|im_end|>", "<|call|>", "</tool_call>", "```")
 _JSON = json.JSONDecoder(strict=False)
 _TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
@@ -132,9 +131,7 @@ def sendable_name(name: str) -> str:
     name = name.strip()
     for prefix in _NAME_PREFIXES:
         name = name.removeprefix(prefix)
-    for end in _NAME_ENDS:
-        name = name.partition(end)[0]
-    return NOT_IN_A_NAME.sub("_", name)[:MAX_NAME_CHARS] or "unnamed"
+    return NOT_IN_A_NAME.sub("_", name.partition("<|")[0])[:MAX_NAME_CHARS] or "unnamed"
 
 
 def known_name(name: str, names: Collection[str]) -> str:
