@@ -27,8 +27,8 @@ from segue.users.spending import Account
 DOWN_S = 30.0
 MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better
 # What one turn may ask of its models, all its calls together.
-MAX_TOKENS = 1_000_000
-MAX_RETRIES = 6
+MAX_TURN_TOKENS = 1_000_000
+MAX_TURN_RETRIES = 6
 RESERVED_CALLS = 2
 RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 
@@ -143,7 +143,7 @@ class MeteredModel:
         self.account = account
         self._models = models
         self._max_calls = max_calls
-        self._retries = Retries(MAX_RETRIES)
+        self._retries = Retries(MAX_TURN_RETRIES)
         self.name = models.main.name
         self.small_name = models.small.name
         self.llm_calls = 0
@@ -153,12 +153,12 @@ class MeteredModel:
 
     @property
     def retried(self) -> int:
-        return MAX_RETRIES - self._retries.left
+        return MAX_TURN_RETRIES - self._retries.left
 
     @property
     def nearly_spent(self) -> bool:
         """Whether only enough is left for a last answer."""
-        left = MAX_TOKENS - self.account.total.tokens
+        left = MAX_TURN_TOKENS - self.account.total.tokens
         largest = max((call.input_tokens + call.output_tokens for call in self.calls), default=0)
         return self.llm_calls >= self._max_calls - RESERVED_CALLS or left <= max(RESERVED_TOKENS, 2 * largest)
 
@@ -172,7 +172,7 @@ class MeteredModel:
         **asked: Unpack[ReplyOptions],
     ) -> Reply:
         """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
-        if self.llm_calls >= self._max_calls or self.account.total.tokens >= MAX_TOKENS:
+        if self.llm_calls >= self._max_calls or self.account.total.tokens >= MAX_TURN_TOKENS:
             raise budget_spent()
         self.llm_calls += 1
         self.last_request = tuple(messages), tools

@@ -69,8 +69,10 @@ def tls_context() -> ssl.SSLContext:
 
 
 async def bounded(pieces: AsyncIterable[bytes], max_bytes: int | None) -> AsyncIterator[bytes]:
-    """Yields the pieces of a body. Raises BodyTooLarge. Lets others go on in between: one read of the network may hold
-    ten thousand. httpx2 decodes at most a megabyte at once, so that what is packed is bounded too.
+    """Yields the pieces of a body. Raises BodyTooLarge once they are more than `max_bytes`, if that is given.
+
+    Lets others go on in between: one read of the network may hold ten thousand pieces. httpx2 decodes at most a
+    megabyte at once, so what is packed never becomes large in memory.
     """
     count = size = 0
     async for piece in pieces:
