@@ -23,10 +23,10 @@ from segue.mcp.tool_mapping import tools_of, value_of, without_broken_tools
 from segue.memory.history_window import estimate
 from segue.models.calls_in_text import read_calls
 from segue.models.providers.content_blocks import AnswerReader, Dialect
-from segue.models.providers.event_stream import events, read_json, write_json
+from segue.models.providers.endpoint import events
 from segue.models.providers.openai import ChatCompletions
 from segue.models.refusals import MALFORMED, MAX_MESSAGE_CHARS, ModelFailure, RefusalReader
-from segue.models.reply import ModelCall
+from segue.models.reply import ModelCall, read_json, write_json
 from segue.models.streamed_answer import Listener, StreamedAnswer
 from segue.tools.input_schema import InputSchema, UnfitSchema
 from segue.tools.normalize import Unread, clean, make_payload

@@ -10,7 +10,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from starlette.responses import Response
 
 from segue.config import Settings
-from segue.models.answer_schemas import FACTS, PLAN, READING, AnswerSchema
+from segue.models.reply import FACTS, PLAN, READING, AnswerSchema
 from segue.plans.plan_parser import parse_plan
 from tests.support.facts import all_taken_in, fact, known, notes
 from tests.support.plans import planned

@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
-from segue.models.answer_schemas import READING
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
 from segue.models.refusals import RefusalReader, failure_of, retry_after_s
+from segue.models.reply import READING
 from segue.models.streamed_answer import Listener
 from tests.support.provider import GZIP, OpenModel, Provider, Reply, delta, fails, packed, raw, says, sse
 
@@ -69,6 +69,17 @@ def way_of_saying(way: str, status: int, error: dict[str, Any]) -> Reply:
             return raw({"choices": [choice]})
         case _:
             return sse(": PROCESSING\n\n", {"error": {**error, "status": str(status)}})
+
+
+async def test_an_answer_that_is_nested_beyond_any_stack_is_logged_as_none(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(max_retries=0)
+    provider.will(raw("[" * 100_000))
+    with capture_logs() as logs:
+        await failure(model)
+    [line] = [each for each in logs if each["event"] == "model_failed"]
+    assert (line["outcome"], "does not speak this protocol" in line["advice"]) == ("no_answer", True)
 
 
 @pytest.mark.parametrize(("status", "code", "message", "told", "again"), ERRORS.values(), ids=list(ERRORS))

@@ -24,9 +24,9 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
-from segue.models.answer_schemas import READING
 from segue.models.chat_model import ChatModel
 from segue.models.open_models import open_model
+from segue.models.reply import READING
 from segue.models.streamed_answer import Listener
 from segue.models.traced_call import response
 from segue.tools.normalize import BinaryPart

@@ -12,14 +12,14 @@ from segue.config import Settings
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
 from segue.models.providers.openai import ChatCompletions
-from segue.models.tool_schemas import BOUNDS, CALL_TOOL, Bounds, ToolBindings, as_shown_calls, offered_name
+from segue.models.tool_schemas import CALL_TOOL, Bounds, ToolBindings, as_shown_calls, offered_name
 from tests.support.provider import Provider, calls, says
 from tests.support.results import TOOLBOX, use_toolbox
 from tests.support.service import running
 
 
-def bindings(bounds: Bounds = BOUNDS) -> ToolBindings:
-    return ToolBindings(ChatCompletions(llm="m", made_by="", endpoint=None), bounds)
+def bindings(**bounds: Any) -> ToolBindings:
+    return ToolBindings(ChatCompletions(llm="m", made_by="", endpoint=None), Bounds(**bounds))
 
 
 def tool(name: str, description: str = "Does something.") -> ToolSpec:
@@ -53,7 +53,7 @@ def test_calls_of_the_engines_own_are_shown_as_they_are_beside_those_that_call_t
 
 
 def test_descriptions_are_bounded() -> None:
-    [function] = bindings(Bounds(description_chars=40)).offered([tool("look", "x" * 100)])
+    [function] = bindings(description_chars=40).offered([tool("look", "x" * 100)])
     assert function["function"]["description"] == "x" * 39 + "…"
 
 

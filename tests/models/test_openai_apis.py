@@ -18,11 +18,11 @@ from segue.config import Settings
 from segue.domain.agent import ProviderApi
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
-from segue.models.answer_schemas import PLAN
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
 from segue.models.providers.adapted import ProviderOptions
 from segue.models.providers.openai import CHAT, NO_EFFORT, RESPONSES, OpenAIModel, Protocols
+from segue.models.reply import PLAN
 from segue.models.streamed_answer import Listener
 from segue.version import VERSION
 from tests.support import responses_api

@@ -25,9 +25,7 @@ from segue.domain.tool import Tool, ToolSpec
 from segue.domain.user_request import UserRequest
 from segue.language.utterance import words_of
 from segue.memory.history import recent_user_messages, said_by_user
-from segue.models import answer_schemas
-from segue.models.answer_schemas import AnswerReading, AnswerSchema, Reading
-from segue.models.reply import Reply
+from segue.models.reply import ANSWER, PLAN, READING, AnswerReading, AnswerSchema, Reading, Reply
 from segue.plans.arguments import stands_in
 from segue.plans.plan_parser import first_object, parse_plan
 from segue.plans.policy import WEB_SEARCH, without_forbidden
@@ -57,7 +55,7 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
         key = plan_cache_key(context.owner, _digest(context.model.small_name, conversation, offered))
         text = await context.cache.get_json(key)
         if not isinstance(text, str):
-            text = (await _ask(context, conversation, offered, answer_schemas.PLAN)).text
+            text = (await _ask(context, conversation, offered, PLAN)).text
             await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
         return text
 
@@ -69,7 +67,7 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
 
     async def ask(note: str, offered: Sequence[ToolSpec], _: Mapping[str, Tool]) -> str:
         conversation = prompts.with_instruction(state["prompt"], prompts.amender_note(note, plan))
-        return (await _ask(context, conversation, offered, answer_schemas.PLAN)).text
+        return (await _ask(context, conversation, offered, PLAN)).text
 
     return await _steps(context, state, ask, done=len(plan.started_steps))
 
@@ -98,13 +96,13 @@ async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> 
     """Returns how the model reads a message the rules could not. Never enough to approve what changes the world."""
     offered = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
     conversation = prompts.with_instruction(state["prompt"], prompts.with_plan(prompts.READER, plan))
-    return _verdict_in(await _ask(context, conversation, offered, answer_schemas.READING))
+    return _verdict_in(await _ask(context, conversation, offered, READING))
 
 
 async def classify_agreement(context: TurnContext, answer: str, reply: str, call: RequestedCall) -> Reading:
     """Returns how the model reads a reply to what an answer offered, with a call that it may be a yes to in view."""
     asked = prompts.agreement_prompt(answer, reply, call)
-    return _verdict_in(await context.model.reply(asked, small=True, schema=answer_schemas.READING))
+    return _verdict_in(await context.model.reply(asked, small=True, schema=READING))
 
 
 def _verdict_in(reply: Reply) -> Reading:
@@ -177,7 +175,7 @@ async def read_answer(context: TurnContext, state: TurnState, plan: Plan, asks: 
     if (values := _plain_answer(state, asks)) is not None:
         return _answer(asks, values)
     conversation = prompts.with_instruction(state["prompt"], prompts.answer_reader_note(asks))
-    reply = await context.model.reply(conversation, small=True, schema=answer_schemas.ANSWER)
+    reply = await context.model.reply(conversation, small=True, schema=ANSWER)
     read = first_object(reply.text, _Read) or _Read(reading="other")
     if read.reading != "answer":
         return ReadAnswer(read.reading)

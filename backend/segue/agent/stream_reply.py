@@ -20,9 +20,8 @@ from segue.domain import turn_errors
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
-from segue.models.answer_schemas import of_client
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
-from segue.models.reply import Reply, ToolChoiceMode
+from segue.models.reply import Reply, ToolChoiceMode, of_client
 from segue.models.streamed_answer import Listener
 from segue.plans.plan_parser import find_json
 from segue.tools.input_schema import ANY_OBJECT, faults_by

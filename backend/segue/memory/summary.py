@@ -28,7 +28,6 @@ CHARS_PER_TOKEN = 8  # more is no text
 MOST_DOUBLINGS = 6
 _UNANSWERED: ColumnElement[datetime] = literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
 
-
 SummaryLines = dict[str, list[str]]  # of a summary, by section; those before its first heading are under ""
 
 
@@ -46,8 +45,7 @@ def read_lines(summary: str) -> SummaryLines:
 
 
 def written(lines: SummaryLines) -> str:
-    parts = ["\n".join([f"## {name}", *of] if name else of) for name, of in lines.items() if of]
-    return "\n".join(parts)
+    return "\n".join("\n".join([f"## {name}", *of] if name else of) for name, of in lines.items() if of)
 
 
 def carried_on(summary: SummaryLines, added: SummaryLines) -> SummaryLines:

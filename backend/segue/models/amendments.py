@@ -1,4 +1,4 @@
-"""What is changed in a request that an endpoint has refused, so that it can be asked once more. Pure.
+"""What is read in a refusal of a request, and changed in the request so that it can be asked once more. Pure.
 
 `RequestParts` are the messages and tools of a request, and their form. `Learned` is what an endpoint of chat
 completions refuses of the parameters of a request, or misses in its messages.
@@ -14,20 +14,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from segue.domain.tool import ToolSpec
 from segue.memory.history_window import estimate
-from segue.models.answer_schemas import AnswerSchema
 from segue.models.normal_form import WireForm, refused_form, without_opaque
 from segue.models.providers.completion_reader import CALL_FIELDS, MESSAGE_FIELDS
-from segue.models.refusals import (
-    BAD_REQUEST,
-    NO_LIMITS,
-    ModelLimits,
-    ProviderRefusal,
-    is_missed,
-    is_unverifiable,
-    limits_told,
-    parameter_named,
-)
-from segue.models.reply import CACHE_KEY, ToolChoiceMode, estimated_input
+from segue.models.refusals import BAD_REQUEST, TOO_FAR, ProviderRefusal
+from segue.models.reply import CACHE_KEY, AnswerSchema, ToolChoiceMode, estimated_input
 from segue.models.untrusted import fenced, unfenced, without_references
 
 MAX_TOOL_REFUSALS: Final = 12  # in one call of the model
@@ -57,7 +47,30 @@ _OF_THESE: Final = re.compile(
     r"|(?:failed to|not|n't) parse",
     re.IGNORECASE,
 )
-
+_PARAMETER = re.compile(r"[a-zA-Z_]\w*")
+_MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
+# What was signed or sealed for this provider, and can be verified no more: the words of OpenAI, Anthropic, Google and
+# routers. A part that is missing is another trouble.
+_UNVERIFIABLE = re.compile(
+    r"invalid_encrypted_content|encrypted[_ ]content.{0,80}(?:not be|n't be|invalid)"
+    r"|(?:invalid|corrupt\w*|bad|expired|unknown).{0,12}(?:thought[_ ])?signature"
+    r"|signature.{0,40}(?:invalid|not valid|corrupt|n't be verified|not be verified|verification failed|does not match)"
+    r"|reasoning_details.{0,80}(?:invalid|not be verified|n't be verified|signature)",
+    re.IGNORECASE | re.DOTALL,
+)
+_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api", "accident"})
+# What a model takes, as endpoints say it in numbers: for a request with its answer, and for an answer.
+_WINDOW = re.compile(
+    r"context limit: \d+ \+ \d+ > (\d+)|(?:context|prompt) (?:length|size|window)[^.\d]{0,20}(\d+)"
+    r"|(\d+) maximum context|tokens > (\d+) maximum|tokens allowed \((\d+)\)",
+    re.IGNORECASE,
+)
+_ANSWER = re.compile(
+    r"(?:at most|less than or equal to|maximum value of|limit of|<=) [`']?(\d+)"
+    r"|tokens: \d+ > (\d+)|\[\d+, ?(\d+)\]|to (\d+) \(exclusive\)",
+    re.IGNORECASE,
+)
+_OF_AN_ANSWER = re.compile(r"max\w*[_ ]?tokens|in the completion", re.IGNORECASE)
 
 # What a request cannot do without.
 _ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
@@ -71,6 +84,21 @@ _OF_CALLS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 RequestBody = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a model takes, in tokens: `window` for a request with its answer, `output` for an answer."""
+
+    window: int | None = None
+    output: int | None = None
+
+    def __or__(self, other: "ModelLimits") -> "ModelLimits":
+        pairs = (self.window, other.window), (self.output, other.output)
+        return ModelLimits(*(min(filter(None, pair), default=None) for pair in pairs))
+
+
+NO_LIMITS: Final = ModelLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +128,7 @@ class RequestParts:
 
 def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str]) -> RequestParts | None:
     """Returns what to ask instead, None if nothing helps. `offered` are the names of the tools as they were sent."""
-    if is_unverifiable(refusal) and (plain := without_opaque(parts.messages)):
+    if _is_unverifiable(refusal) and (plain := without_opaque(parts.messages)):
         return replace(parts, messages=plain, without_opaque=True)
     if (learned := _with_limits(parts, refusal)) is not None:
         return learned
@@ -148,7 +176,7 @@ def within_limits(parts: RequestParts) -> RequestParts:
 
 def _with_limits(parts: RequestParts, refusal: ProviderRefusal) -> RequestParts | None:
     """Returns the request after numbers in a refusal that change it; None if there are none."""
-    told = limits_told(refusal)
+    told = _limits_told(refusal)
     if told is None or parts.limits | told == parts.limits or parts.limits_learned == MAX_TIMES_LEARNED:
         return None
     learned = replace(parts, limits=parts.limits | told, limits_learned=parts.limits_learned + 1)
@@ -230,6 +258,46 @@ def _cut(result: ToolMessage, most: int) -> ToolMessage:
     return result if len(text) <= most else result.model_copy(update={"content": fenced(text[:most] + CUT)})
 
 
+def _is_missed(refusal: ProviderRefusal, name: str) -> bool:
+    """Whether a request is refused because something of this name is not in it."""
+    said = refusal.message.lower()
+    return refusal.status in BAD_REQUEST and name in said and any(word in said for word in _MISSED)
+
+
+def _is_unverifiable(refusal: ProviderRefusal) -> bool:
+    """Whether a request is refused for what went back as it came: signed for another key, region or upstream."""
+    return refusal.status in BAD_REQUEST and bool(_UNVERIFIABLE.search(f"{refusal.code} {refusal.message}"))
+
+
+def _limits_told(refusal: ProviderRefusal) -> ModelLimits | None:
+    """Returns the numbers in a refusal of a request that is too long, or whose answer would be: to such an answer a
+    quarter of the window is left. None if there are none.
+    """
+    said, of_answer = refusal.message, _OF_AN_ANSWER.search(refusal.message) is not None
+    if refusal.status not in BAD_REQUEST and refusal.cause.name != "context_length":
+        return None
+    if window := _number(_WINDOW, said):
+        return ModelLimits(window, max(window // 4, 1) if of_answer else None)
+    most = _number(_ANSWER, said) if of_answer else None
+    return ModelLimits(None, most - ("(exclusive)" in said)) if most else None
+
+
+def _number(row: re.Pattern[str], said: str) -> int | None:
+    found = row.search(said)
+    return min(int(found[found.lastindex or 0]), TOO_FAR) if found else None
+
+
+def parameter_named(refusal: ProviderRefusal, sent: Iterable[str]) -> str | None:
+    """Returns the one of the names we sent that a refusal of the request is about."""
+    if refusal.status not in BAD_REQUEST or refusal.cause.name in _NOT_A_PARAMETERS_FAULT or _limits_told(refusal):
+        return None
+    names = set(sent)
+    for text in (refusal.parameter or "", refusal.message):
+        if found := next((name for name in map(str, _PARAMETER.findall(text)) if name in names), None):
+            return found
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Learned:
     """`refused` are parameters with the refused value, None for any value; `missed` are names of stand-ins."""
@@ -245,10 +313,10 @@ class Learned:
 
     def after(self, refusal: ProviderRefusal, sent: RequestBody) -> tuple["Learned", str] | None:
         """Returns what is known after a refusal of this body, and the name it is about; None if it names nothing."""
-        if is_unverifiable(refusal) or limits_told(refusal):  # of this conversation; another is still welcome
+        if _is_unverifiable(refusal) or _limits_told(refusal):  # of this conversation; another is still welcome
             return None
         for name in (*_OF_MESSAGES, *_OF_CALLS):
-            if name not in self.missed and is_missed(refusal, name):
+            if name not in self.missed and _is_missed(refusal, name):
                 return replace(self, missed=self.missed | {name}), name
         named = parameter_named(refusal, _optional_names(sent)) or _suspect(refusal, sent)
         if named is None:

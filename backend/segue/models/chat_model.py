@@ -23,15 +23,13 @@ from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.models import traced_call
-from segue.models.amendments import RequestParts, amended, fitting, media_refused, within_limits
-from segue.models.answer_schemas import AnswerSchema
+from segue.models.amendments import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_limits
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, sent_ids, without_media
 from segue.models.refusals import (
     BROKE_OFF,
     MALFORMED,
-    NO_LIMITS,
     Failure,
     ModelFailure,
     NotAnAnswer,
@@ -48,6 +46,7 @@ from segue.models.reply import (
     CACHE_KEY,
     MOST_OUTPUT,
     SCHEMA,
+    AnswerSchema,
     ModelCall,
     Reply,
     ToolChoiceMode,
@@ -119,18 +118,24 @@ class Retries:
 
 
 class ReplyOptions(TypedDict, total=False):
-    """`retries` is what the caller has left of them. `schema` is the shape of the answer, to which not every endpoint
-    holds the model. What is asked is charged to the `account`, also if no answer comes of it. `sampling` has options of
+    """`schema` is the shape of the answer, to which not every endpoint holds the model. `sampling` has options of
     SAMPLING, as far as the endpoint takes them. `empty_tries` is how many empty answers end the call: 1 for a caller
     that then asks in another way.
     """
 
     tool_choice: ToolChoiceMode
-    retries: Retries | None
     schema: AnswerSchema | None
-    account: Account | None
     sampling: Mapping[str, Any] | None
     empty_tries: int
+
+
+class CallOptions(ReplyOptions, total=False):
+    """`retries` is what the caller has left of them. What is asked is charged to the `account`, also if no answer comes
+    of it.
+    """
+
+    retries: Retries | None
+    account: Account | None
 
 
 class ChatModel:
@@ -199,7 +204,7 @@ class ChatModel:
         tools: Sequence[ToolSpec] = (),
         *,
         listener: Listener | None = None,
-        **options: Unpack[ReplyOptions],
+        **options: Unpack[CallOptions],
     ) -> Reply:
         """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
 
@@ -243,16 +248,17 @@ class ChatModel:
 
     def _request(self, parts: RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        parts = within_limits(parts) if parts.limits.window else parts
+        parts = within_limits(parts)
         bound = self._tools.of(parts.tools, tool_choice=parts.tool_choice)
+        options = self._bounded(parts.sampling) if parts.sampling and self._takes_sampling else {}
         if parts.limits.output is not None:
-            bound = replace(bound, runnable=bound.runnable.bind(**{MOST_OUTPUT: parts.limits.output}))
+            options[MOST_OUTPUT] = parts.limits.output
         if parts.schema is not None and self._takes_schemas:
-            bound = replace(bound, runnable=bound.runnable.bind(**{SCHEMA: parts.schema}))
-        if parts.sampling and self._takes_sampling:
-            bound = replace(bound, runnable=bound.runnable.bind(**self._bounded(parts.sampling)))
+            options[SCHEMA] = parts.schema
         if account is not None and self._takes_cache_keys:  # then they go where their beginning is in the cache
-            bound = replace(bound, runnable=bound.runnable.bind(**{CACHE_KEY: account.session_id}))
+            options[CACHE_KEY] = account.session_id
+        if options:
+            bound = replace(bound, runnable=bound.runnable.bind(**options))
         if bound.calls_others:
             parts = replace(parts, messages=as_shown_calls(parts.messages, bound.names.values()))
         shown = normal_form(parts.messages, parts.form, media=self.takes | parts.without_media)

@@ -6,7 +6,7 @@ down: a model that cannot answer is left alone for DOWN_S, then one call tries i
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -17,16 +17,18 @@ from langchain_core.messages import BaseMessage
 from segue.domain.errors import AppError
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
-from segue.models.answer_schemas import AnswerSchema
-from segue.models.chat_model import MAX_EMPTY_ANSWERS, ChatModel, ReplyOptions, Retries
+from segue.models.chat_model import CallOptions, ChatModel, ReplyOptions, Retries
 from segue.models.model_settings import ModelSettings
 from segue.models.refusals import Failure, another_may_answer, budget_spent, is_down, outcome_of, timeout
-from segue.models.reply import Reply, ToolChoiceMode
+from segue.models.reply import Reply
 from segue.models.streamed_answer import Listener
 from segue.users.spending import Account
 
 DOWN_S = 30.0
 MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better
+# What one turn may ask of its models, all its calls together.
+MAX_TURN_TOKENS = 1_000_000
+MAX_TURN_RETRIES = 6
 RESERVED_CALLS = 2
 RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 
@@ -69,7 +71,7 @@ class ModelWithFallback(ChatModel):
         tools: Sequence[ToolSpec] = (),
         *,
         listener: Listener | None = None,
-        **asked: Unpack[ReplyOptions],
+        **asked: Unpack[CallOptions],
     ) -> Reply:
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
@@ -125,15 +127,6 @@ class _Heard:
             self._told.on_withdrawn()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelBudget:
-    """What one turn may ask of the model, all its calls together."""
-
-    max_calls: int
-    max_tokens: int = 1_000_000
-    max_retries: int = 6
-
-
 class MeteredModel:
     """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
 
@@ -146,11 +139,11 @@ class MeteredModel:
     last_request: tuple[Sequence[BaseMessage], Sequence[ToolSpec]] | None = None
     finish_reason: str = ""
 
-    def __init__(self, models: Models, budget: ModelBudget, account: Account) -> None:
+    def __init__(self, models: Models, max_calls: int, account: Account) -> None:
         self.account = account
         self._models = models
-        self._budget = budget
-        self._retries = Retries(budget.max_retries)
+        self._max_calls = max_calls
+        self._retries = Retries(MAX_TURN_RETRIES)
         self.name = models.main.name
         self.small_name = models.small.name
         self.llm_calls = 0
@@ -160,29 +153,26 @@ class MeteredModel:
 
     @property
     def retried(self) -> int:
-        return self._budget.max_retries - self._retries.left
+        return MAX_TURN_RETRIES - self._retries.left
 
     @property
     def nearly_spent(self) -> bool:
         """Whether only enough is left for a last answer."""
-        left = self._budget.max_tokens - self.account.total.tokens
+        left = MAX_TURN_TOKENS - self.account.total.tokens
         largest = max((call.input_tokens + call.output_tokens for call in self.calls), default=0)
-        return self.llm_calls >= self._budget.max_calls - RESERVED_CALLS or left <= max(RESERVED_TOKENS, 2 * largest)
+        return self.llm_calls >= self._max_calls - RESERVED_CALLS or left <= max(RESERVED_TOKENS, 2 * largest)
 
     async def reply(
         self,
         messages: Sequence[BaseMessage],
         tools: Sequence[ToolSpec] = (),
         *,
-        tool_choice: ToolChoiceMode = "auto",
         listener: Listener | None = None,
         small: bool = False,
-        schema: AnswerSchema | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        empty_tries: int = MAX_EMPTY_ANSWERS,
+        **asked: Unpack[ReplyOptions],
     ) -> Reply:
         """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
-        if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
+        if self.llm_calls >= self._max_calls or self.account.total.tokens >= MAX_TURN_TOKENS:
             raise budget_spent()
         self.llm_calls += 1
         self.last_request = tuple(messages), tools
@@ -193,13 +183,10 @@ class MeteredModel:
             reply = await model.reply(
                 messages,
                 tools,
-                tool_choice=tool_choice,
                 retries=self._retries,
                 listener=listener and call.timing(listener),
-                schema=schema,
                 account=self.account,
-                sampling=sampling,
-                empty_tries=empty_tries,
+                **asked,
             )
             call.outcome, call.model = "answered", reply.model
         except AppError as error:

@@ -1,24 +1,28 @@
 """What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
 
 The causes are one table. `RefusalReader` reads HTTP statuses, and the error objects that come within an answer; every
-text of the provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages.
+text of the provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages. What
+is learned from a refusal is in `amendments.py`.
 """
 
 import math
 import re
+import ssl
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
 
+import anyio
 import httpx2
 
 from segue.domain.agent import OPENAI, ModelProvider
 from segue.domain.errors import AppError
 from segue.domain.redaction import without, without_secret_texts
-from segue.models.providers.event_stream import BodyTooLong, bounded, read_json, write_json
+from segue.models.reply import read_json, write_json
+from segue.net.http_client import BodyTooLarge, bounded
 from segue.tools.normalize import clean_text
 from segue.tools.summaries import shortened
 
@@ -26,11 +30,12 @@ BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
 FIRST_DELAY_S: Final = 0.5
 _MODELS_OWN: Final = frozenset({"model_unavailable", "model_timeout"})
 BAD_REQUEST: Final = frozenset({400, 422})
+BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)  # what a connection that breaks off raises
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 MAX_MESSAGE_CHARS: Final = 500
 _MAX_BODY_BYTES = 100_000
 _MAX_CODE_CHARS = 100
-_TOO_FAR_S = 10.0**9  # a wait that nothing waits for
+TOO_FAR: Final = 10**9  # of seconds that nothing waits for, and of tokens that no model takes
 
 # The status that an error object within an answer would have had, by its code or type. Any other is the server's fault.
 _STATUS_OF: Final[Mapping[str, int]] = {
@@ -50,37 +55,13 @@ _STATUS_OF: Final[Mapping[str, int]] = {
     "overloaded_error": 529,
 }
 _SERVERS_FAULT = 500
-_PARAMETER = re.compile(r"[a-zA-Z_]\w*")
 _MESSAGES = frozenset({"message", "detail"})
-_MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
-# What was signed or sealed for this provider, and can be verified no more: the words of OpenAI, Anthropic, Google and
-# routers. A part that is missing is another trouble.
-_UNVERIFIABLE = re.compile(
-    r"invalid_encrypted_content|encrypted[_ ]content.{0,80}(?:not be|n't be|invalid)"
-    r"|(?:invalid|corrupt\w*|bad|expired|unknown).{0,12}(?:thought[_ ])?signature"
-    r"|signature.{0,40}(?:invalid|not valid|corrupt|n't be verified|not be verified|verification failed|does not match)"
-    r"|reasoning_details.{0,80}(?:invalid|not be verified|n't be verified|signature)",
-    re.IGNORECASE | re.DOTALL,
-)
-_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api", "accident"})
 # A wait in an error's words, as Gemini's `"retryDelay":"3.2s"` and everybody's "try again in 1m2.5s", and its parts.
 _WAIT = re.compile(
     r'(?:"retryDelay": ?"|\b(?:try again|retry) (?:in|after) )((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]+[, ]*)+)', re.IGNORECASE
 )
 _DURATION = re.compile(r"([\d.]+) ?(ms|milli|[hms])", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-# What a model takes, as endpoints say it in numbers: for a request with its answer, and for an answer.
-_WINDOW = re.compile(
-    r"context limit: \d+ \+ \d+ > (\d+)|(?:context|prompt) (?:length|size|window)[^.\d]{0,20}(\d+)"
-    r"|(\d+) maximum context|tokens > (\d+) maximum|tokens allowed \((\d+)\)",
-    re.IGNORECASE,
-)
-_ANSWER = re.compile(
-    r"(?:at most|less than or equal to|maximum value of|limit of|<=) [`']?(\d+)"
-    r"|tokens: \d+ > (\d+)|\[\d+, ?(\d+)\]|to (\d+) \(exclusive\)",
-    re.IGNORECASE,
-)
-_OF_AN_ANSWER = re.compile(r"max\w*[_ ]?tokens|in the completion", re.IGNORECASE)
 
 
 class ModelFailure(Exception):
@@ -299,10 +280,11 @@ def budget_spent() -> AppError:
 
 def another_may_answer(error: AppError) -> bool:
     """Returns whether another model may answer what this one did not."""
-    cause = _cause_of(error)
-    if isinstance(cause, ProviderRefusal):
-        return error.code in _MODELS_OWN and cause.cause.elsewhere
-    return error.code in _MODELS_OWN and (not isinstance(cause, NotAnAnswer) or cause.again)
+    match _cause_of(error):
+        case ProviderRefusal(cause=Cause(elsewhere=False)) | NotAnAnswer(again=False):
+            return False
+        case _:
+            return error.code in _MODELS_OWN
 
 
 def gave_no_answer(error: AppError) -> bool:
@@ -335,7 +317,7 @@ def outcome_of(error: AppError) -> str:
             return "unreachable"
         case TimeoutError() | StreamIdle():
             return "too_slow"
-        case NotAnAnswer() | ValueError() | TypeError() | KeyError() | IndexError() | AttributeError():
+        case cause if isinstance(cause, (NotAnAnswer, *MALFORMED)):
             return "no_answer"
         case _:
             return error.code
@@ -348,7 +330,7 @@ def what_to_mend(error: AppError, setting: str, provider: ModelProvider) -> str:
             return _advice(refusal, setting)
         case ProviderUnreachable():
             return f"Check {provider.base_url}, and that this machine gets there."
-        case ValueError() | TypeError() | KeyError() | IndexError() | AttributeError():
+        case cause if isinstance(cause, MALFORMED):
             return f"Check {provider.base_url}: what is there does not speak this protocol."
         case TimeoutError() | StreamIdle():
             return f"Check that {setting} is no model that is too slow, and that {provider.base_url} answers at all."
@@ -387,9 +369,9 @@ class RefusalReader:
             return
         body = bytearray()
         try:
-            async for piece in bounded(response, _MAX_BODY_BYTES):
+            async for piece in bounded(response.aiter_bytes(), _MAX_BODY_BYTES):
                 body += piece
-        except (BodyTooLong, httpx2.RequestError):
+        except (BodyTooLarge, httpx2.RequestError):
             pass  # the status says enough
         try:
             said = read_json(bytes(body))
@@ -462,7 +444,7 @@ def _wait_told(error: Any) -> float | None:
         text = error if isinstance(error, str) else write_json(error).decode()
         if found := _WAIT.search(text[: 16 * MAX_MESSAGE_CHARS]):
             parts = _DURATION.findall(found[1])
-            return min(sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts), _TOO_FAR_S)
+            return min(sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts), TOO_FAR)
     return None
 
 
@@ -477,62 +459,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         except ValueError:
             seconds = _seconds_until(text)
         if not math.isnan(seconds):
-            return min(max(seconds, 0.0), _TOO_FAR_S)
-    return None
-
-
-def is_missed(refusal: ProviderRefusal, name: str) -> bool:
-    """Whether a request is refused because something of this name is not in it."""
-    said = refusal.message.lower()
-    return refusal.status in BAD_REQUEST and name in said and any(word in said for word in _MISSED)
-
-
-def is_unverifiable(refusal: ProviderRefusal) -> bool:
-    """Whether a request is refused for what went back as it came: signed for another key, region or upstream."""
-    return refusal.status in BAD_REQUEST and bool(_UNVERIFIABLE.search(f"{refusal.code} {refusal.message}"))
-
-
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """What a model takes, in tokens: `window` for a request with its answer, `output` for an answer."""
-
-    window: int | None = None
-    output: int | None = None
-
-    def __or__(self, other: "ModelLimits") -> "ModelLimits":
-        pairs = (self.window, other.window), (self.output, other.output)
-        return ModelLimits(*(min(filter(None, pair), default=None) for pair in pairs))
-
-
-NO_LIMITS: Final = ModelLimits()
-
-
-def limits_told(refusal: ProviderRefusal) -> ModelLimits | None:
-    """Returns the numbers in a refusal of a request that is too long, or whose answer would be: to such an answer a
-    quarter of the window is left. None if there are none.
-    """
-    said, of_answer = refusal.message, _OF_AN_ANSWER.search(refusal.message) is not None
-    if refusal.status not in BAD_REQUEST and refusal.cause.name != "context_length":
-        return None
-    if window := _number(_WINDOW, said):
-        return ModelLimits(window, max(window // 4, 1) if of_answer else None)
-    most = _number(_ANSWER, said) if of_answer else None
-    return ModelLimits(None, most - ("(exclusive)" in said)) if most else None
-
-
-def _number(row: re.Pattern[str], said: str) -> int | None:
-    found = row.search(said)
-    return min(int(found[found.lastindex or 0]), int(_TOO_FAR_S)) if found else None
-
-
-def parameter_named(refusal: ProviderRefusal, sent: Iterable[str]) -> str | None:
-    """Returns the one of the names we sent that a refusal of the request is about."""
-    if refusal.status not in BAD_REQUEST or refusal.cause.name in _NOT_A_PARAMETERS_FAULT or limits_told(refusal):
-        return None
-    names = set(sent)
-    for text in (refusal.parameter or "", refusal.message):
-        if found := next((name for name in map(str, _PARAMETER.findall(text)) if name in names), None):
-            return found
+            return min(max(seconds, 0.0), TOO_FAR)
     return None
 
 

@@ -1,19 +1,25 @@
 """The model's reply in our own types, and the keys under which a provider's message carries what LangChain has no place
-for: `providers/` writes these keys, `streamed_answer.py` reads them. Also how many tokens a request takes.
+for: `providers/` writes these keys, `streamed_answer.py` reads them. Also how many tokens a request takes, and the
+shapes of answers that are read by Segue and not by people.
 """
 
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
+import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 
+from segue.domain.session import MemoryKind
 from segue.domain.tool import ToolSpec
 from segue.memory.history_window import CountTokens, estimate
 
 ToolChoiceMode = Literal["auto", "required", "none"]
+AnswerSchema = Mapping[str, Any]
+Reading = Literal["confirm", "reject", "amend", "question", "none"]
+AnswerReading = Literal["answer", "decline", "other"]
 
 CACHE_KEY: Final = "prompt_cache_key"  # an option of a request: what begins as it does, for `takes_cache_keys`
 SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
@@ -40,7 +46,6 @@ MAX_NAME_CHARS: Final = 64
 NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name or a call's arguments, from their own templates.
 _NAME_PREFIXES = ("functions.", "function.", "functions:", "default_api.", "default_api:", "tools.")
-_NAME_ENDS = ("<|",)
 _BEHIND_ARGUMENTS = ("<|im_end|>", "<|call|>", "</tool_call>", "```")
 _JSON = json.JSONDecoder(strict=False)
 _TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
@@ -126,9 +131,7 @@ def sendable_name(name: str) -> str:
     name = name.strip()
     for prefix in _NAME_PREFIXES:
         name = name.removeprefix(prefix)
-    for end in _NAME_ENDS:
-        name = name.partition(end)[0]
-    return NOT_IN_A_NAME.sub("_", name)[:MAX_NAME_CHARS] or "unnamed"
+    return NOT_IN_A_NAME.sub("_", name.partition("<|")[0])[:MAX_NAME_CHARS] or "unnamed"
 
 
 def known_name(name: str, names: Collection[str]) -> str:
@@ -161,6 +164,21 @@ def _mended(text: str) -> Any:
     return value
 
 
+def read_json(body: bytes) -> Any:
+    """Returns any JSON of a provider's, half characters and NaN too. Raises ValueError or RecursionError."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(body, strict=False)
+
+
+def write_json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # an integer beyond 64 bits, half a character
+        return json.dumps(value).encode()
+
+
 def token_count(value: object) -> int:
     """Returns a count, also of one that came as a float or in words: 0 for what is none."""
     try:
@@ -184,3 +202,43 @@ def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], 
     parts = (part for each in messages if isinstance(each.content, list) for part in each.content)
     media = sum(MEDIA_TOKENS.get(str(part.get("type")), 0) for part in parts if isinstance(part, dict))
     return sum(map(count, texts)) + media
+
+
+def of_client(schema: str) -> AnswerSchema:
+    """Returns the shape that a client wants, as it wrote it: not every such schema can be a strict one."""
+    return {"name": "answer", "schema": orjson.loads(schema)}
+
+
+# Shapes as the strictest endpoints want them: every member required, none besides, free-form objects as JSON text.
+# Prompts say the same in words, since other endpoints ignore or refuse a schema.
+def _object(**members: AnswerSchema) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
+
+
+def _named(name: str, **members: AnswerSchema) -> AnswerSchema:
+    return {"name": name, "strict": True, "schema": _object(**members)}
+
+
+_TEXT: Final = {"type": "string"}
+_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
+_STEP: Final = _object(
+    id={"type": "integer"},
+    description=_TEXT,
+    tool=_TEXT_OR_NULL,
+    args={**_TEXT_OR_NULL, "description": "The arguments as the text of a JSON object, or null"},
+    requires_confirmation={"type": "boolean"},
+)
+_FACT: Final = _object(
+    content=_TEXT,
+    kind={"type": "string", "enum": list(get_args(MemoryKind))},
+    importance={"type": "integer"},
+    supersedes=_TEXT_OR_NULL,
+)
+PLAN: Final = _named("plan", steps={"type": "array", "items": _STEP})
+READING: Final = _named("reading", verdict={"type": "string", "enum": list(get_args(Reading))})
+ANSWER: Final = _named(
+    "answer",
+    reading={"type": "string", "enum": list(get_args(AnswerReading))},
+    values={**_TEXT_OR_NULL, "description": "The values as the text of a JSON object, or null"},
+)
+FACTS: Final = _named("facts", facts={"type": "array", "items": _FACT})

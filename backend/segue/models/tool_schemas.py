@@ -59,9 +59,6 @@ class Bounds:
     describes_all: bool = False
 
 
-BOUNDS: Final = Bounds()
-
-
 def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:
     """Returns the schema of an object without references, unknown keywords and, at the top, alternatives."""
     found = _Conversion(schema, bounds).of(schema)

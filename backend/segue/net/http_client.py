@@ -68,29 +68,31 @@ def tls_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-async def paced(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yields the pieces of a body. Lets others go on in between: one read of the network may hold ten thousand."""
-    count = 0
+async def bounded(pieces: AsyncIterable[bytes], max_bytes: int | None) -> AsyncIterator[bytes]:
+    """Yields the pieces of a body. Raises BodyTooLarge once they are more than `max_bytes`, if that is given.
+
+    Lets others go on in between: one read of the network may hold ten thousand pieces. httpx2 decodes at most a
+    megabyte at once, so what is packed never becomes large in memory.
+    """
+    count = size = 0
     async for piece in pieces:
+        count, size = count + 1, size + len(piece)
+        if max_bytes is not None and size > max_bytes:
+            most = f"{max_bytes // 2**20} MiB" if max_bytes >= 2**20 else f"{max_bytes} bytes"
+            raise BodyTooLarge(f"it is larger than {most}")
         yield piece
-        count += 1
         if count % _PIECES_AT_ONCE == 0:
             await asyncio.sleep(0)
 
 
 async def answer_of(client: httpx2.AsyncClient, request: httpx2.Request, *, max_bytes: int) -> httpx2.Response:
-    """Returns an answer with its body, which it asks for unpacked. Raises httpx2's errors, and BodyTooLarge.
-
-    httpx2 decodes at most a megabyte at once, so that what is packed all the same is bounded too.
-    """
+    """Returns an answer with its body, which it asks for unpacked. Raises httpx2's errors, and BodyTooLarge."""
     request.headers["Accept-Encoding"] = "identity"
     response = await client.send(request, stream=True)
     body = bytearray()
     try:
-        async for piece in paced(response.aiter_bytes()):
+        async for piece in bounded(response.aiter_bytes(), max_bytes):
             body += piece
-            if len(body) > max_bytes:
-                raise BodyTooLarge(f"it is larger than {max_bytes} bytes")
     finally:
         await response.aclose()
     return httpx2.Response(response.status_code, content=bytes(body), request=request)
@@ -165,12 +167,8 @@ class _ResponseBody(httpx2.AsyncByteStream):
         self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        read = 0
         with _as_httpx2_errors():
-            async for chunk in paced(self._answer.aiter_stream()):
-                read += len(chunk)
-                if self._max_bytes is not None and read > self._max_bytes:
-                    raise BodyTooLarge(f"it is larger than {self._max_bytes // 2**20} MiB")
+            async for chunk in bounded(self._answer.aiter_stream(), self._max_bytes):
                 yield chunk
 
     async def aclose(self) -> None:

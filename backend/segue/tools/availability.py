@@ -129,10 +129,7 @@ class ToolAvailability:
     ) -> dict[str, Changed]:
         """Sets a status that no call changes, in the caller's transaction; `committed` comes after it."""
         now = self.clock()
-
-        def transition(health: ToolHealth) -> ToolHealth:
-            return set_by_person(health, now, status, reason)
-
+        transition = partial(set_by_person, now=now, status=status, reason=reason)
         return {tool: await change_state(connection, session_id, tool, transition, now=now)}
 
     async def reset(self, connection: AsyncConnection, session_id: str, tools: Collection[str]) -> dict[str, Changed]:

@@ -33,7 +33,7 @@ from segue.domain.tool import ToolChoice
 from segue.events import user_feed
 from segue.memory import short_term
 from segue.memory.history import NewMessage
-from segue.models.metered_model import MeteredModel, ModelBudget
+from segue.models.metered_model import MeteredModel
 from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.tools.page_tools import page_tools
@@ -159,8 +159,7 @@ class TurnRun:
         self._account = Account(
             deps.books, claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
         )
-        budget = ModelBudget(self._speaker.settings.max_model_calls)
-        self._model = MeteredModel(self._speaker.models, budget, self._account)
+        self._model = MeteredModel(self._speaker.models, self._speaker.settings.max_model_calls, self._account)
         # With a method of its own to save, the run would not be freed by itself.
         save = partial(store.store_tool_choice, deps.database, claim)
         self._guard, self._chooser = tools_of_turn(deps, claim, self._speaker, save=save)

@@ -25,16 +25,9 @@ from pydantic import Field, SecretStr
 from segue.domain.agent import OPENAI, ModelProvider, ProviderApi
 from segue.domain.redaction import header_secrets
 from segue.domain.telemetry import Attribute
+from segue.models.amendments import parameter_named
 from segue.models.providers.content_blocks import AnswerReader, given_back
-from segue.models.providers.event_stream import BROKEN
-from segue.models.refusals import (
-    BROKE_OFF,
-    NotAnAnswer,
-    ProviderRefusal,
-    ProviderUnreachable,
-    parameter_named,
-    too_long,
-)
+from segue.models.refusals import BROKE_OFF, BROKEN, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.models.reply import CACHE_KEY, MOST_OUTPUT, REASONING, SAMPLING, SCHEMA
 from segue.secret_files import LiveKeys
 

@@ -12,8 +12,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
 from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, AnswerWords, image_in, joined, size_of
-from segue.models.providers.event_stream import write_json
-from segue.models.reply import CALLS, MADE_IMAGES, OPAQUE, Opaque, RawCall
+from segue.models.reply import CALLS, MADE_IMAGES, OPAQUE, Opaque, RawCall, write_json
 
 Block = Mapping[str, Any]
 

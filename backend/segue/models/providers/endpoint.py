@@ -1,4 +1,5 @@
-"""Where a provider is asked over HTTP: JSON out, plain dicts back, bounded; what it has refused before is left out.
+"""Where a provider is asked over HTTP: JSON out, plain dicts back, whole or as server-sent events, bounded; what it has
+refused before is left out.
 
 `Endpoint` is one path of an OpenAI-compatible provider; `guarded` is what an HTTP client of another library is watched
 with: errors told as ours, no redirects, answers bounded. The key goes as a bearer or in Azure's header. Knows nothing
@@ -6,6 +7,7 @@ of messages' content, deadlines and retries.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, cast
@@ -16,9 +18,17 @@ import structlog
 
 from segue.models.amendments import NOTHING_LEARNED, RequestBody
 from segue.models.providers.adapted import ProviderOptions
-from segue.models.providers.event_stream import BROKEN, BodyTooLong, bounded, events, read_json, write_json
-from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, RefusalReader, too_long
-from segue.net.http_client import paced, tell_trace, tls_context
+from segue.models.refusals import (
+    BROKE_OFF,
+    BROKEN,
+    NotAnAnswer,
+    ProviderRefusal,
+    ProviderUnreachable,
+    RefusalReader,
+    too_long,
+)
+from segue.models.reply import read_json, write_json
+from segue.net.http_client import BodyTooLarge, bounded, tell_trace, tls_context
 from segue.version import VERSION
 
 RequestHook = Callable[[httpx2.Request], Awaitable[None]]
@@ -36,6 +46,7 @@ _HEADERS: Final = {
     "User-Agent": f"segue/{VERSION}",
 }
 _CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 
 log = structlog.get_logger()
@@ -47,12 +58,11 @@ class _BoundedStream(httpx2.AsyncByteStream):
         self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for piece in paced(self._stream):
-            size += len(piece)
-            if size > self._max_bytes:
-                raise too_long(self._max_bytes)
-            yield piece
+        try:
+            async for piece in bounded(self._stream, self._max_bytes):
+                yield piece
+        except BodyTooLarge as error:
+            raise too_long(self._max_bytes) from error
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -99,21 +109,9 @@ def takes_files(options: ProviderOptions) -> bool:
     return bool(options.provider.extra) or urlsplit(options.url).hostname in _WITH_FILES
 
 
-def library_arguments(options: ProviderOptions) -> dict[str, Any]:
-    """Returns the arguments of LangChain's model. It never retries: ChatModel does."""
-    return {
-        "api_key": options.key,
-        "base_url": _base_url(options),
-        "default_query": _query(options),
-        "default_headers": dict(options.extra_headers),
-        "timeout": _timeout(options),
-        "max_retries": 0,
-    }
-
-
 def made_by(options: ProviderOptions, api: str) -> str:
     """Returns the name of who makes the opaque parts of an API's answers: they go back to no other."""
-    return f"{_base_url(options)} {api} {options.model}"
+    return f"{base_url(options)} {api} {options.model}"
 
 
 def before_requests(options: ProviderOptions) -> list[RequestHook]:
@@ -123,18 +121,18 @@ def before_requests(options: ProviderOptions) -> list[RequestHook]:
         request.headers.pop("Authorization", None)
         request.headers["api-key"] = options.key
 
-    return [as_azure_takes_it] if _AZURES_QUERY in _query(options) else with_live_key(options)
+    return [as_azure_takes_it] if _AZURES_QUERY in query(options) else with_live_key(options)
 
 
-def _base_url(options: ProviderOptions) -> str:
+def base_url(options: ProviderOptions) -> str:
     return options.url.partition("?")[0]
 
 
-def _timeout(options: ProviderOptions) -> httpx2.Timeout:
+def timeout(options: ProviderOptions) -> httpx2.Timeout:
     return httpx2.Timeout(options.timeout_s, connect=min(_CONNECT_S, options.timeout_s / 2))
 
 
-def _query(options: ProviderOptions) -> dict[str, str]:
+def query(options: ProviderOptions) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(options.url).query))
 
 
@@ -193,7 +191,7 @@ class Endpoint:
                 yield {}
                 return
             with self._reading():
-                pieces = bounded(response, self._max_answer_bytes)
+                pieces = bounded(response.aiter_bytes(), self._max_answer_bytes)
                 async for data in events(pieces):
                     if data is None:
                         yield None
@@ -209,7 +207,7 @@ class Endpoint:
     async def _whole(self, response: httpx2.Response) -> dict[str, Any]:
         body = bytearray()
         with self._reading():
-            async for piece in bounded(response, self._max_answer_bytes):
+            async for piece in bounded(response.aiter_bytes(), self._max_answer_bytes):
                 body += piece
         return self._checked(read_json(bytes(body)))
 
@@ -224,7 +222,7 @@ class Endpoint:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except BodyTooLong as error:
+        except BodyTooLarge as error:
             raise too_long(self._max_answer_bytes) from error
         except httpx2.TimeoutException as error:
             raise TimeoutError from error
@@ -250,10 +248,10 @@ async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endp
     headers = httpx2.Headers({**_HEADERS, "Authorization": f"Bearer {options.key}"})
     headers.update(options.extra_headers)
     async with httpx2.AsyncClient(
-        base_url=_base_url(options),
-        params=_query(options),
+        base_url=base_url(options),
+        params=query(options),
         headers=headers,
-        timeout=_timeout(options),
+        timeout=timeout(options),
         verify=tls_context(),
         limits=_CONNECTIONS,
         follow_redirects=False,  # one of them would take the whole conversation to another host
@@ -262,8 +260,39 @@ async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endp
         yield Endpoint(client, refusals, path=path, max_answer_bytes=options.max_answer_bytes)
 
 
+async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
+    """Yields the data of each event, and None for a piece of the stream in which none ended: a sign of life."""
+    pending = bytearray()
+    data: list[bytes] = []
+    held = 0
+    async for piece in pieces:
+        pending += piece
+        if not held and b"\n" not in piece and b"\r" not in piece:
+            yield None
+            continue
+        whole = bytes(pending)
+        held = 1 if whole.endswith(b"\r") else 0  # the other half of this line end may be in the next piece
+        *lines, rest = _LINE_END.split(whole[: len(whole) - held])
+        pending = bytearray(rest + whole[len(whole) - held :])
+        found = False
+        for line in lines:
+            if not line and data:
+                yield b"\n".join(data)
+                data.clear()
+                found = True
+            elif line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" "))
+        if not found:
+            yield None
+    last = bytes(pending).rstrip(b"\r")
+    if last.startswith(b"data:"):
+        data.append(last[5:].removeprefix(b" "))
+    if data:
+        yield b"\n".join(data)
+
+
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
-    with suppress(TimeoutError, BodyTooLong, *BROKEN):
+    with suppress(TimeoutError, BodyTooLarge, *BROKEN):
         async with asyncio.timeout(_DRAIN_S):
             async for _ in pieces:
                 pass

@@ -21,7 +21,6 @@ from segue.models.normal_form import form_of
 from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions, merged
 from segue.models.providers.completion_reader import AnswerWords, CompletionReader
 from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
-from segue.models.providers.event_stream import write_json
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
 from segue.models.reply import (
     CALLS,
@@ -34,6 +33,7 @@ from segue.models.reply import (
     SAMPLING,
     SCHEMA,
     Opaque,
+    write_json,
 )
 
 CHAT: Final = "chat"

@@ -12,7 +12,7 @@ from langchain_openai import ChatOpenAI
 
 from segue.models.providers.adapted import AdaptedModel, ProviderOptions
 from segue.models.providers.content_blocks import Dialect
-from segue.models.providers.endpoint import UNPACKED, before_requests, guarded, library_arguments, made_by
+from segue.models.providers.endpoint import UNPACKED, base_url, before_requests, guarded, made_by, query, timeout
 from segue.models.refusals import ProviderRefusal, RefusalReader
 from segue.net.http_client import tls_context
 
@@ -26,7 +26,6 @@ _STOPPED: Final = {"max_output_tokens": "length", "content_filter": "content_fil
 async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
     """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
-    arguments = library_arguments(options)
     parameters = {
         "include": ["reasoning.encrypted_content"],
         "temperature": options.temperature,
@@ -35,10 +34,14 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
     }
     guard = guarded(refusals, options.max_answer_bytes, before_requests(options))
     async with openai.DefaultAsyncHttpxClient(verify=tls_context(), **guard) as http_client:
-        arguments["default_headers"] |= UNPACKED
         package_model = ChatOpenAI(
-            **arguments,
             model=options.model,
+            api_key=options.key,
+            base_url=base_url(options),
+            default_query=query(options),
+            default_headers={**options.extra_headers, **UNPACKED},
+            timeout=timeout(options),
+            max_retries=0,  # ChatModel does
             use_responses_api=True,
             store=False,
             http_async_client=http_client,

@@ -26,8 +26,8 @@ from segue.memory import facts, history
 from segue.memory.fact_cues import days_meant, is_said, with_dates
 from segue.memory.facts import FactSource
 from segue.memory.long_term import LongTermMemory
-from segue.models.answer_schemas import FACTS
 from segue.models.chat_model import ChatModel
+from segue.models.reply import FACTS
 from segue.models.untrusted import neutralised
 from segue.plans.plan_parser import first_object
 from segue.tools.normalize import clean

@@ -160,14 +160,11 @@ def condensed(message: Message) -> dict[str, Any]:
         case dict() as reference:
             return {"result": {name: reference[name] for name in KEPT_OF_A_RESULT if name in reference}}
         case text:
-            shown: dict[str, Any] = {message.role: _without_middle(text, MAX_TEXT_CHARS), **_told(message)}
+            shown: dict[str, Any] = {message.role: _without_middle(text, MAX_TEXT_CHARS)}
+            if note := message.metadata.get("note"):
+                shown["note"] = _without_middle(note, MAX_TEXT_CHARS)
             calls = [{call.name: _without_middle(as_json(call.args), MAX_ARGS_CHARS)} for call in message.tool_calls]
             return {**shown, "calls": calls} if calls else shown
-
-
-def _told(message: Message) -> dict[str, str]:
-    note = message.metadata.get("note")
-    return {"note": _without_middle(note, MAX_TEXT_CHARS)} if note else {}
 
 
 def _without_middle(text: str, max_chars: int) -> str:
@@ -236,5 +233,4 @@ class Summaries:
         sizes = accumulate(
             sum(self.summariser.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
         )
-        fitting = sum(size <= self.max_tokens for size in sizes)
-        return turns[: max(fitting, 1)]
+        return turns[: max(sum(size <= self.max_tokens for size in sizes), 1)]
