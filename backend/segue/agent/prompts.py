@@ -342,6 +342,8 @@ def notes_and_message(text: str) -> tuple[str, str]:
 
 def note_of(message: Message) -> str | None:
     """Returns what goes with a message of the user's in every request: files, its note, and tools that came with it."""
+    if not message.metadata:  # as of most
+        return None
     carried, tools = defaultdict[str, list[str]](list), message.metadata.get(TOOLS_SHOWN)
     for file in message.metadata.get("attachments", ()):
         about = ATTACHED if file.get("mark") is None else REST_ATTACHED if file["mark"] == LEFT_OUT else SOURCES
