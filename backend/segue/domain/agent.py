@@ -96,7 +96,7 @@ _PLAIN: Final = Agent()
 
 
 def _not_allowed(option: str) -> AppError:
-    detail = f"Nothing was accepted: this agent leaves `{option}` to nobody else. Send the message without."
+    detail = f"Nothing was accepted: the agent does not let clients set `{option}`. Send the message without."
     title = "The agent does not allow this"
     return AppError("option_not_allowed", status=400, title=title, detail=detail, extra={"param": option})
 

@@ -93,7 +93,7 @@ def decision_of_page(results: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str
 
 
 def page_key(plan_id: str, decision: PlanDecision) -> str:
-    """Returns the idempotency key of what the page gave: it is taken once, whichever run brings it."""
+    """Returns the idempotency key of what the page gave: it counts once, though several runs may bring it."""
     return f"page:{plan_id}:{decision.version}"
 
 
