@@ -25,7 +25,7 @@ from segue.api import (
 )
 from segue.api.access_control import Gate
 from segue.api.attachments import MULTIPART_BYTES
-from segue.api.deps import State
+from segue.api.deps import Services, State
 from segue.api.doors import agui, langgraph, openai_chat, openai_responses, vercel
 from segue.api.metrics import metrics_served
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
@@ -37,7 +37,6 @@ from segue.domain.ids import Clock
 from segue.factories import start
 from segue.language.lexicon import use_folder
 from segue.plans.policy import BeforeCall
-from segue.turns.turn_deps import Agents
 from segue.version import VERSION
 
 ROUTERS = (
@@ -127,15 +126,17 @@ def create_app(
     return app
 
 
-async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callable[[Agents], None]) -> None:
-    """Runs turns that other processes accept, until `stopped` is set. Once it does, `started` gets its agents."""
+async def run_worker(
+    settings: Settings, stopped: asyncio.Event, started: Callable[[Services], Awaitable[None]]
+) -> None:
+    """Runs turns that other processes accept, until `stopped` is set. Once it does, `started` gets its parts."""
     use_folder(settings.language_dir)
     async with AsyncExitStack() as stack:
         services = await start(stack, settings)
         if settings.worker_metrics_port is not None:
             served = metrics_served(services.metrics, settings.host, settings.worker_metrics_port)
             await stack.enter_async_context(served)
-        started(services.agents)
+        await started(services)
         await stopped.wait()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import socket
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
+from segue.api.deps import Services
 from segue.api.metrics import Metrics, metrics_served
 from segue.config import Settings
 from segue.domain.errors import AppError
@@ -238,12 +240,16 @@ async def test_metrics_are_for_ops_unless_they_are_public(settings: Settings) ->
         assert (await client.http.get("/sessions")).status_code == 401
 
 
+async def tell(started: asyncio.Event, _: Services) -> None:
+    started.set()
+
+
 async def test_a_worker_serves_its_own_where_it_is_given_a_port(settings: Settings, provider: Provider) -> None:
     settings = settings.model_copy(update={"worker_metrics_port": 0})
     stopped, started = asyncio.Event(), asyncio.Event()
     async with running(settings, takes_turns=False) as client:
         with capture_logs() as logs:
-            worker = asyncio.create_task(run_worker(settings, stopped, lambda _: started.set()))
+            worker = asyncio.create_task(run_worker(settings, stopped, partial(tell, started)))
             await started.wait()
         [url] = [entry["url"] for entry in logs if entry["event"] == "metrics_served"]
         provider.will(says("from the worker"))
@@ -275,5 +281,5 @@ async def test_a_worker_whose_port_is_taken_says_which(settings: Settings) -> No
         port = taken.getsockname()[1]
         settings = settings.model_copy(update={"worker_metrics_port": port})
         with pytest.raises(AppError) as refused:
-            await run_worker(settings, asyncio.Event(), lambda _: None)
+            await run_worker(settings, asyncio.Event(), partial(tell, asyncio.Event()))
     assert f"WORKER_METRICS_PORT={port}" in refused.value.detail

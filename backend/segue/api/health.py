@@ -100,7 +100,8 @@ async def metrics(services: ServicesDep) -> Response:
         _of_postgres(services), services.turns.queue.waiting(), _globally_failed_tools(services)
     )
     shared = shared_metrics(backlog=backlog, jobs=jobs, tools_failed=failed, outbox=outbox)
-    return Response(services.metrics.text(shared), media_type=CONTENT_TYPE)
+    text = await asyncio.to_thread(services.metrics.text, shared)  # it asks the other processes
+    return Response(text, media_type=CONTENT_TYPE)
 
 
 async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, float] | None]:

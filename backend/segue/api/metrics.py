@@ -5,11 +5,14 @@ A label takes few values: never an id, never text of a user. Also measures how l
 """
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, assert_never
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -20,6 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -75,6 +79,8 @@ HISTOGRAMS: Final[Mapping[str, tuple[str, str, tuple[float, ...]]]] = {  # name:
 }
 LAG_INTERVAL_S: Final = 0.1
 LIVE_WITHIN_S: Final = 2.0
+ANSWER_WITHIN_S: Final = 1.0  # of another process, to a scrape
+MAX_ANSWER_BYTES: Final = 16_000_000
 
 log = structlog.get_logger()
 
@@ -169,14 +175,33 @@ class Metrics:
             for name, (help_text, labels, buckets) in HISTOGRAMS.items()
         }
 
+        self._read_all: Callable[[], Iterable[Metric]] = registry.collect
+        self.scraped = prometheus_client.CollectorRegistry()
+        self.scraped.register(_Scraped(lambda: self._read_all()))  # noqa: PLW0108 (`share` changes it)
+
     def add_process_state(self, read: Callable[[], Iterable[Metric]]) -> None:
         self.registry.register(_Scraped(read))
 
+    async def share(self, folder: Path, number: int) -> None:
+        """Gives and takes the metrics of all processes of one supervisor, which differ in the label `process`. Each
+        gives its own at a socket in `folder`, for as long as the process lives.
+        """
+
+        async def give(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                writer.write(prometheus_client.generate_latest(self.registry))
+                await writer.drain()
+                writer.close()
+
+        (folder / str(number)).unlink(missing_ok=True)  # of the process that this one replaces
+        self._given = await asyncio.start_unix_server(give, folder / str(number))
+        self._read_all = partial(_of_all_processes, self.registry, folder, number)
+
     def text(self, more: Iterable[Metric] = ()) -> bytes:
-        """Returns all metrics of this process and `more`, in Prometheus' text format."""
+        """Returns all metrics and `more`, in Prometheus' text format. Blocks while other processes give theirs."""
         given = prometheus_client.CollectorRegistry()
         given.register(_Scraped(lambda: more))
-        return prometheus_client.generate_latest(self.registry) + prometheus_client.generate_latest(given)
+        return prometheus_client.generate_latest(self.scraped) + prometheus_client.generate_latest(given)
 
     def observe(self, observation: telemetry.Observation) -> None:  # noqa: C901, PLR0912 (one line per kind of observation)
         match observation:
@@ -243,6 +268,29 @@ class Metrics:
         (histogram.labels(*labels) if labels else histogram).observe(seconds)
 
 
+def _of_all_processes(own: prometheus_client.CollectorRegistry, folder: Path, number: int) -> Iterable[Metric]:
+    """A process that does not answer is left out."""
+    families: dict[str, Metric] = {}
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        with suppress(OSError):
+            found = own.collect() if path.name == str(number) else text_string_to_metric_families(_asked(path))
+            for family in found:
+                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                merged.samples += [
+                    sample._replace(labels={**sample.labels, "process": path.name}) for sample in family.samples
+                ]
+    return families.values()
+
+
+def _asked(path: Path) -> str:
+    """Raises OSError if the process at the socket is gone, or takes longer than ANSWER_WITHIN_S."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(ANSWER_WITHIN_S)
+        asking.connect(str(path))
+        with asking.makefile("rb") as answer:
+            return answer.read(MAX_ANSWER_BYTES).decode()
+
+
 class LoopLag:
     """While it is entered, it observes by how many seconds each timer was late.
 
@@ -288,7 +336,7 @@ async def metrics_served(
     goes on where that stands still. Raises AppError `port_taken`.
     """
     try:
-        server, thread = prometheus_client.start_http_server(port, host, metrics.registry)
+        server, thread = prometheus_client.start_http_server(port, host, metrics.scraped)
     except OSError as error:
         raise AppError(
             "port_taken",
@@ -297,7 +345,7 @@ async def metrics_served(
             detail=f"WORKER_METRICS_PORT={port} cannot be listened on: {error.strerror}.",
         ) from error
     server.set_app(
-        _application(prometheus_client.make_wsgi_app(metrics.registry), asyncio.get_running_loop(), live_within_s)
+        _application(prometheus_client.make_wsgi_app(metrics.scraped), asyncio.get_running_loop(), live_within_s)
     )
     url = f"http://{host}:{server.server_port}"
     log.info("metrics_served", url=f"{url}/metrics")

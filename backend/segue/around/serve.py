@@ -5,20 +5,25 @@ import errno
 import gc
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, cast
 
+import structlog
 import typer
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from segue.agents_config import declared_agents, tools_before_start
 from segue.api.connection import TimedConnection
 from segue.api.deps import Services
+from segue.around.processes import Place, Run, Supervisor
 from segue.around.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.errors import AppError
@@ -30,23 +35,45 @@ from segue.turns.turn_settings import SHUTDOWN_SHARE
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
 STARTUP_FAILURE = 3
+KILL_AFTER_S = 10.0  # beyond the grace in which a process ends by itself
+FAREWELL_S = 0.5  # in which a client that is busy asks again
+MAX_PROCESSES = 256
 GARBAGE_THRESHOLDS = 5_000, 5, 5  # objects made, then collections of the next younger generation
+
+log = structlog.get_logger()
+
+
+Processes = Annotated[str, typer.Option(help="How many processes share the work: a number, or auto for one a core.")]
 
 
 class _Server(uvicorn.Server):
+    """`place` is that of this process among several, which share one socket."""
+
+    def __init__(self, config: uvicorn.Config, place: Place | None) -> None:
+        super().__init__(config)
+        self._place = place
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            services: Services = self.lifespan.state["services"]
-            reload_on_hangup(services.agents)
-        _keep_modules_from_the_garbage_collector()
+            await _started(self.lifespan.state["services"], self._place)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the turns first, so that the requests that wait for one get its answer, or hear that it goes on."""
         services: Services = self.lifespan.state["services"]
         leaving = asyncio.create_task(services.turns.leave(), name="leaving")
+        if self._place is not None:
+            await self._send_clients_to_the_others()
         await super().shutdown(sockets)
         await leaving
+
+    async def _send_clients_to_the_others(self) -> None:
+        """A client that is told so opens another connection; one that is closed between its requests may lose one."""
+        for server in self.servers:
+            server.close()
+        state = self.server_state
+        state.default_headers = [*state.default_headers, (b"connection", b"close")]
+        await asyncio.sleep(FAREWELL_S)
 
 
 def serve(
@@ -55,17 +82,33 @@ def serve(
     fd: Annotated[int | None, typer.Option(help="A bound TCP socket to listen on instead, by its descriptor.")] = None,
     *,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the turns to `segue worker`.")] = False,
+    processes: Processes = "1",
 ) -> None:
     """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
     if fd is not None:
         host, port = _address_of(fd)  # so that what a public address asks for is asked of it too
-    settings = _settings_with(host=host, port=port)
-    if fd is None:
-        _refuse_unusable_address(settings.host, settings.port)
-    try:
-        application = create_app(settings, takes_turns=not no_worker)
-    except AppError as error:
-        raise refusal(error.detail) from None
+    settings, count = _settings_with(host=host, port=port), _count(processes)
+    listener = _bound(settings.host, settings.port) if fd is None else socket.socket(fileno=fd)
+    if fd is None and count == 1:
+        listener.close()
+        sockets = None  # uvicorn takes all addresses of a name, and says where it listens
+    else:
+        sockets = [listener]
+
+    def serving(settings: Settings) -> Run:
+        try:
+            application = create_app(settings, takes_turns=not no_worker)
+        except AppError as error:
+            raise refusal(error.detail) from None
+        return partial(_serve, application, settings, sockets)
+
+    if count > 1:
+        bound, name = listener.getsockname()[1], f"[{settings.host}]" if ":" in settings.host else settings.host
+        log.info("serving", url=f"http://{name}:{bound}", processes=count)
+    _run(count, serving, settings, host=host, port=port)
+
+
+def _serve(application: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: Place | None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     config = uvicorn.Config(
         application,
@@ -80,11 +123,91 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=max(round(settings.shutdown_grace_s * REQUEST_SHARE), 1),
     )
-    server = _Server(config)
+    server = _Server(config, place)
     with suppress(KeyboardInterrupt):
-        server.run(None if fd is None else [socket.socket(fileno=fd)])
-    if not server.started:
-        raise typer.Exit(code=STARTUP_FAILURE)
+        server.run(sockets)
+    return 0 if server.started else STARTUP_FAILURE
+
+
+def worker(
+    concurrency: Annotated[int | None, typer.Option(help="How many turns to run at once. [WORKER_CONCURRENCY]")] = None,
+    *,
+    processes: Processes = "1",
+) -> None:
+    """Runs turns that other processes accept, on the same stores."""
+    count, settings = _count(processes), _settings_with(worker_concurrency=concurrency)
+    _run(count, lambda settings: partial(_work, settings), settings, worker_concurrency=concurrency)
+
+
+def _work(settings: Settings, place: Place | None) -> int:
+    if place is not None and place.number > 0:  # the first one has the port, and the figures of all
+        settings = settings.model_copy(update={"worker_metrics_port": None})
+
+    async def started(services: Services) -> None:
+        await _started(services, place)
+        typer.echo("Waiting for turns.", err=True)
+
+    async def run() -> None:
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        await run_worker(settings, stopped, started)
+
+    try:
+        uvloop.run(run())
+    except AppError as error:
+        raise refusal(error.detail) from error
+    return 0
+
+
+# --- one process or several ---
+
+
+def _count(processes: str) -> int:
+    if processes == "auto":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes.isdecimal() and 1 <= int(processes) <= MAX_PROCESSES:
+        return int(processes)
+    raise refusal(f"--processes takes a number from 1 to {MAX_PROCESSES}, or auto")
+
+
+def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **flags: object) -> None:
+    """Runs in this process, or in `count` that it forks. Raises typer.Exit with their exit code."""
+    if count == 1:
+        code = run_with(settings)(None)
+    else:
+        stop_s = settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
+        code = Supervisor(count, run_with(settings), partial(_renewed, run_with, flags), stop_s=stop_s).run()
+    if code:
+        raise typer.Exit(code=code)
+
+
+def _renewed(run_with: Callable[[Settings], Run], flags: Mapping[str, object]) -> Run | None:
+    """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
+    try:
+        return run_with(_settings_with(**flags))
+    except typer.Exit:
+        return None  # it has said why
+
+
+async def _started(services: Services, place: Place | None) -> None:
+    reload_on_hangup(services.agents)
+    if place is not None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(place.supervisor_gone, _leave, loop, place)
+        await services.metrics.share(place.folder, place.number)
+        place.ready()
+    _keep_modules_from_the_garbage_collector()
+
+
+def _leave(loop: asyncio.AbstractEventLoop, place: Place) -> None:
+    """Ends the process in good order, since its supervisor was killed."""
+    loop.remove_reader(place.supervisor_gone)
+    shutil.rmtree(place.folder, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+# --- settings and address ---
 
 
 def _settings_with(**flags: object) -> Settings:
@@ -109,15 +232,17 @@ def _address_of(fd: int) -> tuple[str, int]:
     raise refusal(f"--fd {fd} is no TCP socket that this process was given.")
 
 
-def _refuse_unusable_address(host: str, port: int) -> None:
-    """Says so before the stores start. uvicorn reports what else may be wrong with the address."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if text := _what_to_do_about(error, host, port):
-                raise refusal(text, code=STARTUP_FAILURE) from None
+def _bound(host: str, port: int) -> socket.socket:
+    """Raises typer.Exit before the stores start if the address cannot be used."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        if text := _what_to_do_about(error, host, port):
+            raise refusal(text, code=STARTUP_FAILURE) from None
+        raise
+    return bound
 
 
 def _what_to_do_about(error: OSError, host: str, port: int) -> str | None:
@@ -140,29 +265,6 @@ def connections(settings: Settings) -> type[asyncio.Protocol]:
     most = sys.maxsize if files == resource.RLIM_INFINITY else files * 3 // 4
     made = partial(TimedConnection, read_timeout_s=settings.request_read_timeout_s, max_connections=most)
     return cast(type[asyncio.Protocol], made)
-
-
-def worker(
-    concurrency: Annotated[int | None, typer.Option(help="How many turns to run at once. [WORKER_CONCURRENCY]")] = None,
-) -> None:
-    """Runs turns that other processes accept, on the same stores."""
-    settings = _settings_with(worker_concurrency=concurrency)
-
-    def started(agents: Agents) -> None:
-        reload_on_hangup(agents)
-        _keep_modules_from_the_garbage_collector()
-        typer.echo("Waiting for turns.", err=True)
-
-    async def run() -> None:
-        stopped = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        await run_worker(settings, stopped, started)
-
-    try:
-        uvloop.run(run())
-    except AppError as error:
-        raise refusal(error.detail) from error
 
 
 def reload_on_hangup(agents: Agents) -> None:

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
+from segue.api.deps import Services
 from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.domain.telemetry import current_traceparent, untraced
@@ -92,7 +93,11 @@ def settings(settings: Settings, collector: Collector) -> Settings:
 async def api_and_worker(settings: Settings) -> AsyncIterator[Client]:
     """Each with a provider of its own, as two processes have. What is left of their spans is sent as they leave."""
     stopped, started = asyncio.Event(), asyncio.Event()
-    worker = asyncio.create_task(run_worker(settings, stopped, lambda _: started.set()))
+
+    async def tell(_: Services) -> None:
+        started.set()
+
+    worker = asyncio.create_task(run_worker(settings, stopped, tell))
     await started.wait()
     async with running(settings, takes_turns=False) as client:
         yield client

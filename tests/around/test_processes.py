@@ -1,0 +1,168 @@
+"""`segue serve --processes`: one address, several processes, and a supervisor that may be killed like any other."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+from starlette.responses import Response
+
+from segue.config import Settings
+from tests.support.commands import segue
+from tests.support.patience import PATIENCE_S
+from tests.support.provider import Provider, says
+from tests.support.service import Client, Process
+from tests.support.stores import looking_into
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    assert settings.database_url is not None
+    assert settings.redis_url is not None
+    return {
+        "DATABASE_URL": settings.database_url.get_secret_value(),
+        "REDIS_URL": settings.redis_url.get_secret_value(),
+        "OPENAI_BASE_URL": str(settings.openai_base_url),
+        "LLM_MODEL": "scripted",
+        "WEB_SEARCH_PROVIDER": "none",
+        "MCP_CONFIG": str(settings.mcp_config),
+        "MIGRATE_ON_START": "false",
+        "TURN_LEASE_S": "3",
+    }
+
+
+@asynccontextmanager
+async def two_serving(settings: Settings, **environment: str) -> AsyncIterator[tuple[Process, Client]]:
+    """Leaving it is kill -9 of the supervisor; the others end by themselves."""
+    given = {**environment_of(settings), **environment}
+    served = Process(given, command=("serve", "--port", "0", "--processes", "2"), ready="process_ready")
+    try:
+        await asyncio.to_thread(served.start)
+        await asyncio.to_thread(served.wait_for, "process_ready", times=2)
+        [url] = [entry["url"] for entry in said(served, "serving")]
+        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
+            yield served, Client(http)
+    finally:
+        served.kill()
+        for pid in pids(served):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def said(process: Process, event: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in process.log if f'"{event}"' in line]
+
+
+def pids(process: Process) -> list[int]:
+    return [entry["pid"] for entry in said(process, "process_ready")]
+
+
+async def test_a_process_that_is_killed_is_replaced_and_its_turn_goes_on(
+    settings: Settings, provider: Provider
+) -> None:
+    asked, held = asyncio.Event(), asyncio.Event()
+
+    async def holds(_: dict[str, Any]) -> Response:
+        asked.set()
+        await held.wait()
+        return says("Too late.")
+
+    provider.will(holds, says("Back again."))
+    async with two_serving(settings) as (served, client):
+        session = await client.new_session()
+        asking = asyncio.create_task(client.send(session, "Hello"))
+        await asked.wait()
+        async with looking_into(settings) as stores:
+            worker = await stores.database.fetchval("SELECT worker FROM turns")
+        killed = int(worker.rpartition(":")[2])
+        assert killed in pids(served)
+        os.kill(killed, signal.SIGKILL)
+        await asyncio.gather(asking, return_exceptions=True)  # it may have been a request of that process
+        await asyncio.to_thread(served.wait_for, "process_ready", times=3)
+        [turn] = await client.ended(session)
+        assert (await client.messages(session))[-1]["content"] == "Back again."
+    held.set()
+    assert turn["status"] == "completed"
+    [ended] = said(served, "process_ended")
+    assert (ended["pid"], ended["code"]) == (killed, -signal.SIGKILL)
+
+
+async def test_a_hangup_renews_one_process_after_the_other_and_loses_no_request(settings: Settings) -> None:
+    async with two_serving(settings) as (served, client):
+        renewed = asyncio.Event()
+
+        async def ask_on() -> int:
+            asked = 0
+            while not renewed.is_set():
+                assert (await client.http.get("/health/live")).status_code == 200
+                asked += 1
+            return asked
+
+        clients = [asyncio.create_task(ask_on()) for _ in range(8)]
+        first = pids(served)
+        os.kill(served.pid, signal.SIGHUP)
+        await asyncio.to_thread(served.wait_for, "process_ready", times=4)
+        await asyncio.to_thread(served.wait_for, "process_left", times=2)
+        renewed.set()
+        assert min(await asyncio.gather(*clients)) > 0
+        metrics = (await client.http.get("/metrics")).text
+        assert set(re.findall(r'segue_turn_places{process="(\d+)"}', metrics)) == {"0", "1"}
+        assert {entry["pid"] for entry in said(served, "process_left")} == set(first)
+        assert served.stop() == 0  # its output has ended too: no process holds it
+
+
+async def test_a_hangup_with_settings_that_cannot_be_leaves_all_as_it_is(settings: Settings, tmp_path: Path) -> None:
+    agents = tmp_path / "agents.toml"
+    agents.write_text("")
+    async with two_serving(settings, AGENTS_CONFIG=str(agents)) as (served, client):
+        agents.write_text("[agents.")
+        os.kill(served.pid, signal.SIGHUP)
+        await asyncio.to_thread(served.wait_for, "renewal_refused")
+        agents.write_text("")
+        os.kill(served.pid, signal.SIGHUP)
+        await asyncio.to_thread(served.wait_for, "process_left", times=2)
+        assert (await client.http.get("/health/live")).status_code == 200
+    assert len(pids(served)) == 4
+
+
+async def test_without_their_supervisor_the_processes_end_and_leave_the_port(settings: Settings) -> None:
+    async with two_serving(settings) as (served, client):
+        served.kill()  # returns once no process holds its output
+        with pytest.raises(httpx2.ConnectError):
+            await client.http.get("/health/live")
+
+
+def test_processes_that_cannot_start_end_all() -> None:
+    nowhere = "postgresql+asyncpg://nobody@127.0.0.1:1/none"
+    code, printed = segue(
+        "serve", "--port", "0", "--processes", "2", DATABASE_URL=nowhere, REDIS_URL="redis://127.0.0.1:1"
+    )
+    assert code == 3
+    assert "process_ready" not in printed
+
+
+@pytest.mark.parametrize("count", ["0", "many", "1000"])
+def test_a_number_of_processes_that_cannot_be_is_refused(count: str) -> None:
+    code, printed = segue("serve", "--processes", count)
+    assert (code, printed.count("\n")) == (2, 1)
+    assert "--processes" in printed
+
+
+async def test_workers_share_a_port_for_their_metrics(settings: Settings) -> None:
+    environment = {**environment_of(settings), "WORKER_METRICS_PORT": "0"}
+    workers = Process(environment, command=("worker", "--processes", "2"), ready="process_ready")
+    try:
+        await asyncio.to_thread(workers.start)
+        await asyncio.to_thread(workers.wait_for, "process_ready", times=2)
+        await asyncio.to_thread(workers.wait_for, "metrics_served")
+        [served] = said(workers, "metrics_served")
+        metrics = (await asyncio.to_thread(httpx2.get, served["url"])).text
+        assert set(re.findall(r'segue_turn_places{process="(\d+)"}', metrics)) == {"0", "1"}
+    finally:
+        assert workers.stop() == 0
