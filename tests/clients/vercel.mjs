@@ -1,21 +1,21 @@
-// What useChat does without React: node vercel.mjs URL STEPS, where STEPS is JSON: what the page does in turn with one
-// chat. Prints the messages, the status and the error that the page has after each step.
-import { Chat } from "@ai-sdk/react";
-import {
-  DefaultChatTransport,
-  isToolUIPart,
-  lastAssistantMessageIsCompleteWithApprovalResponses,
-  lastAssistantMessageIsCompleteWithToolCalls,
-} from "ai";
+// What useChat does without React: node vercel.mjs CLIENT URL STEPS, where CLIENT is @ai-sdk/react or one of an older
+// AI SDK, and STEPS is JSON: what the page does in turn with one chat. Prints the messages, the status and the error that
+// the page has after each step.
+import { createRequire } from "node:module";
 
-const [url, given] = process.argv.slice(2);
+const [client, url, given] = process.argv.slice(2);
+const { Chat } = await import(client);
+// The `ai` that came with it. Version 5 calls the parts of all tools otherwise, and knows no approvals.
+const ai = createRequire(import.meta.resolve(client))("ai");
+const isToolPart = ai.isToolOrDynamicToolUIPart ?? ai.isToolUIPart;
+const complete = [ai.lastAssistantMessageIsCompleteWithToolCalls, ai.lastAssistantMessageIsCompleteWithApprovalResponses];
 let chat, whenEnded;
 
 // What the page answers to the parts that wait in its last message: to its own tools what they give, to approvals
 // whether they are given, by their ids. The client sends that itself once all are answered, and this waits for the end.
 async function answer({ gives = {}, approves = {} }) {
   const ended = new Promise((resolve) => (whenEnded = resolve));
-  const waiting = chat.messages.at(-1).parts.filter(isToolUIPart);
+  const waiting = chat.messages.at(-1).parts.filter(isToolPart);
   for (const { type, toolName, toolCallId, state, approval } of waiting) {
     const name = toolName ?? type.slice("tool-".length);
     if (state === "input-available" && name in gives)
@@ -26,11 +26,9 @@ async function answer({ gives = {}, approves = {} }) {
   await ended;
 }
 
-const complete = [lastAssistantMessageIsCompleteWithToolCalls, lastAssistantMessageIsCompleteWithApprovalResponses];
-
 function opened(id, messages, { headers, body }) {
-  const transport = new DefaultChatTransport({ api: url, headers, body });
-  const sendAutomaticallyWhen = (given) => complete.some((is) => is(given));
+  const transport = new ai.DefaultChatTransport({ api: url, headers, body });
+  const sendAutomaticallyWhen = (given) => complete.some((is) => is?.(given));
   return new Chat({ id, messages, transport, sendAutomaticallyWhen, onFinish: () => whenEnded?.() });
 }
 

@@ -5,7 +5,7 @@ The user approves what is shown here, so the engine writes it and the model does
 that a call names is data: it comes from the tool's own server only, and the question says which tool said it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from segue.tools.user_requests import choices_of
 MAX_LINE_CHARS = 160
 MAX_ERROR_CHARS = 500
 MAX_TOLD_CHARS = 80
-INDENT = " " * 4  # which Markdown shows as it is
+BLOCK = "```text\n{}\n```"  # every frontend shows it as it is; Open WebUI draws one that is indented as a single line
 MAX_RESULTS = 5
 MAX_CALLS_TOLD = 20
 MAX_RESULT_BYTES = 200_000
@@ -195,7 +195,7 @@ def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> 
     if question is None or not question.may_repeat:
         parts += [translate("runs_anew", language), *_call_block(stored, step, language)]
     parts.append(translate("tool_asks", language, tool=step.tool, source=_line(asks.source)))
-    parts.append("\n".join(f"{INDENT}{line}" for line in quoted(asks.message)))
+    parts.append(_block(quoted(asks.message)))
     if asks.mode == "url" and asks.url is not None:
         return [*parts, asks.url, translate("answer_url", language, host=urlsplit(asks.url).netloc)]
     parts.append("\n".join(_field_line(asks, name, language) for name in asks.fields))
@@ -221,8 +221,12 @@ def _call_block(stored: StoredPlan, step: Step, language: str) -> list[str]:
     """Returns the tool, and its arguments as they will be sent in a block of their own."""
     if step.tool is None:
         return []
-    lines = _view(stored, language).lines(step.args or {})
-    return [f"`{step.tool}`", "\n".join(f"{INDENT}{line}" for line in lines)]
+    return [f"`{step.tool}`", _block(_view(stored, language).lines(step.args or {})) if step.args else ""]
+
+
+def _block(lines: Iterable[str]) -> str:
+    """Returns lines of which none begins with a backtick, which could end their block."""
+    return BLOCK.format("\n".join(lines))
 
 
 def _call_line(stored: StoredPlan, step: Step, language: str) -> str:

@@ -1,4 +1,4 @@
-"""The door for `useChat`, as the newest Vercel AI SDK comes through, unmodified, and as a page without it."""
+"""The door for `useChat`, as the Vercel AI SDK comes through, unmodified, and as a page without it."""
 
 import asyncio
 import json
@@ -16,6 +16,7 @@ from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, process, running
 from tests.support.shelf import Shelf, serving_shelf
+from tests.support.sweeps import first
 
 CHAT = "a chat of the page's"
 
@@ -27,9 +28,9 @@ async def shelf(settings: Settings) -> AsyncIterator[Shelf]:
         yield shelf
 
 
-async def page(client: Client, *steps: dict[str, Any]) -> list[dict[str, Any]]:
+async def page(client: Client, *steps: dict[str, Any], sdk: str = "@ai-sdk/react") -> list[dict[str, Any]]:
     url = f"{str(client.http.base_url).rstrip('/')}/api/chat"
-    done: list[dict[str, Any]] = orjson.loads(await node("vercel.mjs", url, json.dumps(steps)))
+    done: list[dict[str, Any]] = orjson.loads(await node("vercel.mjs", sdk, url, json.dumps(steps)))
     return done
 
 
@@ -189,7 +190,7 @@ async def test_a_chat_is_of_its_user(settings: Settings, provider: Provider) -> 
 
 
 PAINT = {"description": "Paints.", "inputSchema": {"type": "object", "properties": {"colour": {"type": "string"}}}}
-NEWEST = {"headers": {"X-AI-SDK-Version": "7"}, "body": {"tools": {"paint": PAINT}}}
+PAINTS = {"body": {"tools": {"paint": PAINT}}}
 RED = ("paint", {"colour": "red"})
 
 
@@ -199,26 +200,29 @@ def states(step: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @needs_node
+@pytest.mark.parametrize(("sdk", "version"), first(1, [("@ai-sdk/react", "7"), ("ai-react-6", "6.0.325")]))
 async def test_a_tool_of_the_page_and_approvals_go_on_in_the_same_message_through_kill_nine(
-    settings: Settings, provider: Provider, shelf: Shelf
+    settings: Settings, provider: Provider, shelf: Shelf, sdk: str, version: str
 ) -> None:
+    told = {"headers": {"X-AI-SDK-Version": version}, **PAINTS}
     wanted = [("mcp_delete_item", {"item_id": "itm-1"}), ("mcp_send_note", {"to": "rossi", "text": "gone"})]
     provider.will(calls(RED), calls(*wanted), says("Sent, and it is red."), says("Hello."))
-    async with process(settings) as (first, service):
-        [asked] = await page(service, {"open": CHAT, "say": "Paint it, delete 1, tell Rossi", **NEWEST})
-        first.kill()
+    async with process(settings) as (killed, service):
+        [asked] = await page(service, {"open": CHAT, "say": "Paint it, delete 1, tell Rossi", **told}, sdk=sdk)
+        killed.kill()
     assert states(asked) == [("tool-paint", "input-available")]
     async with process(settings) as (_, service):
         await service.connected("shelf")
         reloaded, painted = await page(
             service,
-            {"open": CHAT, "history": True, **NEWEST},
+            {"open": CHAT, "history": True, **told},
             {"answers": {"gives": {"paint": {"painted": 3}}}},
+            sdk=sdk,
         )
         waits = [part for part in painted["messages"][-1]["parts"] if part.get("state") == "approval-requested"]
-        again = {"open": CHAT, "messages": painted["messages"], **NEWEST}
+        again = {"open": CHAT, "messages": painted["messages"], **told}
         decide = {"answers": {"approves": {waits[0]["approval"]["id"]: False, waits[1]["approval"]["id"]: True}}}
-        done, hello = await page(service, {**again, **decide}, {"say": "hello"})
+        done, hello = await page(service, {**again, **decide}, {"say": "hello"}, sdk=sdk)
         turns = await service.turns((await service.get("/sessions"))["items"][0]["id"])
     assert states(reloaded) == [("tool-paint", "input-available")]
     assert states(painted)[1:] == [(name, "approval-requested") for name, _ in wanted]
@@ -226,6 +230,43 @@ async def test_a_tool_of_the_page_and_approvals_go_on_in_the_same_message_throug
     assert states(done)[1:] == [("mcp_delete_item", "output-denied"), ("mcp_send_note", "output-available")]
     assert (texts(hello), len(hello["messages"])) == (["Hello."], 4)
     assert [turn["status"] for turn in turns] == ["completed"] * 4
+
+
+@needs_node
+async def test_version_5_finishes_its_tool_and_a_plan_that_is_agreed_to_once_through_kill_nine(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    going_on = asyncio.Event()
+    provider.will(calls(RED), calls(("mcp_delete_item", {"item_id": "itm-1"})), streams("It is ", going_on))
+    async with process(settings) as (killed, service):
+        await service.connected("shelf")
+        talking = asyncio.create_task(
+            page(
+                service,
+                {"open": CHAT, "say": "Paint it, delete 1", **PAINTS},
+                {"answers": {"gives": {"paint": {"painted": 3}}}},
+                {"say": "sì, grazie"},
+                sdk="ai-react-5",
+            )
+        )
+        await shelf.wait_for("delete itm-1")
+        await provider.wait_for_requests(3)
+        killed.kill()
+        asked, waits, _ = await talking
+    provider.will(says("It is gone."))
+    async with process(settings) as (_, service):
+        await service.connected("shelf")
+        reloaded = {"open": CHAT, "history": True, "resume": True, **PAINTS}
+        [done] = await page(service, reloaded, sdk="ai-react-5")
+    going_on.set()
+    assert states(asked) == [("tool-paint", "input-available")]
+    assert [(step["error"], len(step["messages"])) for step in (asked, waits, done)] == [
+        (None, 2),
+        (None, 2),
+        (None, 4),
+    ]
+    assert [part["data"]["status"] for part in parts(waits, "data-plan")] == ["waiting"]
+    assert (texts(done)[-1], shelf.effects) == ("It is gone.", ["delete itm-1"])
 
 
 async def test_a_page_finds_its_chat_again_as_it_shows_messages(client: Client, provider: Provider) -> None:

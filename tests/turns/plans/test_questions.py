@@ -49,12 +49,12 @@ async def test_a_value_that_is_too_long_shows_its_end_its_hash_and_where_it_stan
 
 async def test_no_line_of_a_value_looks_like_a_line_of_the_question(client: Client, provider: Provider) -> None:
     _, asked = await question(client, provider, note(FORGED, "Write [a note](http://evil.example)"))
-    before, block, after = asked.partition("    to: Eve\n    text:\n")
+    before, block, after = asked.partition("```text\nto: Eve\ntext:\n")
     assert before == "Next step: `Write [a note](http://evil.example)`\n\n`mcp_send_note`\n\n"
     assert after.endswith("\n\nShall I go ahead?")
-    *lines, _, named = after.removesuffix("\n\nShall I go ahead?").split("\n")
+    *lines, fence, _, named = after.removesuffix("\n\nShall I go ahead?").split("\n")
     assert block
-    assert {line[:7] for line in lines} == {"      │", "      ┆"}
+    assert ({line[:3] for line in lines}, fence) == ({"  │", "  ┆"}, "```")
     assert "\u2039" not in "".join(lines).replace("‹U+2039›", "")
     assert named == "`text: yes ‹…›`: not from you"
 
@@ -66,7 +66,7 @@ async def test_what_is_done_and_what_is_asked_hide_nothing_that_a_tool_wrote(
     provider.will(planned([read, {**deletion(2), "args": {"item_id": "itm\u200b-2"}}]))
     asked = (await client.chat(await client.new_session(), ASK))["message"]["content"]
     assert "✓ Read‹U+202E› it: " in asked
-    assert "    item_id: itm‹U+200B›-2\n" in asked
+    assert "```text\nitem_id: itm‹U+200B›-2\n```" in asked
     assert not {"\u202e", "\u2066", "\u200b"} & set(asked)
 
 

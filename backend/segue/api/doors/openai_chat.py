@@ -4,7 +4,7 @@ Calls of tools are never passed on: the client would take them for its own. What
 reasoning content. `/v1/responses` reads a turn by the same pieces.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from secrets import token_hex
@@ -16,7 +16,6 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from segue.api.agents import AgentId
-from segue.api.attachments import SentFile
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin, note_heard
@@ -269,7 +268,6 @@ async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
     return answer
 
 
-MAX_CITED_CHARS: Final = 1000  # of a source, for Open WebUI
 DONE: Final = b"data: [DONE]\n\n"
 CHUNKS: Final = described_stream(
     "Chunks as OpenAI sends them, the last one `[DONE]`.",
@@ -317,8 +315,7 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     head["id"] = f"chatcmpl-{turn.turn_id}"
     is_structured = request.options.output_schema is not None
     if body.stream:
-        found = [file for file in request.files if file.mark is not None]
-        writer = Chunks(head, usage=wants_usage, events=is_open_webui(client.http), sources=found)
+        writer = Chunks(head, usage=wants_usage, events=is_open_webui(client.http))
         return stream(client, turn, writer, at_its_end=is_structured)
     answer = await answer_of(client, turn)
     said: dict[str, Any] = {"content": answer["message"]["content"]}
@@ -346,19 +343,16 @@ def _data(value: object) -> bytes:
 
 class Chunks:
     """Writes the events of one turn as chunks. With `events` for Open WebUI: what goes on, which it shows above the
-    answer, and the sources.
+    answer. The sources that it found it shows of itself.
     """
 
     interrupted = _data(error_body(turn_errors.interrupted())) + DONE
     end = DONE
 
-    def __init__(
-        self, head: Mapping[str, Any], *, usage: bool, events: bool = False, sources: Sequence[SentFile] = ()
-    ) -> None:
+    def __init__(self, head: Mapping[str, Any], *, usage: bool, events: bool = False) -> None:
         self._head = {**head, "object": "chat.completion.chunk"}
         self._usage = usage
         self._events = events
-        self._sources = sources
 
     def begin(self) -> bytes:
         return self._delta(role="assistant", content="")
@@ -387,23 +381,13 @@ class Chunks:
         return self._chunk([{"index": 0, "delta": delta, "finish_reason": None}])
 
     def _status(self, activity: Activity) -> bytes:
-        if activity.status is None:
+        if activity.status is None or not self._events:
             return b""
-        return self._event("status", {"description": activity.status, "done": activity.is_done})
-
-    def _cited(self, source: SentFile) -> bytes:
-        """Open WebUI puts sources with the same `source` in their metadata together."""
-        about, text = {"source": source.name, "name": source.name}, source.content[: 4 * MAX_CITED_CHARS]
-        passage = text.decode(errors="ignore")[:MAX_CITED_CHARS]
-        data = {"source": {"id": source.name, "name": source.name}, "document": [passage], "metadata": [about]}
-        return self._event("source", data)
-
-    def _event(self, kind: str, data: Mapping[str, Any]) -> bytes:
-        return self._chunk([], event={"type": kind, "data": data}) if self._events else b""
+        status = {"description": activity.status, "done": activity.is_done}
+        return self._chunk([], event={"type": "status", "data": status})
 
     def _ended(self, usage: Mapping[str, Any], finish_reason: str) -> bytes:
-        end = b"".join(map(self._cited, self._sources))
-        end += self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
+        end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
         return end + (self._chunk([], usage=usage_of(usage, "prompt", "completion")) if self._usage else b"")
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
