@@ -47,6 +47,13 @@ function locale(): string {
 export const number = (value: number, options: Intl.NumberFormatOptions = {}): string =>
   new Intl.NumberFormat(locale(), options).format(value);
 
+/** "12K" */
+export const compact = (value: number): string => number(value, { notation: "compact", maximumFractionDigits: 1 });
+
+/** A day in UTC, as "2026-11-24" names it. */
+export const day = (date: string): string =>
+  new Intl.DateTimeFormat(locale(), { day: "numeric", month: "short", timeZone: "UTC" }).format(new Date(date));
+
 export const time = (at: string): string =>
   new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "short" }).format(new Date(at));
 
