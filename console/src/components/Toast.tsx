@@ -69,9 +69,9 @@ const SAID: Record<string, Text> = {
 export function explained(error: unknown): string {
   if (!(error instanceof Problem)) return t("problem_other");
   const { code, detail, title } = error;
-  const told = t(SAID[code] ?? (code.startsWith("storage_") ? "problem_storage" : "problem_other"));
-  const exact = visible(detail || title);
-  return code === "unreachable" || !isOps() || exact === "" ? told : SAID[code] === undefined ? exact : `${told} ${exact}`;
+  const told = SAID[code] ?? (code.startsWith("storage_") ? "problem_storage" : undefined);
+  const exact = code !== "unreachable" && isOps() ? visible(detail || title) : "";
+  return told === undefined ? exact || t("problem_other") : `${t(told)} ${exact}`.trimEnd();
 }
 
 /** Above an open dialog as well, and never above where a message is written. */

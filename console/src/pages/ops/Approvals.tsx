@@ -89,7 +89,7 @@ function OfOthers({ session }: { session: string }) {
     }
   };
   if (found !== null) return <Words step={found} />;
-  return <>{problem !== null && <Failure problem={problemOf(problem)} />}<p><Button class="small" icon="eye" label={t("ops_words_hint")} onClick={read}>{t("ops_show_words")}</Button></p></>;
+  return <>{problem !== null && <Failure problem={problemOf(problem)} />}<p><Button class="small" icon="eye" title={t("ops_words_hint")} onClick={read}>{t("ops_show_words")}</Button></p></>;
 }
 
 function Decide({ of: { session_id, version }, onDone }: { of: Waiting; onDone: () => void }) {

@@ -61,5 +61,5 @@ const told = (value: unknown): string => {
 function Details({ of }: { of: Record<string, unknown> }) {
   const said = Object.entries(of).filter(([, value]) => value !== null);
   if (said.length === 0) return <span class="muted">{NONE}</span>;
-  return <span class="stacked">{said.map(([name, value]) => <small key={name}><span class="muted">{visible(name)}:</span> <Foreign text={told(value)} /></small>)}</span>;
+  return <span class="stacked">{said.map(([name, value]) => <small key={name} dir="auto"><span class="muted">{visible(name)}:</span> <Foreign text={told(value)} /></small>)}</span>;
 }

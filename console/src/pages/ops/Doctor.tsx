@@ -4,7 +4,7 @@ import { Button } from "../../components/Button";
 import { Icon } from "../../components/icons";
 import { JsonView } from "../../components/JsonView";
 import { Badge, EmptyState, Failure, type Mood, Spinner } from "../../components/parts";
-import { bytes, duration, t } from "../../i18n";
+import { t } from "../../i18n";
 import { problemOf } from "../../load";
 import { visible } from "../../text";
 import { Filters, Foreign, When } from "./parts";
@@ -92,11 +92,11 @@ function sentence(value: unknown): string {
   return told.slice(0, 6).map(([name, each]) => measured(name, each)).join(", ") || t("ops_none");
 }
 
-/** "latency 1.2 ms": the unit stands at the end of the name. */
+/** "latency 1.2 ms": the unit stands at the end of the name. In English, as all that the doctor says. */
 function measured(name: string, value: unknown): string {
   const unit = /_(bytes|ms|s)$/.exec(name)?.[1] as "bytes" | "ms" | "s" | undefined;
   const label = (unit === undefined ? name : name.slice(0, -unit.length - 1)).replaceAll("_", " ");
   if (value === true) return label;
   if (typeof value !== "number" || unit === undefined) return `${label} ${String(value)}`;
-  return `${label} ${unit === "bytes" ? bytes(value) : duration(unit === "ms" ? value : value * 1000)}`;
+  return `${label} ${unit === "bytes" ? `${(value / 1e6).toFixed(1)} MB` : `${value} ${unit}`}`;
 }

@@ -93,7 +93,7 @@ function Attention({ seen, tools, ready }: { seen: Found; tools: Schemas["FleetT
       {found.length === 0 && <p class="muted"><Badge mood="good">{t("ops_all_well")}</Badge></p>}
       <ul>
         {found.slice(0, 12).map(({ of, text, href, icon, bad }) => (
-          <li key={of + text}><a class={bad ? "bad" : "warn"} href={href}><Icon name={icon} size={16} /><span>{of !== "" && <><Foreign text={of} />: </>}{text}</span><Icon name="chevron" size={14} /></a></li>
+          <li key={of + text}><a class={bad ? "bad" : "warn"} href={href}><Icon name={icon} size={16} /><span>{of !== "" && <><Foreign text={of} />: </>}<bdi>{text}</bdi></span><Icon name="chevron" size={14} /></a></li>
         ))}
       </ul>
     </section>
@@ -152,8 +152,8 @@ function Details({ figures }: { figures: Schemas["WindowFigures"] }) {
   return (
     <>
       {figures.by_model.length > 0 && (
-        <Card title={t("ops_by_agent")}>
-          <Rows label={t("ops_by_agent")} items={figures.by_model} keyOf={({ agent, model }) => `${agent} ${model}`} columns={[
+        <Card title={t("ops_by_agent_and_model")}>
+          <Rows label={t("ops_by_agent_and_model")} items={figures.by_model} keyOf={({ agent, model }) => `${agent} ${model}`} columns={[
             { label: t("agent"), cell: ({ agent }) => <Foreign text={agent} /> },
             { label: t("ops_model"), cell: ({ model }) => <Foreign text={model} /> },
             { label: t("ops_turns"), end: true, cell: ({ figures: of }) => number(of.accepted ?? 0) },

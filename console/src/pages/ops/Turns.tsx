@@ -34,7 +34,7 @@ export function Turns({ query }: OpsView) {
       <Filters path="ops/turns" query={query} names={{ tool: t("ops_tool"), owner: t("ops_user"), session_id: t("ops_session"), code: t("ops_code") }}>
         <Choice label={t("ops_status")} value={status} among={among} onChange={(value) => set({ status: value === "any" ? null : value })} />
         <Range since={query.get("since")} until={query.get("until")} onChange={(since) => set({ since, until: null })} />
-        {me.value?.scopes.includes("ops:content") && <Button icon="eye" aria-pressed={words} label={t("ops_words_hint")} onClick={() => set({ words: words ? null : "1" })}>{t("ops_words")}</Button>}
+        {me.value?.scopes.includes("ops:content") && <Button icon="eye" aria-pressed={words} title={t("ops_words_hint")} onClick={() => set({ words: words ? null : "1" })}>{t("ops_words")}</Button>}
       </Filters>
       <List of={turns} label={t("ops_turns")} icon="list" empty={t(query.size > 0 ? "nothing_found" : "ops_no_turns")} keyOf={({ turn_id }) => turn_id}
         columns={turnColumns(setAsked)} />

@@ -25,13 +25,12 @@ export function Webhooks(_: OpsView) {
     <>
       <Shown of={seen}>{(found) => <Waiting found={found} onRetry={() => retry()} />}</Shown>
       <List of={events} label={t("ops_events_waiting")} icon="sends" empty={t("ops_no_events")} keyOf={({ event_id }) => event_id} columns={[
-        { label: t("ops_type"), cell: ({ type, in_flight_until }) => <span class="stacked"><code>{visible(type)}</code>{in_flight_until !== null && <Badge mood="busy">{t("ops_in_flight")}</Badge>}</span> },
+        { label: t("ops_event"), cell: ({ event_id, type, in_flight_until }) => <span class="stacked"><code>{visible(type)}</code><small><Id id={event_id} copies /></small>{in_flight_until !== null && <Badge mood="busy">{t("ops_in_flight")}</Badge>}</span> },
         { label: t("ops_session"), cell: ({ session_id }) => (session_id === null ? NONE : <a href={`#/ops/sessions/${session_id}`}><Id id={session_id} /></a>) },
         { label: t("ops_happened"), cell: ({ created_at }) => <When at={created_at} /> },
         { label: t("ops_tries"), end: true, cell: ({ tries }) => number(tries) },
         { label: t("ops_last_failure"), cell: ({ failure, failed_at }) => (failure === null ? NONE : <span class="stacked"><span class="failed"><Foreign text={failure} /></span><small><When at={failed_at} /></small></span>) },
         { label: t("ops_next_try"), cell: ({ next_try_at }) => <When at={next_try_at} /> },
-        { label: t("ops_event"), cell: ({ event_id }) => <Id id={event_id} copies /> },
         { label: t("ops_acts"), unsaid: true, end: true, cell: ({ event_id, failure }) => failure !== null && <Button class="small" icon="redo" onClick={() => retry(event_id)}>{t("ops_send_one")}</Button> },
       ]} />
     </>
