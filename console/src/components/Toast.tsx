@@ -20,13 +20,14 @@ let count = 0;
 
 /** Says something for some seconds; what went wrong stays until it is closed or its cause passes. Nothing stands there twice. */
 export function toast(text: string, bad = false): void {
+  if (said.peek().some((each) => each.text === text)) return;
   const id = (count += 1);
-  said.value = [...said.value.filter((each) => each.text !== text), { id, text, bad }].slice(-MOST);
+  said.value = [...said.peek(), { id, text, bad }].slice(-MOST);
   if (!bad) setTimeout(() => drop(id), LASTS_MS);
 }
 
 const drop = (id: number): void => {
-  said.value = said.value.filter((each) => each.id !== id);
+  said.value = said.peek().filter((each) => each.id !== id);
 };
 
 /** What went wrong is over. */
