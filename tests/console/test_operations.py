@@ -143,7 +143,7 @@ async def test_a_tool_whose_effect_was_guessed_is_marked_with_what_to_do_about_i
 @pytest.mark.sweep
 async def test_five_hundred_tools_are_listed_a_window_at_a_time(browsing: Browsing, settings: Settings) -> None:
     def named(name: str) -> object:
-        @tool(effect="read_only", name=name)
+        @tool(effect="read_only", name=name, title=name.replace("_", " ").capitalize())
         async def nothing() -> None:
             """Do nothing."""
 
@@ -164,8 +164,37 @@ async def test_five_hundred_tools_are_listed_a_window_at_a_time(browsing: Browsi
         assert await rows.first.bounding_box() == head
         assert not await window.axe()
         await window.page.get_by_role("searchbox", name="Search tools").fill("tool_321")
-        await table.get_by_role("link", name="tool_321").wait_for()
+        link = table.get_by_role("link", name="tool_321")
+        assert (await link.inner_text()).split("\n") == ["Tool 321", "tool_321"]
         assert await rows.count() == 2
+        await browsing.close()
+
+
+MANY = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("many")
+for number in range(500):
+    server.add_tool(lambda: "", name=f"find_{number:03}", title=f"Find in store {number}", description="Find.")
+server.run()
+"""
+
+
+@pytest.mark.sweep
+async def test_a_server_with_five_hundred_tools_takes_a_line_until_they_are_searched(
+    browsing: Browsing, settings: Settings
+) -> None:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"many": {"command": "python", "args": ["-c", MANY]}}}))
+    async with running(settings) as client:
+        await client.connected("many")
+        window = await browsing.open(str(client.http.base_url).rstrip("/"), "#/ops/mcp")
+        tools = window.page.get_by_role("list", name="Tools").get_by_role("link")
+        await window.sees("Tools (500)")
+        assert await tools.count() == 0
+        await window.page.get_by_text("Tools (500)").click()
+        await window.page.get_by_role("searchbox", name="Search tools").fill("store 49")
+        await window.page.wait_for_function("() => document.querySelectorAll('.tools-of a').length === 11")
+        assert await tools.first.inner_text() == "Find in store 49\nmcp_find_049"
+        assert not await window.axe()
         await browsing.close()
 
 

@@ -68,7 +68,7 @@ const SAID: Record<string, Text> = {
 
 /** In words for people; operators are told in the service's own as well. */
 export function explained(error: unknown): string {
-  if (!(error instanceof Problem)) return t("problem_other");
+  if (!(error instanceof Problem)) return isOps() ? String(error) : t("problem_other");
   const { code, detail, title } = error;
   const told = SAID[code] ?? (code.startsWith("storage_") ? "problem_storage" : undefined);
   const exact = code !== "unreachable" && isOps() ? visible(detail || title) : "";

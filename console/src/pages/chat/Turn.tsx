@@ -161,7 +161,7 @@ function Actions({ message, turn, conversation, free }: { message: Message; turn
       {free && turn.isLast && <Button kind="quiet" class="small" icon="redo" label={t("regenerate")} onClick={() => void conversation.regenerate(message.id)} />}
       {conversation.branch.value === null && <Button kind="quiet" class="small" icon="branch" label={t("fork")} onClick={() => void fork()} />}
       <Rating message={message} conversation={conversation} />
-      <Button kind="quiet" class="small" icon="gauge" label={t("turn_details")} onClick={() => setDetails(true)} />
+      <Button kind="quiet" class="small" icon="info" label={t("turn_details")} onClick={() => setDetails(true)} />
       <span class="muted when">{time(message.created_at)}</span>
       {details && <TurnDetails conversation={conversation} id={turn.id} onClose={() => setDetails(false)} />}
     </div>

@@ -2,6 +2,7 @@
  * A small chart over time, drawn here: bars on one another, or lines. Hovering and the arrow keys tell the values; a click
  * or Enter leads to what they are of.
  */
+import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import { t } from "../../i18n";
 import { go } from "../../router";
@@ -100,19 +101,22 @@ function Bars<T>({ values, series, top }: Drawn<T>) {
   );
 }
 
-/** A point without neighbours is a line of no length, which round ends make a dot. */
+/** A point without neighbours is a line of no length, which round ends make a dot: a thick one, to be seen. */
 function Lines<T>({ values, series, top }: Drawn<T>) {
   const x = (index: number): number => ((index + 0.5) * WIDTH) / values.length;
   return (
     <>
       {series.map(({ name, colour }, which) => {
-        let [path, drawing] = ["", false];
-        values.forEach((row, index) => {
-          const value = row[which] ?? null;
-          if (value !== null) path += `${drawing ? "L" : "M"}${x(index)} ${HEIGHT - (value / top) * HEIGHT}${drawing ? "" : "h.01"}`;
-          drawing = value !== null;
+        const at = (index: number): number | null => values[index]?.[which] ?? null;
+        let [path, dots] = ["", ""];
+        values.forEach((_, index) => {
+          const value = at(index);
+          if (value === null) return;
+          const [place, begins] = [`${x(index)} ${HEIGHT - (value / top) * HEIGHT}`, at(index - 1) === null];
+          if (begins && at(index + 1) === null) dots += `M${place}h.01`;
+          else path += `${begins ? "M" : "L"}${place}`;
         });
-        return <path key={name} class={`line ${colour}`} d={path} />;
+        return <Fragment key={name}><path class={`line ${colour}`} d={path} /><path class={`line dot ${colour}`} d={dots} /></Fragment>;
       })}
     </>
   );
