@@ -11,6 +11,8 @@ interface Said {
   id: number;
   text: string;
   bad: boolean;
+  /** It is the service's, which anything that works shows to be over, and not that of one act. */
+  passing: boolean;
 }
 
 const LASTS_MS = 4000;
@@ -19,10 +21,10 @@ const said = signal<Said[]>([]);
 let count = 0;
 
 /** Says something for some seconds; what went wrong stays until it is closed or its cause passes. Nothing stands there twice. */
-export function toast(text: string, bad = false): void {
+export function toast(text: string, bad = false, passing = false): void {
   if (said.peek().some((each) => each.text === text)) return;
   const id = (count += 1);
-  said.value = [...said.peek(), { id, text, bad }].slice(-MOST);
+  said.value = [...said.peek(), { id, text, bad, passing }].slice(-MOST);
   if (!bad) setTimeout(() => drop(id), LASTS_MS);
 }
 
@@ -30,25 +32,29 @@ const drop = (id: number): void => {
   said.value = said.peek().filter((each) => each.id !== id);
 };
 
-/** What went wrong is over. */
-const settle = (): void => {
-  if (said.peek().some(({ bad }) => bad)) said.value = said.peek().filter(({ bad }) => !bad);
+/** What went wrong is over: the user has left where it was. */
+export const settle = (is: (each: Said) => boolean = ({ bad }) => bad): void => {
+  if (said.peek().some(is)) said.value = said.peek().filter((each) => !is(each));
 };
 
-// Something worked, the service is back, or the user has gone elsewhere.
+let before = "";
 effect(() => {
-  void [returns.value, route.value.page, route.value.path.join("/")];
-  settle();
+  const at = [route.value.page, ...route.value.path].join("/");
+  if (before !== "" && at !== before) settle(); // a new chat gets its address while it is written
+  before = at;
+});
+effect(() => {
+  if (returns.value > 0) settle(({ passing }) => passing);
 });
 
 /** Does it, and says what went wrong, but for what the banner says for as long as it is so. Returns whether it was done. */
 export async function attempt(act: () => Promise<unknown>): Promise<boolean> {
   try {
     await act();
-    settle();
+    settle(({ passing }) => passing);
     return true;
   } catch (error) {
-    if (!(error instanceof Problem && error.code === "unreachable")) toast(explained(error), true);
+    if (!(error instanceof Problem && error.code === "unreachable")) toast(explained(error), true, error instanceof Problem && (error.status >= 500 || error.status === 429));
     return false;
   }
 }
