@@ -72,16 +72,16 @@ const Logo = () => (
 
 const themes = () =>
   (["system", "light", "dark"] as Theme[]).map((name) => ({
-    label: t(`theme_${name}` as const), icon: name === "dark" ? ("moon" as const) : ("sun" as const),
+    label: t(`theme_${name}` as const), icon: ({ system: "monitor", light: "sun", dark: "moon" } as const)[name],
     chosen: theme.value === name, act: () => void (theme.value = name),
   }));
 
 const languages = () =>
   (Object.keys(LANGUAGES) as Language[]).map((tag) => ({
-    label: LANGUAGES[tag], icon: "globe" as const, chosen: language.value === tag, act: () => choose(tag),
+    label: LANGUAGES[tag], icon: "language" as const, chosen: language.value === tag, act: () => choose(tag),
   }));
 
-const keyboard = () => ({ label: t("shortcuts"), icon: "list" as const, act: () => void (shortcutsOpen.value = true) });
+const keyboard = () => ({ label: t("shortcuts"), icon: "keyboard" as const, act: () => void (shortcutsOpen.value = true) });
 
 const keys = () =>
   key.value === null ? [] : [{ label: t("forget_key"), icon: "key" as const, act: () => { giveKey(null); location.reload(); } }];

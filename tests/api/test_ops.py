@@ -12,7 +12,7 @@ from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.operators import CANARY, hanging_turn, seen_running
 from tests.support.plans import ASK, THREE_STEPS, planned
-from tests.support.provider import Provider, says
+from tests.support.provider import Provider, fails, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 
@@ -78,6 +78,33 @@ async def test_a_turn_that_hangs_in_a_tool_is_found_by_the_tool_and_ended_by_an_
     assert (await ops.http.post(f"/ops/turns/{turn}/cancel")).json()["error_code"] == "turn_cancelled"
     [cancelled] = (await ops.get("/ops/turns", status="cancelled", tool=MOODY))["items"]
     assert (cancelled["turn_id"], cancelled["running"]) == (turn, [])
+
+
+async def test_ended_turns_are_found_by_time_and_problem_with_what_they_took_and_how_they_begin_for_who_may_read(
+    service: Client, ada: Client, ops: Client, guarded: Settings, provider: Provider
+) -> None:
+    session = await ada.new_session()
+    provider.will(says("Here."), fails(401))
+    answered = (await ada.chat(session, f"{CANARY} " * 40))["turn_id"]
+    await ada.send(session, QUESTION)
+    failed, first = (await ops.get("/ops/turns", status="any"))["items"]
+    assert (first["turn_id"], first["usage"]["input_tokens"], first["usage"]["cost"]) == (answered, 11, None)
+    assert (failed["status"], failed["error_code"], failed["said"]) == ("failed", "model_unavailable", None)
+    for query, expected in (
+        ({"code": "model_unavailable"}, [failed]),
+        ({"code": "turn_timeout"}, []),
+        ({"since": failed["created_at"]}, [failed]),
+        ({"until": failed["created_at"]}, [first]),
+        ({"since": first["created_at"], "until": failed["created_at"], "owner": "ada"}, [first]),
+        ({"include": "words"}, [failed, first]),
+    ):
+        assert (await ops.get("/ops/turns", status="any", **query))["items"] == expected, query
+    async with speaking(service, await new_key(guarded, "eve", ["ops", "ops:content"])) as reader:
+        read = (await reader.get("/ops/turns", status="any", include="words"))["items"]
+        assert [(each["said"] or "")[:14] for each in read] == [QUESTION[:14], CANARY]
+        assert len(read[1]["said"]) < 100
+        [act] = (await reader.get("/ops/audit", actor="eve"))["items"]
+    assert (act["action"], act["details"]) == ("read_session", {"sessions": [session]})
 
 
 async def test_a_turn_that_waits_for_the_model_says_for_which_and_since_when(
@@ -172,6 +199,15 @@ async def test_what_is_for_operators_is_refused_to_users_and_what_nobody_has_is_
         assert problem(await ada.http.request(method, path)) == (403, "forbidden"), path
         response = await ops.http.request(method, path)
         assert missing is None or problem(response) == (404, missing), path
-    for query in ("status=asleep", "tool=%00", "owner=" + "x" * 201, "limit=0", "cursor=x", "when=now"):
+    for query in (
+        "status=asleep",
+        "tool=%00",
+        "owner=" + "x" * 201,
+        "limit=0",
+        "cursor=x",
+        "when=now",
+        "since=today",
+        "code=%00",
+    ):
         assert (await ops.http.get(f"/ops/turns?{query}")).status_code == 422, query
     assert (await ops.http.get("/ops/overview?window=year")).status_code == 422

@@ -1,6 +1,7 @@
 """What goes wrong around an open page, and results that are large, hidden or pictures. `make console` runs it."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,8 +9,9 @@ import pytest
 from pydantic import SecretStr
 
 from segue.config import Settings
-from tests.support.browsing import Browsing, Window, console
-from tests.support.provider import Provider, calls, says, streams
+from tests.support.browsing import DESK, Browsing, Window, console
+from tests.support.identity import new_key
+from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.proxy import Proxy, proxied
 from tests.support.results import use_toolbox
 from tests.support.service import running
@@ -74,11 +76,55 @@ async def test_a_page_older_than_the_service_says_so_and_is_loaded_again(page: W
     await page.page.route("**/*", newer)
     await page.go("#/memory")
     await page.sees("Version 99.0.0 runs here")
-    await page.page.unroute_all(behavior="wait")
     await page.press("Reload")
     await page.page.wait_for_function("before => performance.timeOrigin !== before", arg=before)
+    await page.page.unroute_all(behavior="wait")
+    await page.go("#/ops")
+    await page.page.get_by_text("Version 99.0.0").wait_for(state="detached")
+
+
+async def test_what_went_wrong_stands_once_beside_the_composer_and_goes_when_something_works(page: Window) -> None:
+    async def refused(route: "Route") -> None:
+        if route.request.method != "POST":
+            return await route.fallback()
+        problem = {"title": "No", "status": 503, "code": "storage_slow", "detail": "the database is slow"}
+        await route.fulfill(status=503, content_type="application/problem+json", body=json.dumps(problem))
+        return None
+
+    await page.go("#/memory")
     await page.press("Add a fact")
-    assert await page.page.get_by_text("Version 99.0.0").count() == 0
+    await page.page.get_by_role("textbox").last.fill("Tea, not coffee")
+    await page.page.route("**/memories", refused)
+    toast = page.page.locator(".toast.bad")
+    for _ in range(3):
+        await page.press("Save", exact=True)
+        await toast.get_by_text("The service cannot store anything at the moment.").wait_for()
+    assert await toast.count() == 1
+    box = await toast.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] < DESK["height"] / 2  # a message is written at the foot
+    await page.page.unroute_all(behavior="wait")
+    await page.press("Save", exact=True)
+    await page.sees("Tea, not coffee")
+    await toast.wait_for(state="detached")
+
+
+async def test_who_only_chats_is_told_in_words_and_not_in_those_of_the_api(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(fails(401), fails(401))
+    guarded = settings.model_copy(update={"auth": "api_key"})
+    async with running(guarded) as client:
+        for scopes, shown in (([], False), (["ops"], True)):
+            window = await browsing.open(str(client.http.base_url).rstrip("/"))
+            await window.page.get_by_role("textbox", name="API key").fill(await new_key(guarded, "ada", scopes))
+            await window.press("Continue")
+            await window.say("Hello")
+            note = window.page.get_by_role("alert").filter(has_text="The model does not answer now.")
+            await note.wait_for()
+            assert ("model_unavailable" in await note.inner_text()) is shown
+            assert ("OPENAI_API_KEY" in await note.inner_text()) is shown
+        await browsing.close()
 
 
 async def test_nothing_that_a_terminal_obeys_or_nobody_sees_is_left_in_answers_and_results(

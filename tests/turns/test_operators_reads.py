@@ -8,7 +8,7 @@ import pytest
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.history.figures import COUNTED, list_users
-from segue.history.operations import list_any
+from segue.history.operations import TurnFilter, list_any
 from tests.support.explained import explained
 from tests.support.stores import looking_into
 
@@ -61,7 +61,7 @@ async def test_of_a_user_no_more_than_a_thousand_sessions_and_turns_are_counted(
 @pytest.mark.parametrize("session_id", [f"ses_{1:026}", None])
 async def test_failed_turns_are_read_from_an_index_of_those(database: Database, session_id: str | None) -> None:
     async with database.read_only() as connection, explained(connection) as reading:
-        found = await list_any(connection, status="failed", session_id=session_id, limit=50)
+        found = await list_any(connection, TurnFilter(status="failed", session_id=session_id), limit=50)
     assert len(found) == (3 if session_id else 6)
     assert reading.indexes & {"turns_failed_idx", "turns_failed_id_idx"}
     assert reading.rows < 50
@@ -72,8 +72,8 @@ async def test_a_page_of_failed_turns_does_not_read_every_failed_turn(database: 
         await stores.database.execute(FAILED, NOON)
         await stores.database.execute("VACUUM ANALYZE turns")
     async with database.read_only() as connection, explained(connection) as reading:
-        newest = await list_any(connection, status="failed", limit=50)
-        following = await list_any(connection, status="failed", before=newest[-1].turn_id, limit=50)
+        newest = await list_any(connection, TurnFilter(status="failed"), limit=50)
+        following = await list_any(connection, TurnFilter(status="failed"), before=newest[-1].turn_id, limit=50)
     ids = [each.turn_id for each in (*newest, *following)]
     assert ids == sorted(set(ids), reverse=True)
     assert len(ids) == 100

@@ -241,8 +241,11 @@ async def test_usage_of_others_is_for_ops_alone(settings: Settings, provider: Pr
         for user in (ada, bob):
             await user.chat(await user.new_session(), "hello")
         assert [item["llm_calls"] for item in await used(ada)] == [1]
-        for query in ("user=bob", "user=ada", "group=user"):
+        for query in ("user=bob", "user=ada", "group=user", "everyone=true"):
             assert (await ada.http.get(f"/usage?{query}")).status_code == 403
         assert [(item["key"], item["llm_calls"]) for item in await used(root, group="user")] == [("ada", 1), ("bob", 1)]
         assert [item["key"] for item in await used(root, user="bob", group="model")] == ["scripted"]
+        for group, key in (("agent", "segue"), ("model", "scripted")):
+            [whole] = await used(root, everyone=True, group=group)
+            assert (whole["key"], whole["llm_calls"]) == (key, 2)
         assert await used(root) == []

@@ -8,12 +8,12 @@ from datetime import date, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 from starlette.responses import StreamingResponse
 
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, Paging, Seq, invalid_cursor
+from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging, Seq, invalid_cursor
 from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
@@ -154,36 +154,33 @@ async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Call
         await facts.delete_fact(connection, caller, memory_id)
 
 
-class UsageQuery(BaseModel):
+class UsageQuery(PageQuery):
     """What to add up, and by what."""
-
-    model_config = ConfigDict(extra="forbid")
 
     from_: Annotated[Day | None, Field(alias="from"), doc("The first UTC day, 29 days before `to` by default.")] = None
     to: Annotated[Day | None, doc("The last UTC day, today by default.")] = None
     group: Annotated[Group, doc("What to add up by. `user` is for ops.")] = "day"
     user: Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$"), doc("For ops.")] = None
-    limit: Annotated[int, Field(ge=1, le=200), doc("How many items to give at most.")] = 50
-    cursor: Annotated[str | None, Field(max_length=500), doc("`next_cursor` of the page before, as it is.")] = None
+    everyone: Annotated[bool, Field(strict=False), doc("Of all users together. For ops.")] = False
 
 
 @usage_router.get("/usage", responses=problems("forbidden"))
 async def get_usage(
     services: ServicesDep, identity: IdentityDep, query: Annotated[UsageQuery, Query()]
 ) -> Page[UsageTotal]:
-    """Adds up what turns, summaries and facts took. The caller's; with the scope `ops` also another user's, or each."""
-    if query.user is not None or query.group == "user":
+    """Adds up what turns, summaries and facts took. The caller's; with the scope `ops` also another user's, or all."""
+    of_all = query.everyone or query.group == "user"
+    if query.user is not None or of_all:
         require_ops(identity)
     last = query.to or services.clock().date()
     first = query.from_ or last - timedelta(days=DEFAULT_DAYS - 1)
     if not 0 <= (last - first).days < MAX_DAYS:
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
-    owner = query.user if query.user is not None or query.group == "user" else identity.user
-    paging = Paging(query.limit, query.cursor)
-    after = paging.after(_USAGE_POSITION)
+    owner = query.user if query.user is not None or of_all else identity.user
+    after = query.paging.after(_USAGE_POSITION)
     async with services.database.read_only() as connection:
         found = await list_usage(
-            connection, owner, first=first, last=last, group=query.group, after=after, limit=paging.limit + 1
+            connection, owner, first=first, last=last, group=query.group, after=after, limit=query.limit + 1
         )
-    return paging.page(found, lambda item: item.key or "")
+    return query.paging.page(found, lambda item: item.key or "")

@@ -5,7 +5,7 @@ webhook, and how the service does now and did in the last hour or day.
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
 from pydantic import TypeAdapter
@@ -14,18 +14,27 @@ from starlette.responses import StreamingResponse
 from segue.api.deps import Ops, Services, ServicesDep, SessionId, TurnId, router_of
 from segue.api.me import AS_LINES, as_lines
 from segue.api.problems import problems
-from segue.api.schemas import BY_SEQ, Page, PagingDep, id_position
+from segue.api.schemas import BY_SEQ, Page, PageQuery, PagingDep, id_position
 from segue.db.engine import Database
 from segue.domain.errors import NotFound
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
-from segue.domain.identity import MAX_USER_CHARS, Operator
+from segue.domain.identity import Operator
 from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
-from segue.domain.session import Message, Session, TurnStatus, UnreadableMessage
+from segue.domain.session import Message, Session, UnreadableMessage
 from segue.domain.tool import ToolState
-from segue.events.outbox import OutboxState, read_outbox, retry_all
+from segue.events.outbox import OutboxState, WaitingEvent, list_events, read_outbox, retry_events
 from segue.history.figures import Period, WindowFigures, figures_of
-from segue.history.operations import OpsTurn, TurnTimeline, find_any, list_any, timeline_of, with_activity
+from segue.history.operations import (
+    Named,
+    OpsTurn,
+    TurnFilter,
+    TurnTimeline,
+    find_any,
+    list_any,
+    timeline_of,
+    with_activity,
+)
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session, owner_of
 from segue.plans.approvals import OpsApproval, count_approvals, list_all_approvals
@@ -39,11 +48,11 @@ ACTS_AT_ONCE = 200
 
 router = router_of("ops", "/ops")
 
-Named = Annotated[str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
 AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
 AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
 ByAction = Annotated[AuditedAction | None, Query(description="Only these acts.")]
 ByActor = Annotated[Named, Query(description="Only those of this operator.")]
+OneEvent = Annotated[Named, Query(description="Only this event.")]
 _POSITION, _PLAN_POSITION = id_position("turn"), id_position("plan")
 _ACT: TypeAdapter[Act] = TypeAdapter(Act)
 _OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
@@ -98,36 +107,32 @@ class OpsSession:
     content: Annotated[OpsContent | None, doc("Null for callers without the scope `ops:content`.")]
 
 
+class TurnQuery(PageQuery, TurnFilter):
+    """A page of turns."""
+
+    include: Annotated[Literal["words"] | None, doc("`words`: also `said`, for `ops:content`.")] = None
+
+
 @router.get("/turns", responses=problems("forbidden", "unknown_tool", "session_not_found"))
-async def list_any_turns(
-    services: ServicesDep,
-    _: Ops,
-    paging: PagingDep,
-    *,
-    status: Annotated[TurnStatus | None, Query(description="Only those; else all that are open.")] = None,
-    session_id: Annotated[str | None, Query(max_length=200, description="Only those of this session.")] = None,
-    tool: Annotated[Named, Query(description="Only those that wait for this tool, or had called it.")] = None,
-    owner: Annotated[Named, Query(description="Only those of this user.")] = None,
-) -> Page[OpsTurn]:
-    """Lists the turns of all users, with what each does and where. Newest first. For the scope `ops`."""
-    before = paging.after(_POSITION)
-    if session_id is not None and not is_id("ses", session_id):
+async def list_any_turns(services: ServicesDep, operator: Ops, query: Annotated[TurnQuery, Query()]) -> Page[OpsTurn]:
+    """Lists the turns of all users, with what each does, took and cost. Newest first. For the scope `ops`; with
+    `ops:content` also how their messages begin, which is audited.
+    """
+    before = query.paging.after(_POSITION)
+    words = query.include == "words" and "ops:content" in operator.scopes
+    if query.session_id is not None and not is_id("ses", query.session_id):
         raise NotFound("session")
     async with services.database.read_only() as connection:
-        if session_id is not None:
-            await owner_of(connection, session_id)
-        found = await list_any(
-            connection,
-            status=status,
-            session_id=session_id,
-            tool=tool,
-            owner=owner,
-            before=before,
-            limit=paging.limit + 1,
-        )
+        if query.session_id is not None:
+            await owner_of(connection, query.session_id)
+        found = await list_any(connection, query, words=words, before=before, limit=query.limit + 1)
     if not found:
-        services.tools.specs(tool)
-    return paging.page(await with_activity(services.cache, found), lambda turn: turn.turn_id)
+        services.tools.specs(query.tool)
+    if words and found:
+        async with services.database.transaction() as connection:
+            read = {"sessions": sorted({turn.session_id for turn in found})}
+            await record_act(connection, operator, "read_session", details=read)
+    return query.paging.page(await with_activity(services.cache, found), lambda turn: turn.turn_id)
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
@@ -157,8 +162,8 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
     async with services.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
         session = await get_session(connection, owner, session_id)
-        open_turns = await list_any(connection, session_id=session_id, limit=MAX_OPEN)
-        failed = await list_any(connection, session_id=session_id, status="failed", limit=FAILED_SHOWN)
+        open_turns = await list_any(connection, TurnFilter(session_id=session_id), limit=MAX_OPEN)
+        failed = await list_any(connection, TurnFilter(status="failed", session_id=session_id), limit=FAILED_SHOWN)
     content = await _content(services, owner, session, operator) if "ops:content" in operator.scopes else None
     states = await services.tools.session_states(session_id)
     return OpsSession(
@@ -226,12 +231,20 @@ async def get_webhooks(services: ServicesDep, _: Ops) -> OutboxState:
         return await read_outbox(connection)
 
 
+@router.get("/webhooks/events", responses=problems("forbidden"))
+async def list_webhook_events(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[WaitingEvent]:
+    """Lists the events that wait to be sent to WEBHOOK_URL, oldest first. For the scope `ops`."""
+    async with services.database.read_only() as connection:
+        found = await list_events(connection, after=paging.after(BY_SEQ) or 0, limit=paging.limit + 1)
+    return paging.page(found, lambda event: event.seq)
+
+
 @router.post("/webhooks/retry", responses=problems("forbidden"))
-async def retry_webhooks(services: ServicesDep, operator: Ops) -> Retried:
+async def retry_webhooks(services: ServicesDep, operator: Ops, event_id: OneEvent = None) -> Retried:
     """Sends what has failed again now, not after its back-off: for a receiver that works again. For the scope `ops`."""
     async with services.database.transaction() as connection:
-        await record_act(connection, operator, "retry_webhooks")
-        return Retried(await retry_all(connection))
+        await record_act(connection, operator, "retry_webhooks", details={"event_id": event_id})
+        return Retried(await retry_events(connection, event_id))
 
 
 async def _turn(services: Services, turn_id: str) -> OpsTurn:

@@ -318,6 +318,19 @@ async def _paging(limit: Limit = 50, cursor: Cursor = None) -> Paging:
 PagingDep = Annotated[Paging, Depends(_paging)]
 
 
+class PageQuery(BaseModel):
+    """The same in a model of all parameters: FastAPI takes no others beside one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: Annotated[int, Field(ge=1, le=200), doc("How many items to give at most.")] = 50
+    cursor: Annotated[str | None, Field(max_length=500), doc("`next_cursor` of the page before, as it is.")] = None
+
+    @property
+    def paging(self) -> Paging:
+        return Paging(self.limit, self.cursor)
+
+
 def encode_cursor(position: object) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
 

@@ -77,6 +77,7 @@ class ToolDescription:
     """A tool, as the model sees it."""
 
     name: Annotated[str, doc("The name that the model calls it by.")]
+    title: Annotated[str, doc("The same for people; empty if it has no other.")]
     description: Annotated[str, doc("What the model is told of it.")]
     schema: Annotated[Mapping[str, Any], doc("JSON Schema of its arguments.")]
     effect: Annotated[Effect, doc("What a call does to the world.")]
@@ -96,6 +97,7 @@ async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescript
     described = [
         ToolDescription(
             name=spec.name,
+            title=spec.title,
             description=spec.description,
             schema=spec.input_schema,
             effect=spec.effect,

@@ -56,6 +56,10 @@ _TRIED: Final = (
     *(webhook_events.c[name] for name in ("type", "session_id", "tries")),
     _LEASED_UNTIL,
 )
+_NEXT_TRY: Final = case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at)).label("next_try_at")
+_WAITING: Final = select(
+    *_TRIED, *(webhook_events.c[name] for name in ("seq", "created_at", "failure", "failed_at")), _NEXT_TRY
+)
 
 log = structlog.get_logger()
 
@@ -97,12 +101,14 @@ class TriedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class LastFailure(TriedEvent):
-    """The try that failed last, of an event that waits."""
+class WaitingEvent(TriedEvent):
+    """An event that waits to be sent, or is on its way."""
 
-    failure: Annotated[str, doc("`HTTP` and a status, or why there was no answer.")]
-    failed_at: Annotated[datetime, doc("When.")]
-    next_try_at: Annotated[datetime | None, doc("When it is tried again; null while it is on its way.")]
+    seq: Annotated[int, doc("Grows with every event.")]
+    created_at: Annotated[datetime, doc("When it happened.")]
+    failure: Annotated[str | None, doc("How its last try failed: `HTTP` and a status, or why there was no answer.")]
+    failed_at: Annotated[datetime | None, doc("When.")]
+    next_try_at: Annotated[datetime | None, doc("When it is sent, after those of its session before it.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ class OutboxState:
     oldest_at: Annotated[datetime | None, doc("When the first of them happened.")]
     by_type: Annotated[Mapping[str, int], doc("How many wait, by type.")]
     failing: Annotated[Mapping[str, int], doc("How many have failed, by how their last try ended.")]
-    last_failure: Annotated[LastFailure | None, doc("The try that failed last.")]
+    last_failure: Annotated[WaitingEvent | None, doc("The one whose try failed last.")]
 
 
 def outbox_of(connection: AsyncConnection) -> Outbox | None:
@@ -247,10 +253,14 @@ async def give_back(connection: AsyncConnection, event: DueEvent, *, wait_s: flo
     await connection.execute(update(webhook_events).where(*_is_ours(event)).values(waiting))
 
 
-async def retry_all(connection: AsyncConnection) -> int:
-    """Makes the events due at once that have failed or wait behind one, and are not on their way. Returns how many."""
+async def retry_events(connection: AsyncConnection, event_id: str | None = None) -> int:
+    """Makes the events due at once that have failed or wait behind one, and are not on their way; all, or this one.
+    Returns how many.
+    """
     later = webhook_events.c.failure.is_not(None) | (webhook_events.c.tries == 0)
-    waits = (later, webhook_events.c.due_at > func.now(), _LEASED_UNTIL.is_(None))
+    waits = [later, webhook_events.c.due_at > func.now(), _LEASED_UNTIL.is_(None)]
+    if event_id is not None:
+        waits.append(webhook_events.c.id == event_id)
     return (await connection.execute(update(webhook_events).where(*waits).values(due_at=func.now()))).rowcount
 
 
@@ -291,17 +301,22 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
     return OutboxState(by_type.total(), in_flight, oldest_at, by_type, failing, await _last_failure(connection))
 
 
+async def list_events(connection: AsyncConnection, *, after: int, limit: int) -> list[WaitingEvent]:
+    """Returns what waits behind the position `after`, oldest first."""
+    waiting = _WAITING.where(webhook_events.c.seq > after).order_by(webhook_events.c.seq).limit(limit)
+    return [WaitingEvent(**row) for row in (await connection.execute(waiting)).mappings()]
+
+
 async def _in_flight(connection: AsyncConnection) -> list[TriedEvent]:
     leased = select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at)
     return [TriedEvent(**row) for row in (await connection.execute(leased.limit(IN_FLIGHT_SHOWN))).mappings()]
 
 
-async def _last_failure(connection: AsyncConnection) -> LastFailure | None:
-    failed_at, next_try_at = webhook_events.c.failed_at, case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at))
-    failed = select(*_TRIED, webhook_events.c.failure, failed_at, next_try_at.label("next_try_at"))
-    newest = failed.where(failed_at.is_not(None)).order_by(failed_at.desc()).limit(1)
+async def _last_failure(connection: AsyncConnection) -> WaitingEvent | None:
+    failed_at = webhook_events.c.failed_at
+    newest = _WAITING.where(failed_at.is_not(None)).order_by(failed_at.desc()).limit(1)
     row = (await connection.execute(newest)).mappings().one_or_none()
-    return LastFailure(**row) if row else None
+    return WaitingEvent(**row) if row else None
 
 
 def _is_ours(event: DueEvent) -> tuple[ColumnElement[bool], ...]:

@@ -10,18 +10,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AwareDatetime
-from sqlalchemy import Row, Select, func, or_, select
+from pydantic import AwareDatetime, BaseModel, Field
+from sqlalchemy import ColumnElement, Row, Select, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import OPEN_TURNS, plans, sessions, tool_calls, turns
+from segue.db.models import OPEN_TURNS, messages, plans, sessions, tool_calls, turns
 from segue.db.redis import Cache
-from segue.db.rows import oldest_first, readable, reader
+from segue.db.rows import cached, oldest_first, readable, reader
 from segue.domain.errors import NotFound
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
+from segue.domain.identity import MAX_USER_CHARS
+from segue.domain.ids import first_id
 from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage
 from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
+from segue.history.figures import SKEW
+from segue.memory.session_store import first_words
 from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
 from segue.turns.run_record import ActivityReport, prompt_of, read_activity, run_of
 
@@ -30,6 +34,8 @@ _SHOWN = (
     "cancel_requested_at",
 )
 CALLS_SHOWN: Final = 500
+READ_CHARS: Final = 1000  # of a message, for its first words
+Named = Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,34 +69,54 @@ class OpsTurn:
     running: Annotated[tuple[Running, ...], doc("What it waits for at this moment.")] = ()
     node: Annotated[str | None, doc("The node of the graph; null for the first second, and without Redis.")] = None
     heard_at: Annotated[datetime | None, doc("When its process said so: twice a second, unless it hangs.")] = None
+    usage: Annotated[Usage | None, doc("What it took; null before its end, and if its process died.")] = None
+    said: Annotated[str | None, doc("How its message begins: in lists, and if `include=words` may be given.")] = None
+
+
+class TurnFilter(BaseModel):
+    """Which turns to list: those that fit each of these."""
+
+    status: Annotated[TurnStatus | Literal["any"] | None, doc("Only those, or `any`; else all that are open.")] = None
+    session_id: Annotated[str | None, Field(max_length=200), doc("Only those of this session.")] = None
+    tool: Annotated[Named, doc("Only those that wait for this tool, or had called it.")] = None
+    owner: Annotated[Named, doc("Only those of this user.")] = None
+    code: Annotated[Named, doc("Only those that ended with the problem of this code.")] = None
+    since: Annotated[AwareDatetime | None, doc("Only those whose message came then or later.")] = None
+    until: Annotated[AwareDatetime | None, doc("Only those whose message came before.")] = None
 
 
 async def list_any(
-    connection: AsyncConnection,
-    *,
-    status: TurnStatus | None = None,
-    session_id: str | None = None,
-    tool: str | None = None,
-    owner: str | None = None,
-    before: str | None = None,
-    limit: int,
+    connection: AsyncConnection, wanted: TurnFilter, *, words: bool = False, before: str | None = None, limit: int
 ) -> list[OpsTurn]:
-    """Returns open turns, or those of a status, newest first. Of a tool: those that wait for it, or had called it."""
-    statement = _turns().where(turns.c.status == status if status else turns.c.status.in_(OPEN_TURNS))
-    if status == "failed":
-        statement = statement.where(turns.c.error.is_not(None))  # so that it is read from an index of those
-    if session_id is not None:
-        statement = statement.where(turns.c.session_id == session_id)
-    if owner is not None:
-        statement = statement.where(sessions.c.owner == owner)
-    if tool is not None:
-        runs = select(tool_calls.c.id).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.tool_name == tool)
-        runs = runs.where(or_(tool_calls.c.status == "running", turns.c.finished_at.is_not(None)))
-        statement = statement.where(runs.exists())
+    """Returns open turns, or those of a status, newest first; with `words` also how their messages begin."""
+    statement = _turns().where(*_fits(wanted))
+    if words:
+        of_user = (messages.c.turn_id == turns.c.id) & (messages.c.role == "user")
+        first = select(func.left(messages.c.content, READ_CHARS)).where(of_user).order_by(messages.c.seq).limit(1)
+        statement = statement.add_columns(first.scalar_subquery().label("said"))
     if before is not None:
         statement = statement.where(turns.c.id < before)
     rows = (await connection.execute(statement.order_by(turns.c.id.desc()).limit(limit))).all()
     return await _with_tools(connection, rows)
+
+
+def _fits(wanted: TurnFilter) -> Iterable[ColumnElement[bool]]:
+    if wanted.status != "any":
+        yield turns.c.status == wanted.status if wanted.status else turns.c.status.in_(OPEN_TURNS)
+    if wanted.status == "failed" or wanted.code is not None:
+        yield turns.c.error.is_not(None)  # so that it is read from an index of those
+    code = turns.c.error["code"].as_string()
+    exact = ((code, wanted.code), (turns.c.session_id, wanted.session_id), (sessions.c.owner, wanted.owner))
+    for column, value in exact:
+        if value is not None:
+            yield column == value
+    if wanted.tool is not None:
+        runs = select(tool_calls.c.id).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.tool_name == wanted.tool)
+        yield runs.where(or_(tool_calls.c.status == "running", turns.c.finished_at.is_not(None))).exists()
+    if wanted.since is not None:  # ids are in the order of time, as far as clocks agree
+        yield (turns.c.created_at >= wanted.since) & (turns.c.id >= first_id("turn", wanted.since - SKEW))
+    if wanted.until is not None:
+        yield (turns.c.created_at < wanted.until) & (turns.c.id < first_id("turn", wanted.until + SKEW))
 
 
 async def find_any(connection: AsyncConnection, turn_id: str) -> OpsTurn:
@@ -119,7 +145,13 @@ def _told(turn: OpsTurn, said: ActivityReport | None) -> OpsTurn:
 
 async def _with_tools(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[OpsTurn]:
     calls = await _running_calls(connection, [row.turn_id for row in rows if row.status == "running"])
-    return [OpsTurn(**{**row._asdict(), "status": status_of(row)}, running=calls.get(row.turn_id, ())) for row in rows]
+    return [_listed(row, calls.get(row.turn_id, ())) for row in rows]
+
+
+def _listed(row: Row[Any], running: tuple[Running, ...]) -> OpsTurn:
+    shown = row._asdict()
+    told = {"status": status_of(row), "running": running, "usage": row.usage and cached(_read_usage, row.usage)}
+    return OpsTurn(**{**shown, **told, "said": first_words(shown.get("said") or "") or None})
 
 
 async def _running_calls(connection: AsyncConnection, turn_ids: Collection[str]) -> dict[str, tuple[Running, ...]]:
@@ -142,6 +174,7 @@ def _turns() -> Select[Any]:
             turns.c.worker.label("instance"),
             turns.c.attempts.label("attempt"),
             lease_left(),
+            func.coalesce(turns.c.report["usage"], turns.c.timeline["usage"]).label("usage"),
             turns.c.error["code"].as_string().label("error_code"),
             *shown,
         )
@@ -236,7 +269,7 @@ class _Stored(RunTimeline):
     attempts: tuple[Attempt, ...] = ()
 
 
-_read_stored = reader(_Stored)
+_read_stored, _read_usage = reader(_Stored), reader(Usage)
 
 
 async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -> TurnTimeline:

@@ -41,7 +41,7 @@ from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage
 from segue.domain.field_types import doc
 from segue.domain.identity import Charge
 
-Group = Literal["day", "model", "session", "user"]
+Group = Literal["day", "model", "session", "user", "agent"]
 ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
 
 _COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -63,6 +63,7 @@ _KEYS: dict[Group, ColumnElement[str]] = {
     "model": usage.c.model,
     "session": func.coalesce(usage.c.session_id, ""),
     "user": usage.c.owner,
+    "agent": func.coalesce(sessions.c.agent, ""),
 }
 
 
@@ -93,7 +94,7 @@ class Standing:
 class UsageTotal:
     """What was used in a group."""
 
-    key: Annotated[str | None, doc("The day, model, session or user; null for deleted sessions.")]
+    key: Annotated[str | None, doc("The day, model, session, user, or agent of the session now; null if deleted.")]
     llm_calls: Annotated[int, doc("Calls of a model.")]
     input_tokens: Annotated[int, doc("Tokens sent.")]
     cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")]
@@ -283,6 +284,8 @@ async def list_usage(
         .order_by(key)
         .limit(limit)
     )
+    if group == "agent":
+        statement = statement.outerjoin_from(usage, sessions, sessions.c.id == usage.c.session_id)
     if owner is not None:
         statement = statement.where(usage.c.owner == owner)
     if after is not None:

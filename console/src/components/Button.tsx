@@ -16,7 +16,7 @@ interface Looks extends Given {
 export function Button({ kind = "plain", icon, label, children, class: more, ...given }: Looks) {
   const alone = children === undefined ? "alone" : "";
   return (
-    <button type="button" {...given} class={`button ${kind} ${alone} ${String(more ?? "")}`} aria-label={label} title={label}>
+    <button type="button" {...given} class={`button ${kind} ${alone} ${String(more ?? "")}`} aria-label={label} title={label ?? given.title}>
       {icon !== undefined && <Icon name={icon} />}
       {children}
     </button>

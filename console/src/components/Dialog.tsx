@@ -2,6 +2,7 @@ import type { ComponentChildren } from "preact";
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { t } from "../i18n";
 import { Button } from "./Button";
+import { settle } from "./Toast";
 
 interface Given {
   title: string;
@@ -21,6 +22,7 @@ export function Dialog({ title, children, onClose, wide = false }: Given) {
     shown?.showModal();
     return () => {
       shown?.close();
+      settle();
       if (before instanceof HTMLElement) before.focus();
     };
   }, []);

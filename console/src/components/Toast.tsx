@@ -1,6 +1,9 @@
-import { signal } from "@preact/signals";
-import { Problem } from "../api";
-import { t } from "../i18n";
+import { effect, signal } from "@preact/signals";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { Problem, returns } from "../api";
+import { type Text, t } from "../i18n";
+import { isOps } from "../me";
+import { route } from "../router";
 import { visible } from "../text";
 import { Button } from "./Button";
 
@@ -8,48 +11,91 @@ interface Said {
   id: number;
   text: string;
   bad: boolean;
+  /** It is the service's, which anything that works shows to be over, and not that of one act. */
+  passing: boolean;
 }
 
+const LASTS_MS = 4000;
+const MOST = 4;
 const said = signal<Said[]>([]);
 let count = 0;
 
-/** Says something for some seconds; what went wrong stays until it is closed. */
-export function toast(text: string, bad = false): void {
+/** Says something for some seconds; what went wrong stays until it is closed or its cause passes. Nothing stands there twice. */
+export function toast(text: string, bad = false, passing = false): void {
+  if (said.peek().some((each) => each.text === text)) return;
   const id = (count += 1);
-  said.value = [...said.value.slice(-3), { id, text, bad }];
-  if (!bad) setTimeout(() => drop(id), 4000);
+  said.value = [...said.peek(), { id, text, bad, passing }].slice(-MOST);
+  if (!bad) setTimeout(() => drop(id), LASTS_MS);
 }
 
 const drop = (id: number): void => {
-  said.value = said.value.filter((each) => each.id !== id);
+  said.value = said.peek().filter((each) => each.id !== id);
 };
+
+/** What went wrong is over: the user has left where it was. */
+export const settle = (is: (each: Said) => boolean = ({ bad }) => bad): void => {
+  if (said.peek().some(is)) said.value = said.peek().filter((each) => !is(each));
+};
+
+let before = "";
+effect(() => {
+  const at = [route.value.page, ...route.value.path].join("/");
+  if (before !== "" && at !== before) settle(); // a new chat gets its address while it is written
+  before = at;
+});
+effect(() => {
+  if (returns.value > 0) settle(({ passing }) => passing);
+});
 
 /** Does it, and says what went wrong, but for what the banner says for as long as it is so. Returns whether it was done. */
 export async function attempt(act: () => Promise<unknown>): Promise<boolean> {
   try {
     await act();
+    settle(({ passing }) => passing);
     return true;
   } catch (error) {
-    if (!(error instanceof Problem && error.code === "unreachable")) toast(explained(error), true);
+    if (!(error instanceof Problem && error.code === "unreachable")) toast(explained(error), true, error instanceof Problem && (error.status >= 500 || error.status === 429));
     return false;
   }
 }
 
+/** What problems are called for people. */
+const SAID: Record<string, Text> = {
+  unreachable: "unreachable", body_too_large: "too_large", attachment_quota_exceeded: "problem_files_full",
+  unsupported_attachment: "problem_file_kind", unreadable_attachment: "problem_file_unreadable", rate_limited: "problem_too_fast",
+  service_limit_reached: "problem_limit", too_many_queued: "problem_queued", session_not_found: "chat_not_found",
+  plan_changed: "problem_plan_changed", plan_expired: "problem_plan_expired", no_open_plan: "problem_plan_changed",
+  turn_in_progress: "problem_busy", model_unavailable: "problem_model", model_timeout: "problem_model_slow",
+  turn_timeout: "problem_too_long", turn_budget_spent: "problem_too_long", conversation_too_long: "problem_too_long",
+  mcp_server_failed: "problem_server", mcp_login_unavailable: "problem_server", tool_result_expired: "problem_result_gone",
+  invalid_args: "problem_values", invalid_answer: "problem_values", memory_exists: "problem_known", forbidden: "problem_forbidden",
+  unreadable: "problem_unreadable", not_confirmed: "problem_not_confirmed", identity_unavailable: "problem_storage",
+};
+
+/** In words for people; operators are told in the service's own as well. */
 export function explained(error: unknown): string {
-  if (!(error instanceof Problem)) return String(error);
-  if (error.code === "unreachable") return t("unreachable");
-  return error.code === "body_too_large" ? t("too_large") : visible(error.detail || error.title || error.code);
+  if (!(error instanceof Problem)) return isOps() ? String(error) : t("problem_other");
+  const { code, detail, title } = error;
+  const told = SAID[code] ?? (code.startsWith("storage_") ? "problem_storage" : undefined);
+  const exact = code !== "unreachable" && isOps() ? visible(detail || title) : "";
+  return told === undefined ? exact || t("problem_other") : `${t(told)} ${exact}`.trimEnd();
 }
 
+/** Above an open dialog as well, and never above where a message is written. */
 export function Toasts() {
+  const box = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    box.current?.togglePopover(false);
+    if (said.value.length > 0) box.current?.togglePopover(true);
+  }, [said.value]);
   return (
-    <div class="toasts" role="status" aria-live="polite">
+    <div role="status" aria-live="polite"><div ref={box} class="toasts" popover="manual">
       {said.value.map(({ id, text, bad }) => (
         <div key={id} class={bad ? "toast bad" : "toast"}>
           <span dir="auto">{text}</span>
           <Button kind="quiet" class="small" icon="cross" label={t("close")} onClick={() => drop(id)} />
         </div>
       ))}
-    </div>
+    </div></div>
   );
 }

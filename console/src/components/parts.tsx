@@ -3,6 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import type { Problem } from "../api";
 import { t } from "../i18n";
+import { isOps } from "../me";
 import { Button } from "./Button";
 import { Icon, type IconName } from "./icons";
 import { explained } from "./Toast";
@@ -52,7 +53,7 @@ export function Card({ title, icon, aside, folded, mood = "neutral", children }:
 export const Failure = ({ problem, onRetry }: { problem: Problem; onRetry?: () => void }) => (
   <div class="failure" role="alert">
     <Icon name="alert" />
-    <p dir="auto">{explained(problem)}{problem.code !== "unreachable" && <code>{problem.code}</code>}</p>
+    <p dir="auto">{explained(problem)}{problem.code !== "unreachable" && isOps() && <code>{problem.code}</code>}</p>
     {onRetry && <Button icon="redo" onClick={onRetry}>{t("try_again")}</Button>}
   </div>
 );

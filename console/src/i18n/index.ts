@@ -47,6 +47,13 @@ function locale(): string {
 export const number = (value: number, options: Intl.NumberFormatOptions = {}): string =>
   new Intl.NumberFormat(locale(), options).format(value);
 
+/** "12K" */
+export const compact = (value: number): string => number(value, { notation: "compact", maximumFractionDigits: 1 });
+
+/** A day in UTC, as "2026-11-24" names it. */
+export const day = (date: string): string =>
+  new Intl.DateTimeFormat(locale(), { day: "numeric", month: "short", timeZone: "UTC" }).format(new Date(date));
+
 export const time = (at: string): string =>
   new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "short" }).format(new Date(at));
 
@@ -58,8 +65,9 @@ export const exact = (at: string): string =>
 export const clock = (at: string, seconds = false): string =>
   new Intl.DateTimeFormat(locale(), { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(seconds && { second: "2-digit" }) }).format(new Date(at));
 
+/** With the sign before the number in all languages: Arabic would turn "US$" around. */
 export const money = (dollars: number): string =>
-  number(dollars, { style: "currency", currency: "USD", currencyDisplay: "narrowSymbol", maximumFractionDigits: dollars < 1 ? 4 : 2 });
+  new Intl.NumberFormat(language.value === "ar" ? "en" : locale(), { style: "currency", currency: "USD", currencyDisplay: "narrowSymbol", maximumFractionDigits: dollars < 1 ? 4 : 2 }).format(dollars);
 
 export const share = (part: number, whole: number): string =>
   number(whole > 0 ? part / whole : 0, { style: "percent", maximumFractionDigits: 1 });

@@ -60,8 +60,8 @@ async def asked(client: Client, provider: Provider, session: str) -> str:
     return str((await client.chat(session, "What grows here?"))["turn_id"])
 
 
-async def retry(client: Client) -> int:
-    response = await client.http.post("/ops/webhooks/retry")
+async def retry(client: Client, **query: str) -> int:
+    response = await client.http.post("/ops/webhooks/retry", params=query)
     assert response.status_code == 200, response.text
     return int(response.json()["events"])
 
@@ -218,9 +218,13 @@ async def test_an_event_on_its_way_says_until_when_and_is_neither_waiting_for_it
         seen = await failing(client, "HTTP 500")
         assert (seen["in_flight"], seen["last_failure"]["in_flight_until"]) == ([], None)
         assert seen["last_failure"]["next_try_at"] is not None
+        [waiting] = (await client.get("/ops/webhooks/events"))["items"]
+        assert waiting == seen["last_failure"]
+        assert (waiting["failure"], waiting["session_id"], waiting["tries"]) == ("HTTP 500", session, 1)
+        assert await retry(client, event_id="evt_other") == 0
         receiver.hangs = asyncio.Event()
         before = datetime.now(UTC)
-        await retry(client)
+        assert await retry(client, event_id=waiting["event_id"]) == 1
         await receiver.first(2)
         seen = await client.get("/ops/webhooks")
         [flying], failed = seen["in_flight"], seen["last_failure"]

@@ -22,7 +22,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.domain.ids import utc_now
 from segue.domain.telemetry import unobserved, untraced
-from segue.history.operations import OpsTurn, list_any, with_activity
+from segue.history.operations import OpsTurn, TurnFilter, list_any, with_activity
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
 from segue.mcp.status import STDERR_SHOWN
@@ -91,7 +91,7 @@ async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: D
     try:
         async with reading(stores.database) as connection:
             turns = await overview(connection)
-            running = await list_any(connection, status="running", limit=RUNNING_SHOWN)
+            running = await list_any(connection, TurnFilter(status="running"), limit=RUNNING_SHOWN)
             running = await with_activity(stores.cache, running)
     except Unreachable as error:
         report.problem("turns", f"They could not be counted: {error}.", "Ask again in a moment.")

@@ -2,12 +2,13 @@
 import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import type { Schemas } from "../../api";
-import { post } from "../../api";
+import { post, Problem } from "../../api";
 import { Button, CopyButton } from "../../components/Button";
 import { Icon } from "../../components/icons";
 import { Markdown } from "../../components/Markdown";
-import { attempt } from "../../components/Toast";
+import { attempt, explained } from "../../components/Toast";
 import { bytes, t, time } from "../../i18n";
+import { isOps } from "../../me";
 import { go, href } from "../../router";
 import { visible } from "../../text";
 import type { Conversation, Session } from "./conversation";
@@ -126,7 +127,7 @@ function Outcome({ turn, conversation, free }: { turn: Shown; conversation: Conv
       {bad && (
         <div class="note bad" role="alert">
           <Icon name="alert" size={15} />
-          <span dir="auto">{visible(summary.error?.detail ?? t("turn_failed"))} {summary.error && <code>{summary.error.code}</code>}</span>
+          <span dir="auto">{summary.error ? explained(new Problem(summary.error.code, 0, "", summary.error.detail ?? "")) : t("turn_failed")} {summary.error && isOps() && <code>{summary.error.code}</code>}</span>
           {retry}
         </div>
       )}
@@ -160,7 +161,7 @@ function Actions({ message, turn, conversation, free }: { message: Message; turn
       {free && turn.isLast && <Button kind="quiet" class="small" icon="redo" label={t("regenerate")} onClick={() => void conversation.regenerate(message.id)} />}
       {conversation.branch.value === null && <Button kind="quiet" class="small" icon="branch" label={t("fork")} onClick={() => void fork()} />}
       <Rating message={message} conversation={conversation} />
-      <Button kind="quiet" class="small" icon="gauge" label={t("turn_details")} onClick={() => setDetails(true)} />
+      <Button kind="quiet" class="small" icon="info" label={t("turn_details")} onClick={() => setDetails(true)} />
       <span class="muted when">{time(message.created_at)}</span>
       {details && <TurnDetails conversation={conversation} id={turn.id} onClose={() => setDetails(false)} />}
     </div>

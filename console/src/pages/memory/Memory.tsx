@@ -11,7 +11,7 @@ import { attempt, toast } from "../../components/Toast";
 import { download } from "../../download";
 import { onFeed } from "../../events";
 import { Frame } from "../../Frame";
-import { ago, number, t, time } from "../../i18n";
+import { ago, money, number, t, time } from "../../i18n";
 import { useLoad } from "../../load";
 import { me } from "../../me";
 import { href } from "../../router";
@@ -201,7 +201,7 @@ function Usage() {
         {(me.value?.scopes.length ?? 0) > 0 && <div><dt>{t("scopes")}</dt><dd dir="ltr">{me.value?.scopes.join(" ")}</dd></div>}
         <div><dt>{t("model_calls")}</dt><dd>{sum((day) => day.llm_calls)}</dd></div>
         <div><dt>{t("tokens")}</dt><dd>{sum((day) => day.input_tokens + day.output_tokens)}</dd></div>
-        {costs.length > 0 && <div><dt>{t("cost")}</dt><dd>{items.every((day) => day.cost_complete) ? "" : "≥ "}{number(costs.reduce((total, cost) => total + cost, 0), { style: "currency", currency: "USD" })}</dd></div>}
+        {costs.length > 0 && <div><dt>{t("cost")}</dt><dd>{items.every((day) => day.cost_complete) ? "" : "≥ "}{money(costs.reduce((total, cost) => total + cost, 0))}</dd></div>}
       </dl>
     </section>
   );

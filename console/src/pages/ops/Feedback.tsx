@@ -12,11 +12,11 @@ export function Feedback({ query }: OpsView) {
   return (
     <>
       <div class="filters"><Choice label={t("ops_rating")} value={rating ?? ""} among={among} onChange={(value) => go(to("ops/feedback", { rating: value }), { replace: true })} /></div>
-      <List of={said} label={t("ops_feedback")} icon="chat" empty={t("ops_no_feedback")} keyOf={({ message_id }) => message_id} columns={[
+      <List of={said} label={t("ops_feedback")} icon="star" empty={t("ops_no_feedback")} keyOf={({ message_id }) => message_id} columns={[
         { label: t("ops_when"), cell: ({ created_at }) => <When at={created_at} /> },
         { label: t("ops_rating"), cell: ({ rating: rated }) => <Badge mood={rated === "up" ? "good" : "bad"}>{t(`ops_rated_${rated}`)}</Badge> },
         { label: t("comment"), cell: ({ comment }) => <Foreign text={comment} /> },
-        { label: t("ops_user"), cell: ({ user }) => <Foreign text={user} /> },
+        { label: t("ops_user"), cell: ({ user }) => <a href={to("ops/turns", { owner: user })}><Foreign text={user} /></a> },
         { label: t("ops_session"), cell: ({ session_id }) => <a href={`#/ops/sessions/${session_id}`}><Id id={session_id} /></a> },
         { label: t("ops_turn"), cell: ({ turn_id }) => <a href={`#/ops/turns/${turn_id}`}><Id id={turn_id} /></a> },
       ]} />

@@ -18,7 +18,7 @@ export function Keys({ query }: OpsView) {
   const keys = usePaged<Key>("/ops/keys", { user: query.get("user") }, 10_000);
   const [asked, setAsked] = useState<{ act: "revoke" | "rotate"; key: Key } | "new" | null>(null);
   const [made, setMade] = useState<New | null>(null);
-  if (keys.list.problem?.code === "no_api_keys") return <EmptyState icon="key" title={t("ops_no_api_keys")} />;
+  if (keys.list.problem?.code === "no_api_keys") return <EmptyState icon="key" title={t("ops_no_api_keys")}><p>{t("ops_no_api_keys_text")}</p></EmptyState>;
   const done = async (act: () => Promise<New | null>): Promise<boolean> => {
     const did = await attempt(async () => setMade(await act()));
     keys.list.reload();
@@ -30,7 +30,7 @@ export function Keys({ query }: OpsView) {
       <Filters path="ops/keys" query={query} names={{ user: t("ops_user") }}><Button kind="primary" icon="plus" onClick={() => setAsked("new")}>{t("ops_new_key")}</Button></Filters>
       <List of={keys} label={t("ops_keys")} icon="key" empty={t("ops_no_keys")} keyOf={({ id }) => id} columns={[
         { label: t("ops_key"), cell: ({ id, name }) => <span class="stacked"><Foreign text={name} /><small><Id id={id} /></small></span> },
-        { label: t("ops_user"), cell: ({ user }) => <Foreign text={user} /> },
+        { label: t("ops_user"), cell: ({ user, groups }) => <span class="stacked"><Foreign text={user} />{groups.length > 0 && <small>{t("ops_groups")}: <Foreign text={groups.join(", ")} /></small>}</span> },
         { label: t("ops_scopes"), cell: ({ scopes }) => (scopes.length === 0 ? NONE : scopes.map((scope) => <code key={scope} class="scope">{visible(scope)}</code>)) },
         { label: t("ops_status"), cell: ({ works, revoked_at }) => <Badge mood={works ? "good" : "neutral"}>{t(works ? "ops_key_works" : revoked_at ? "ops_key_revoked" : "ops_key_ended")}</Badge> },
         { label: t("ops_made"), cell: ({ created_at }) => <When at={created_at} /> },
@@ -56,7 +56,7 @@ const Acts = ({ key_, onAct }: { key_: Key; onAct: (act: "revoke" | "rotate") =>
   const name = visible(key_.name ?? key_.id);
   return (
     <span class="acts">
-      <Button class="small" icon="redo" label={`${t("ops_rotate")}: ${name}`} onClick={() => onAct("rotate")} />
+      <Button class="small" icon="swap" label={`${t("ops_rotate")}: ${name}`} onClick={() => onAct("rotate")} />
       <Button class="small" kind="danger" icon="trash" label={`${t("ops_revoke")}: ${name}`} onClick={() => onAct("revoke")} />
     </span>
   );

@@ -31,6 +31,8 @@ export interface OpsView {
 interface OpsPage {
   path: string;
   label: Text;
+  /** What it shows, at its head. */
+  text?: Text;
   icon: IconName;
   view: ComponentType<OpsView>;
   /** Of one of them; without it the page has no address below. */
@@ -39,17 +41,17 @@ interface OpsPage {
 
 const PAGES: OpsPage[] = [
   { path: "ops", label: "ops_overview", icon: "gauge", view: Overview },
-  { path: "ops/turns", label: "ops_turns", icon: "list", view: Turns, one: { label: "ops_turn", view: Turn } },
-  { path: "ops/approvals", label: "ops_approvals", icon: "check", view: Approvals },
-  { path: "tools", label: "ops_tools", icon: "tool", view: Tools, one: { label: "ops_tool", view: Tool } },
-  { path: "ops/mcp", label: "ops_servers", icon: "branch", view: Servers },
-  { path: "ops/webhooks", label: "ops_webhooks", icon: "globe", view: Webhooks },
-  { path: "ops/doctor", label: "ops_doctor", icon: "search", view: Doctor },
-  { path: "ops/users", label: "ops_users", icon: "users", view: Users },
-  { path: "ops/keys", label: "ops_keys", icon: "key", view: Keys },
-  { path: "ops/usage", label: "ops_usage", icon: "plan", view: Usage },
-  { path: "ops/feedback", label: "ops_feedback", icon: "chat", view: Feedback },
-  { path: "ops/audit", label: "ops_audit", icon: "file", view: Audit },
+  { path: "ops/turns", label: "ops_turns", text: "ops_turns_text", icon: "list", view: Turns, one: { label: "ops_turn", view: Turn } },
+  { path: "ops/approvals", label: "ops_approvals", text: "ops_approvals_text", icon: "shield", view: Approvals },
+  { path: "tools", label: "ops_tools", text: "ops_tools_text", icon: "tool", view: Tools, one: { label: "ops_tool", view: Tool } },
+  { path: "ops/mcp", label: "ops_servers", text: "ops_servers_text", icon: "plug", view: Servers },
+  { path: "ops/webhooks", label: "ops_webhooks", text: "ops_webhooks_text", icon: "sends", view: Webhooks },
+  { path: "ops/doctor", label: "ops_doctor", text: "ops_doctor_text", icon: "pulse", view: Doctor },
+  { path: "ops/users", label: "ops_users", text: "ops_users_text", icon: "users", view: Users },
+  { path: "ops/keys", label: "ops_keys", text: "ops_keys_text", icon: "key", view: Keys },
+  { path: "ops/usage", label: "ops_usage", text: "ops_usage_text", icon: "bars", view: Usage },
+  { path: "ops/feedback", label: "ops_feedback", text: "ops_feedback_text", icon: "star", view: Feedback },
+  { path: "ops/audit", label: "ops_audit", text: "ops_audit_text", icon: "book", view: Audit },
 ];
 /** Shown by links only. */
 const HIDDEN: OpsPage[] = [{ path: "ops/sessions", label: "ops_session", icon: "chat", view: Session, one: { label: "ops_session", view: Session } }];
@@ -64,6 +66,7 @@ export function Ops({ route }: { route: Route }) {
   return (
     <Frame title={shown ? t(shown.label) : t("not_found")} side={<Side current={page.path} />}>
       <div class="page ops">
+        {id === "" && page.text && <p class="muted">{t(page.text)}</p>}
         {shown ? <shown.view key={route.path.join("/")} id={id} query={route.query} /> : <EmptyState icon="search" title={t("not_found")} />}
       </div>
     </Frame>

@@ -1,9 +1,11 @@
 import { get, Problem, type Schemas } from "../../api";
 import { Icon, type IconName } from "../../components/icons";
 import { Badge, Card } from "../../components/parts";
-import { clock, duration, money, number, share, t } from "../../i18n";
+import { clock, compact, duration, money, number, share, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { go } from "../../router";
+import { visible } from "../../text";
+import { titleOf } from "../../tools";
 import { Chart } from "./Chart";
 import { dollars, Foreign, Rows, Shown, Tile, to } from "./parts";
 import type { OpsView } from "./Ops";
@@ -69,17 +71,17 @@ function concerns({ now, figures }: Found, tools: Schemas["FleetToolStates"] | n
   for (const [name, state] of Object.entries(ready ?? {}))
     if (state === "down") add(name, t("ops_is_down"), "#/ops/doctor", "alert", true);
   for (const [name, state] of Object.entries(typeof ready?.["mcp"] === "object" ? ready["mcp"] : {}))
-    if (state !== "ready") add(name, state, "#/ops/mcp", "branch", true);
+    if (state !== "ready") add(name, state, "#/ops/mcp", "plug", true);
   if (now.leases_passed > 0) add("", t("ops_leases_passed", { n: now.leases_passed }), to("ops/turns", { status: "running" }), "alert", true);
   for (const [name, { fleet }] of Object.entries(tools?.tools ?? {}))
-    if (fleet.status !== "available") add(name, t("ops_tool_is", { status: t(`ops_tool_${fleet.status}`) }), `#/tools/${encodeURIComponent(name)}`, "tool", fleet.status === "failed");
+    if (fleet.status !== "available") add(titleOf(name), t("ops_tool_is", { status: t(`ops_tool_${fleet.status}`) }), `#/tools/${encodeURIComponent(name)}`, "tool", fleet.status === "failed");
   const elsewhere = Object.entries(tools?.tools ?? {}).filter(([, { sessions }]) => (sessions["failed"] ?? 0) > 0);
   for (const [name, { sessions }] of elsewhere)
-    add(name, t("ops_tool_failed_in", { n: sessions["failed"] ?? 0 }), `#/tools/${encodeURIComponent(name)}`, "tool");
-  if (now.approvals_waiting > 0) add("", t("ops_approvals_wait", { n: now.approvals_waiting }), "#/ops/approvals", "check");
+    add(titleOf(name), t("ops_tool_failed_in", { n: sessions["failed"] ?? 0 }), `#/tools/${encodeURIComponent(name)}`, "tool");
+  if (now.approvals_waiting > 0) add("", t("ops_approvals_wait", { n: now.approvals_waiting }), "#/ops/approvals", "shield");
   if (now.oldest_queued_s !== null && now.oldest_queued_s > SLOW_S)
     add("", t("ops_queued_since", { time: duration(now.oldest_queued_s * 1000) }), to("ops/turns", { status: "queued" }), "clock");
-  if ((figures.total.failed ?? 0) > 0) add("", t("ops_failed_turns", { n: figures.total.failed ?? 0 }), to("ops/turns", { status: "failed" }), "alert");
+  if ((figures.total.failed ?? 0) > 0) add("", t("ops_failed_turns", { n: figures.total.failed ?? 0 }), to("ops/turns", { status: "failed", since: figures.counted_since }), "alert");
   return found;
 }
 
@@ -91,14 +93,12 @@ function Attention({ seen, tools, ready }: { seen: Found; tools: Schemas["FleetT
       {found.length === 0 && <p class="muted"><Badge mood="good">{t("ops_all_well")}</Badge></p>}
       <ul>
         {found.slice(0, 12).map(({ of, text, href, icon, bad }) => (
-          <li key={of + text}><a class={bad ? "bad" : "warn"} href={href}><Icon name={icon} size={16} /><span>{of !== "" && <><Foreign text={of} />: </>}{text}</span><Icon name="chevron" size={14} /></a></li>
+          <li key={of + text}><a class={bad ? "bad" : "warn"} href={href}><Icon name={icon} size={16} /><span>{of !== "" && <><Foreign text={of} />: </>}<bdi>{text}</bdi></span><Icon name="chevron" size={14} /></a></li>
         ))}
       </ul>
     </section>
   );
 }
-
-const compact = (value: number): string => number(value, { notation: "compact", maximumFractionDigits: 1 });
 
 function Tiles({ seen: { now, figures } }: { seen: Found }) {
   const all = figures.total;
@@ -111,8 +111,8 @@ function Tiles({ seen: { now, figures } }: { seen: Found }) {
         more={now.oldest_queued_s === null ? "" : t("ops_oldest", { time: duration(now.oldest_queued_s * 1000) })} />
       <Tile label={t("ops_approvals_waiting")} value={number(now.approvals_waiting)} href="#/ops/approvals" />
       <Tile label={t("ops_instances")} value={now.instances === null ? "?" : number(now.instances)} more={t("ops_busy", { n: now.running_on })} />
-      <Tile label={t("ops_turns")} value={number(all.accepted ?? 0)} more={t("ops_per_minute", { n: perMinute(figures) })} />
-      <Tile label={t("ops_errors")} value={number(failed)} more={share(failed, all.accepted ?? 0)} mood={failed > 0 ? "bad" : "neutral"} href={to("ops/turns", { status: "failed" })} />
+      <Tile label={t("ops_turns")} href={to("ops/turns", { since: figures.counted_since })} value={number(all.accepted ?? 0)} more={t("ops_per_minute", { n: perMinute(figures) })} />
+      <Tile label={t("ops_errors")} value={number(failed)} more={share(failed, all.accepted ?? 0)} mood={failed > 0 ? "bad" : "neutral"} href={to("ops/turns", { status: "failed", since: figures.counted_since })} />
       <Tile label={t("ops_latency")} value={all.latency_ms ? duration(all.latency_ms.median) : "–"} more={all.latency_ms ? t("ops_p95", { time: duration(all.latency_ms.p95) }) : ""} />
       <Tile label={t("ops_waited")} value={all.waited_ms ? duration(all.waited_ms.median) : "–"} more={all.waited_ms ? t("ops_p95", { time: duration(all.waited_ms.p95) }) : ""} />
       <Tile label={t("ops_tokens")} value={compact(input + (all.output_tokens ?? 0))} more={t("ops_cached_share", { share: share(all.cached_tokens ?? 0, input) })} />
@@ -125,7 +125,8 @@ const perMinute = ({ total, buckets, bucket_s }: Schemas["WindowFigures"]): stri
   number((total.accepted ?? 0) / ((buckets.length * bucket_s) / 60), { maximumFractionDigits: 1 });
 
 function Charts({ figures: { buckets, bucket_s } }: { figures: Schemas["WindowFigures"] }) {
-  const given = { points: buckets, atOf: ({ at }: Bucket) => at };
+  const until = (at: string): string => new Date(Date.parse(at) + 1000 * bucket_s).toISOString();
+  const given = { points: buckets, when: ({ at }: Bucket) => clock(at), hrefOf: ({ at }: Bucket) => to("ops/turns", { since: at, until: until(at) }) };
   const minutes = bucket_s / 60;
   const count = (name: "completed" | "failed" | "cancelled") => ({ figures }: Bucket) => (figures[name] ?? 0) / minutes;
   const ms = (of: "median" | "p95") => ({ figures }: Bucket) => figures.latency_ms?.[of] ?? null;
@@ -151,8 +152,8 @@ function Details({ figures }: { figures: Schemas["WindowFigures"] }) {
   return (
     <>
       {figures.by_model.length > 0 && (
-        <Card title={t("ops_by_agent")}>
-          <Rows label={t("ops_by_agent")} items={figures.by_model} keyOf={({ agent, model }) => `${agent} ${model}`} columns={[
+        <Card title={t("ops_by_agent_and_model")}>
+          <Rows label={t("ops_by_agent_and_model")} items={figures.by_model} keyOf={({ agent, model }) => `${agent} ${model}`} columns={[
             { label: t("agent"), cell: ({ agent }) => <Foreign text={agent} /> },
             { label: t("ops_model"), cell: ({ model }) => <Foreign text={model} /> },
             { label: t("ops_turns"), end: true, cell: ({ figures: of }) => number(of.accepted ?? 0) },
@@ -166,7 +167,7 @@ function Details({ figures }: { figures: Schemas["WindowFigures"] }) {
       {figures.errors.length > 0 && (
         <Card title={t("ops_errors")}>
           <Rows label={t("ops_errors")} items={figures.errors} keyOf={({ code }) => code} columns={[
-            { label: t("ops_code"), cell: ({ code }) => <code>{code}</code> }, { label: t("ops_turns"), end: true, cell: ({ turns }) => number(turns) },
+            { label: t("ops_code"), cell: ({ code }) => <a href={to("ops/turns", { code, since: figures.counted_since })}><code>{visible(code)}</code></a> }, { label: t("ops_turns"), end: true, cell: ({ turns }) => number(turns) },
           ]} />
         </Card>
       )}

@@ -5,7 +5,7 @@ import { Badge, Card, type Mood } from "../../components/parts";
 import { number, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { me } from "../../me";
-import { Facts, Foreign, Id, Rows, Shown, When } from "./parts";
+import { Facts, Foreign, Id, Rows, Shown, ToolName, When } from "./parts";
 import type { OpsView } from "./Ops";
 import { ToolStatus } from "./Tools";
 import { Cancel, type Turn, turnColumns } from "./Turns";
@@ -42,7 +42,7 @@ function Whole({ found, onCancel }: { found: Found; onCancel: (turn: Turn) => vo
         <>
           <h3>{t("ops_not_available")}</h3>
           <Rows label={t("ops_not_available")} items={Object.entries(found.tools)} keyOf={([name]) => name} columns={[
-            { label: t("ops_tool"), cell: ([name]) => <a href={`#/tools/${encodeURIComponent(name)}`}><Foreign text={name} /></a> },
+            { label: t("ops_tool"), cell: ([name]) => <ToolName name={name} /> },
             { label: t("ops_status"), cell: ([, { status }]) => <ToolStatus status={status} /> },
             { label: t("ops_reason"), cell: ([, state]) => <Foreign text={state.reason ?? state.reason_code} /> },
           ]} />
@@ -57,7 +57,7 @@ const Plan = ({ plan }: { plan: NonNullable<Found["plan"]> }) => (
   <Card title={t("ops_plan")} aside={<>{t("ops_until")} <When at={plan.expires_at} /></>}>
     <ol class="plan-steps">
       {plan.steps.map(({ id, tool, status }) => (
-        <li key={id}><span class="muted nums">{number(id)}</span> <Foreign text={tool} /> <Badge mood={STEPS[status] ?? "neutral"}>{t(`ops_step_${status}`)}</Badge></li>
+        <li key={id}><span class="muted nums">{number(id)}</span> {tool === null ? <Foreign text={null} /> : <ToolName name={tool} />} <Badge mood={STEPS[status] ?? "neutral"}>{t(`ops_step_${status}`)}</Badge></li>
       ))}
     </ol>
   </Card>

@@ -8,7 +8,7 @@ import { Table } from "../../components/Table";
 import { number, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { visible } from "../../text";
-import { count, Facts, Foreign, Id, List, Shown, usePaged, When } from "./parts";
+import { count, Facts, Foreign, Id, List, Shown, ToolName, usePaged, When } from "./parts";
 import type { OpsView } from "./Ops";
 import { Maintain, Reset } from "./ToolActs";
 
@@ -24,8 +24,6 @@ const EVERY_MS = 5000;
 const MOODS: Record<State["status"], Mood> = { available: "good", unavailable: "neutral", failed: "bad", maintenance: "warn" };
 
 export const ToolStatus = ({ status }: { status: State["status"] }) => <Badge mood={MOODS[status]}>{t(`ops_tool_${status}`)}</Badge>;
-
-const toolHref = (name: string): string => `#/tools/${encodeURIComponent(name)}`;
 
 async function known(signal: AbortSignal): Promise<Known> {
   const { tools } = await get<Fleet>("/tool-states", { limit: 1 }, signal);
@@ -50,7 +48,7 @@ export function Tools(_: OpsView) {
   const seen = useLoad(known, [], EVERY_MS);
   const [resets, setResets] = useState(false);
   const [searched, setSearched] = useState("");
-  const matching = ({ name, source }: Described): boolean => `${name} ${source}`.toLowerCase().includes(searched.trim().toLowerCase());
+  const matching = ({ name, title, source }: Described): boolean => `${name} ${title} ${source}`.toLowerCase().includes(searched.trim().toLowerCase());
   return (
     <>
       <div class="filters">
@@ -62,7 +60,7 @@ export function Tools(_: OpsView) {
       <Shown of={seen}>
         {(found) => found.described.length === 0 ? <EmptyState icon="tool" title={t("ops_no_tools")} /> : (
           <Table label={t("ops_tools")} items={urgent(found).filter(matching)} keyOf={({ name }) => name} columns={[
-            { label: t("ops_tool"), width: "minmax(0, 2fr)", cell: ({ name }) => <a href={toolHref(name)}><Foreign text={name} /></a> },
+            { label: t("ops_tool"), width: "minmax(0, 2fr)", cell: ({ name }) => <ToolName name={name} /> },
             { label: t("ops_for_all"), width: "minmax(0, 2fr)", cell: ({ name }) => <ForAll state={found.fleet[name]?.fleet} /> },
             { label: t("ops_effect"), width: "minmax(0, 2fr)", cell: ({ effect, effect_guessed, confirmation }) => <>{t(`ops_effect_${effect}`)}{effect_guessed && <span class="muted" title={t("ops_effect_guessed_advice")}> · {t("ops_effect_guessed")}</span>}{confirmation && <span class="muted"> · {t("ops_asks")}</span>}</> },
             { label: t("ops_in_sessions"), width: "minmax(0, 1.2fr)", cell: ({ name }) => <InSessions counts={found.fleet[name]?.sessions ?? {}} /> },
@@ -105,11 +103,11 @@ export function Tool({ id: name }: OpsView) {
   return (
     <>
       <header class="lead">
-        <h2><Foreign text={name} /></h2>
+        <h2><ToolName name={name} link={false} /></h2>
         {seen.value !== undefined && seen.value !== null && <ToolStatus status={seen.value.fleet.status} />}
         <span class="grow" />
         <Button icon="redo" onClick={() => setOpen("reset")}>{t("ops_reset")}</Button>
-        <Button icon="settings" onClick={() => setOpen("maintain")}>{t("ops_maintain")}</Button>
+        <Button icon="pause" onClick={() => setOpen("maintain")}>{t("ops_maintain")}</Button>
       </header>
       {described && <p class="described" dir="auto">{visible(described.description)}</p>}
       <Shown of={seen}>{(found) => found === undefined ? <EmptyState icon="tool" title={t("not_found")} /> : <Card title={t("ops_for_all")}><StateFacts state={found.fleet} /></Card>}</Shown>

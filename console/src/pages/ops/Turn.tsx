@@ -6,7 +6,7 @@ import { Badge, Card, type Mood } from "../../components/parts";
 import { duration, exact, money, number, share, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { me } from "../../me";
-import { Facts, Foreign, Id, NONE, Rows, Shown, When } from "./parts";
+import { Bar, Facts, Foreign, Id, NONE, Rows, Shown, ToolName, When } from "./parts";
 import type { OpsView } from "./Ops";
 import { Cancel, isOpen, TurnStatus } from "./Turns";
 
@@ -85,7 +85,7 @@ function spansOf({ turn, attempts, waits, nodes, model_calls, tool_calls }: Foun
     ...nodes.map(({ node, at, duration_ms }): Span => ({ kind: "node", name: <Foreign text={node} />, at: ms(at), ms: duration_ms, bad: false, about: null })),
     ...model_calls.map((call): Span => ({ kind: "model", name: <Foreign text={call.model} />, at: ms(call.at), ms: call.duration_ms, bad: call.outcome !== "answered", about: <ModelCall call={call} /> })),
     ...tool_calls.map((call): Span => ({
-      kind: "tool", name: <a href={`#/tools/${encodeURIComponent(call.tool)}`}><Foreign text={call.tool} /></a>, at: ms(call.at), ms: call.duration_ms, bad: call.status === "failed",
+      kind: "tool", name: <ToolName name={call.tool} />, at: ms(call.at), ms: call.duration_ms, bad: call.status === "failed",
       about: <><Badge mood={CALLS[call.status] ?? "neutral"}>{t(`ops_call_${call.status}`)}</Badge>{call.step_id !== null && <small> {t("ops_step", { n: call.step_id })}</small>}{call.granted && <small> {t("ops_granted")}</small>}</>,
     })),
   ];
@@ -138,7 +138,7 @@ const Prompt = ({ of }: { of: Schemas["PromptReport"] }) => (
     <Rows label={t("ops_prompt")} items={of.parts.map((part, index) => ({ ...part, index }))} keyOf={({ index }) => String(index)} columns={[
       { label: t("ops_part"), cell: ({ part }) => <Foreign text={part} /> },
       { label: t("ops_tokens"), end: true, cell: ({ tokens }) => number(tokens) },
-      { label: t("ops_share"), cell: ({ tokens }) => <div class="track" dir="ltr" aria-hidden="true"><div class="span model" style={{ left: "0%", width: `${(tokens / Math.max(1, of.tokens)) * 100}%` }} /></div> },
+      { label: t("ops_share"), cell: ({ tokens }) => <Bar part={tokens / Math.max(1, of.tokens)} /> },
       { label: t("ops_cacheable"), cell: ({ cacheable }) => t(cacheable ? "ops_yes" : "ops_no") },
     ]} />
   </section>

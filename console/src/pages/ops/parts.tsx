@@ -10,6 +10,7 @@ import { ago, duration, exact, money, number, t } from "../../i18n";
 import { type Loaded, useLoad } from "../../load";
 import { go } from "../../router";
 import { visible } from "../../text";
+import { titleOf } from "../../tools";
 
 export const NONE = "–";
 
@@ -37,6 +38,18 @@ export const Foreign = ({ text }: { text: string | null | undefined }) =>
 /** The end of an id, which tells it from others; whole on hovering and for the clipboard. */
 export const Id = ({ id, copies = false }: { id: string; copies?: boolean }) => (
   <span class="id"><code dir="ltr" title={id}>…{id.slice(-8)}</code>{copies && <CopyButton text={id} label={t("ops_copy_id")} />}</span>
+);
+
+/** A tool by the name that it has for people, with the one that the model calls it by. */
+export const ToolName = ({ name, link = true }: { name: string; link?: boolean }) => {
+  const title = titleOf(name);
+  const shown = <><bdi>{title}</bdi>{title !== visible(name) && <code class="real" dir="ltr">{visible(name)}</code>}</>;
+  return link ? <a class="tool-name" href={`#/tools/${encodeURIComponent(name)}`}>{shown}</a> : <span class="tool-name">{shown}</span>;
+};
+
+/** How much of the most it is. */
+export const Bar = ({ part }: { part: number }) => (
+  <div class="track" dir="ltr" aria-hidden="true"><div class="span model" style={{ left: "0%", width: `${Math.min(1, part) * 100}%` }} /></div>
 );
 
 /** An address of these pages with a filter: `#/ops/turns?status=failed`. */
