@@ -7,22 +7,12 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import Header, Query
+from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 from starlette.responses import Response
 
-from segue.api.deps import (
-    BranchId,
-    Caller,
-    IdempotencyKey,
-    IdentityDep,
-    MessageId,
-    Ops,
-    OriginDep,
-    ServicesDep,
-    SessionId,
-    router_of,
-)
+from segue.api.chat import ClientDep
+from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import (
     BY_SEQ,
@@ -62,16 +52,11 @@ from segue.turns.snapshot import working_memory
 FACTS_SHOWN = 50
 
 AllWords = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
-SameSession = Annotated[
-    IdempotencyKey, Header(description="Made by the client. However often it is sent, it is one session.")
-]
 Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or newest first.")]
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
 Around = Annotated[
     Annotated[str, Field(pattern=f"{id_pattern('msg')}|{id_pattern('turn')}")] | None,
-    Query(
-        description="A message or a turn: the page has as much before it as after it. Not with `cursor` or `before`."
-    ),
+    Query(description="A message or a turn that the page is to have in its middle; not with `cursor` or `before`."),
 ]
 InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
 Include = Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")]
@@ -100,25 +85,17 @@ class SessionMemory:
 
 
 @router.post("", status_code=201, responses=problems("unknown_agent", "session_exists"))
-async def create_session(
-    body: NewSession, services: ServicesDep, caller: Caller, origin: OriginDep, idempotency_key: SameSession = None
-) -> Session:
+async def create_session(body: NewSession, client: ClientDep) -> Session:
     """Makes a session. Sent again with its Idempotency-Key it is the same session, whatever the body."""
-    services.agents.check(body.agent, caller, origin.groups, status=422)
-    name, database = f"once:{idempotency_key}" if idempotency_key else None, services.database
+    services, caller, database = client.services, client.caller, client.services.database
+    services.agents.check(body.agent, caller, client.origin.groups, status=422)
+    given = body.model_dump(include={"title", "agent", "language", "metadata"})
+    given["time_zone"] = body.time_zone or services.settings.session_time_zone
+    name = f"once:{client.idempotency_key}" if client.idempotency_key else None
     async with database.transaction() if name else database.autocommit() as connection:
         if name and (made := await session_store.find_named(connection, caller, name)):
             return made
-        session = await session_store.create_session(
-            connection,
-            caller,
-            title=body.title,
-            agent=body.agent,
-            language=body.language,
-            metadata=body.metadata,
-            now=services.clock(),
-            time_zone=body.time_zone or services.settings.session_time_zone,
-        )
+        session = await session_store.create_session(connection, caller, now=services.clock(), **given)
         if name and not await session_store.name_session(connection, caller, name, session.id):
             detail = "Another request with this Idempotency-Key has just made it. Repeat this one to read it."
             raise AppError("session_exists", status=409, title="The session exists", detail=detail)

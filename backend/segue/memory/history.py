@@ -265,14 +265,11 @@ async def messages_around(
     seq = await connection.scalar(place.where(messages.c.branch.is_not_distinct_from(branch)))
     if seq is None:
         raise NotFound("message")
-    above, listed = limit // 2, partial(list_messages, connection, owner, session_id, branch=branch)
+    above, below = limit // 2, limit - limit // 2
+    listed = partial(list_messages, connection, owner, session_id, branch=branch)
     older = await listed(before=seq, limit=above + 1, newest_first=True)
-    newer = await listed(after=seq - 1, limit=limit - above + 1)
-    found, has_older, has_newer = (
-        [*older[:above][::-1], *newer[: limit - above]],
-        len(older) > above,
-        len(newer) > limit - above,
-    )
+    newer = await listed(after=seq - 1, limit=below + 1)
+    found, has_older, has_newer = [*older[:above][::-1], *newer[:below]], len(older) > above, len(newer) > below
     return (found[::-1], has_newer, has_older) if newest_first else (found, has_older, has_newer)
 
 
