@@ -279,9 +279,7 @@ class Page(Generic[Item]):
 class PageAround(Page[Item]):
     """A page of a list that may begin in the middle of it."""
 
-    previous_cursor: Annotated[
-        str | None, doc("For `cursor=` with the other `order`; null but on a page `around` something with more before.")
-    ]
+    previous_cursor: Annotated[str | None, doc("For `cursor=` with the other `order`; null on the first page.")]
 
 
 Seq = Annotated[int, Field(strict=True, ge=0, lt=2**63)]

@@ -177,8 +177,8 @@ async def list_messages(
     branch: InBranch = None,
 ) -> PageAround[Message | MessageOfTurn | UnreadableMessage]:
     """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
-    user's message of a turn that has none. With `branch` those of that branch, instead of the history. A page `around`
-    a message leads on both ways: by `next_cursor` in its order, by `previous_cursor` in the other one.
+    user's message of a turn that has none. With `branch` those of that branch, instead of the history. A page leads on
+    both ways: by `next_cursor` in its order, by `previous_cursor` in the other one.
     """
     reached, newest_first = paging.after(BY_SEQ), order == "desc"
     if around is not None and (reached is not None or before != history.MAX_SEQ):
@@ -195,7 +195,7 @@ async def list_messages(
         else:
             listed["limit"] += 1
             found = await history.list_messages(connection, caller, session_id, after=after, before=below, **listed)
-            is_behind, is_more, found = False, len(found) > paging.limit, found[: paging.limit]
+            is_behind, is_more, found = bool(reached and found), len(found) > paging.limit, found[: paging.limit]
         found = await with_metadata(connection, found)
         if include:
             found = await with_turns(connection, found)
