@@ -1,13 +1,13 @@
 /** A session that does not exist yet: who is to answer, and what one may ask. It is made with the first message. */
 import { useSignalEffect } from "@preact/signals";
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { t } from "../../i18n";
 import { go, href } from "../../router";
 import { visible } from "../../text";
 import type { Agent } from "./Chat";
 import { Composer } from "./Composer";
 import { EMPTY, NEW } from "./drafts";
-import { enqueue, isNew, made, newChat, unsent, unsentIn } from "./outbox";
+import { deliverBy, enqueue, isNew, made, newChat, unsent, unsentIn } from "./outbox";
 import { Unsent } from "./Unsent";
 
 export function Welcome({ agents, preferred }: { agents: Agent[]; preferred: string | null }) {
@@ -16,6 +16,7 @@ export function Welcome({ agents, preferred }: { agents: Agent[]; preferred: str
   const fresh = useMemo(newChat, []);
   const chat = unsent.value.map((item) => item.chat).find((each) => isNew(each) && unsentIn(each).length > 0) ?? fresh;
   const waiting = unsentIn(chat);
+  useEffect(() => deliverBy(chat, () => Promise.resolve(false)), [chat]);
   useSignalEffect(() => {
     if (made.value?.chat === chat) go(href("sessions", made.value.session), { replace: true });
   });

@@ -32,6 +32,7 @@ type Deliver = (item: Unsent) => Promise<boolean>;
 const PREFIX = "segue.unsent.";
 const PAUSE_MS = 3000;
 const openChats = new Map<string, Deliver>();
+const arrived = new Map<string, () => void>();
 const underWay = new Set<string>();
 
 export const unsent = signal<Unsent[]>(stored());
@@ -93,6 +94,8 @@ export function dropFile(item: Unsent, file: Attached): void {
 /** A page that shows the chat sends what is for it, so as to show the answer while it comes. Gives the way out. */
 export function deliverBy(chat: string, deliver: Deliver): () => void {
   openChats.set(chat, deliver);
+  arrived.get(chat)?.();
+  arrived.delete(chat);
   return () => {
     if (openChats.get(chat) === deliver) openChats.delete(chat);
   };
@@ -147,7 +150,10 @@ async function begin(item: Unsent): Promise<void> {
     throw error;
   }
   made.value = { chat: item.chat, session: id };
-  await new Promise((resolve) => setTimeout(resolve)); // a page that shows the chat now shows the session, and sends the message
+  if (openChats.has(item.chat)) await new Promise<void>((resolve) => {
+    arrived.set(id, resolve); // the page that shows the chat goes to the session, and sends the message
+    setTimeout(resolve, 1000);
+  });
   batch(() => {
     for (const each of unsent.peek()) if (each.chat === item.chat) update({ ...each, chat: id });
   });
@@ -179,6 +185,6 @@ export function bodyOf({ path, draft }: Unsent): Record<string, unknown> {
 }
 
 export const post202 = (item: Unsent): Promise<{ turn_id: string }> =>
-  post(`/sessions/${item.chat}/${item.path}`, { ...bodyOf(item), background: true }, { "Idempotency-Key": item.key });
+  post(`/sessions/${item.chat}/${item.path}`, { ...bodyOf(item), background: true, stream: true }, { "Idempotency-Key": item.key });
 
 const inBackground: Deliver = async (item) => Boolean(await post202(item));
