@@ -440,6 +440,77 @@ async def test_arabic_on_a_phone_runs_from_the_right(
         assert not await window.axe()
 
 
+async def test_the_tab_has_the_name_of_the_page_and_a_mark_for_what_came_in_the_background(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    assert shelf.url
+    provider.will(says("Good day."), DELETE)
+    titled = "title => document.title === title"
+    async with console(browsing, settings) as window:
+        await window.page.wait_for_function(titled, arg="New chat · Segue")
+        await window.go("#/memory")
+        await window.page.wait_for_function(titled, arg="Memory · Segue")
+        await window.go("#/")
+        await window.say("Hello")
+        await window.button("Answer again").wait_for()
+        await window.page.wait_for_function(titled, arg="Hello · Segue")
+        session = window.page.url.rpartition("/")[2]
+        hide = "is => { Object.defineProperty(document, 'hidden', {value: is, configurable: true}) }"
+        for message, mark in (("Delete item 1", "● "), (None, "")):
+            await window.page.evaluate(hide, message is not None)
+            if message is None:
+                await window.page.evaluate("dispatchEvent(new Event('visibilitychange'))")
+            else:
+                chat = f"{window.url}/sessions/{session}/chat"
+                await window.page.request.post(chat, data={"message": message, "background": True})
+            await window.page.wait_for_function(titled, arg=f"{mark}Hello · Segue")
+
+
+async def test_a_file_is_dropped_anywhere_and_one_that_nothing_takes_does_not_replace_the_page(
+    browsing: Browsing, settings: Settings
+) -> None:
+    dropped = """type => {
+        const held = new DataTransfer()
+        held.items.add(new File(['name,amount'], 'costs.csv', {type: 'text/csv'}))
+        const event = new DragEvent(type, {dataTransfer: held, bubbles: true, cancelable: true})
+        document.querySelector('.bar').dispatchEvent(event)
+        return event.defaultPrevented
+    }"""
+    async with console(browsing, settings) as window:
+        await window.page.get_by_role("textbox", name="Write a message").wait_for()
+        assert await window.page.evaluate(dropped, "dragover")
+        await window.sees("Drop the files to attach them")
+        assert await window.page.evaluate(dropped, "drop")
+        await window.page.locator(".composer .chip").get_by_text("costs.csv").wait_for()
+        await window.page.reload()
+        await window.page.locator(".composer .chip").get_by_text("costs.csv").wait_for()
+        await window.go("#/memory")
+        await window.page.get_by_role("heading", name="Memory", exact=True).wait_for()
+        assert await window.page.evaluate(dropped, "drop")
+
+
+async def test_the_frame_stands_in_the_chosen_theme_before_the_script_is_there(
+    browsing: Browsing, settings: Settings
+) -> None:
+    async with console(browsing, settings) as window:
+        await window.page.evaluate("localStorage.setItem('segue.theme', 'dark')")
+        await window.page.evaluate("localStorage.setItem('segue.language', 'ar')")
+        go = asyncio.Event()
+
+        async def later(route: "Route") -> None:
+            await go.wait()
+            await route.continue_()
+
+        await window.page.route("**/main-*.js", later)
+        await window.page.reload(wait_until="commit")
+        await window.page.locator(".shell .spinner").wait_for()
+        look = "[document.documentElement.dir, getComputedStyle(document.body).backgroundColor]"
+        assert await window.page.evaluate(look) == ["rtl", "rgb(22, 23, 21)"]
+        go.set()
+        await window.page.get_by_role("textbox", name="اكتب رسالة").wait_for()
+        assert await window.page.locator(".shell").count() == 0
+
+
 async def test_ten_thousand_chats_are_listed_a_window_at_a_time(browsing: Browsing, settings: Settings) -> None:
     async with looking_into(settings) as stores:
         await stores.database.execute(

@@ -62,10 +62,9 @@ export class Conversation {
     return (this.opening = this.read(around));
   }
 
-  /** The same for a session that was just made for a message: that is sent at once. */
+  /** The same for a session that was just made for a message, which does not wait for it. */
   begin(): void {
-    this.loading.value = false;
-    get<Session>(this.path).then((found) => (this.session.value ??= found), () => {});
+    void this.read();
   }
 
   private async read(around?: string): Promise<void> {
