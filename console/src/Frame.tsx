@@ -1,10 +1,11 @@
 /** A page's list at the side and its content. On a phone the list is a drawer. */
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { Button } from "./components/Button";
 import { t } from "./i18n";
 import { route } from "./router";
+import { titled } from "./title";
 
 export const drawer = signal(false);
 
@@ -18,6 +19,8 @@ interface Given {
 
 export function Frame({ title, side, actions, children }: Given) {
   const at = route.value;
+  const head = useRef<HTMLHeadingElement>(null);
+  useEffect(() => void (titled.value = head.current?.textContent ?? ""));
   useEffect(() => {
     drawer.value = false;
   }, [at]);
@@ -32,7 +35,7 @@ export function Frame({ title, side, actions, children }: Given) {
       <main class="main" id="main" tabIndex={-1}>
         <header class="bar">
           {side !== undefined && <Button kind="quiet" class="for-drawer" icon="menu" label={t("open_list")} onClick={() => (drawer.value = true)} />}
-          <h1><bdi>{title}</bdi></h1>
+          <h1 ref={head}><bdi>{title}</bdi></h1>
           <div class="actions">{actions}</div>
         </header>
         {children}

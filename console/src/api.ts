@@ -60,7 +60,7 @@ let waiting: { key: Promise<void>; given: () => void } | null = null;
 /** Sends the key from now on; requests that wait for one go on. */
 export function giveKey(given: string | null): void {
   key.value = given;
-  if (given === null) sessionStorage.removeItem(KEY);
+  if (given === null) sessionStorage.clear();
   else sessionStorage.setItem(KEY, given);
   keyWanted.value = null;
   waiting?.given();

@@ -50,18 +50,20 @@ export async function* frames<T>(
 export interface Begin {
   path: string;
   body: unknown;
+  /** Its idempotency key, if the caller keeps it and sends it again. */
+  key?: string;
 }
 
 /**
  * The events of a turn, from its start to RUN_FINISHED or RUN_ERROR. `begin` sends a message: if not even the first event
- * came, it is sent again under the same idempotency key. Without it the turn at `events` is followed. Returns early only
+ * came, it is sent again under the same idempotency key, here or by who keeps the key. Without it the turn at `events` is followed. Returns early only
  * if the turn's log is gone: then the history tells. Raises Problem if the request was refused.
  */
 export async function* turnEvents(
   from: { begin: Begin } | { events: string },
   signal: AbortSignal,
 ): AsyncGenerator<TurnEvent> {
-  const idempotency = { "Idempotency-Key": newKey() };
+  const idempotency = { "Idempotency-Key": ("begin" in from && from.begin.key) || newKey() };
   let events = "events" in from ? from.events : null;
   let last = "";
   for (let failures = 0; !signal.aborted; failures += 1) {
@@ -83,7 +85,7 @@ export async function* turnEvents(
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof Problem) {
-        if (!isPassing(error)) throw error;
+        if (!isPassing(error) || (events === null && "begin" in from && from.begin.key)) throw error;
         await back();
       }
     }
@@ -92,7 +94,7 @@ export async function* turnEvents(
 }
 
 /** Beside a connection that breaks in the middle, a TypeError of fetch's. A 503 means that a store is away. */
-const isPassing = (problem: Problem): boolean => problem.code === "unreachable" || problem.status === 503;
+export const isPassing = (problem: Problem): boolean => problem.code === "unreachable" || problem.status === 503;
 
 export interface FeedEvent {
   type: "replay_gap" | "session_created" | "session_titled" | "turn_started" | "turn_ended" | "approval_asked" | "fact_noted";

@@ -3,8 +3,15 @@ import "./styles.css";
 import { App } from "./App";
 import { followFeed } from "./events";
 import { readMe } from "./me";
+import { sendUnsent } from "./pages/chat/outbox";
+import { followTitle } from "./title";
 
+// A file that is dropped where none is taken would be opened in the place of the page.
+for (const type of ["dragover", "drop"] as const) addEventListener(type, (event) => event.preventDefault());
 readMe();
+sendUnsent();
+followTitle();
 void followFeed();
 const root = document.getElementById("root");
+root?.replaceChildren(); // the shell that stood there while this was loaded
 if (root) render(<App />, root);

@@ -1,15 +1,11 @@
 /** Dark or light: as the system says, or as chosen here. */
 import { effect, signal } from "@preact/signals";
+import { keepTheme, showTheme, storedTheme, type Theme } from "./preferences";
 
-export type Theme = "system" | "light" | "dark";
-const STORED = "segue.theme";
-const given = localStorage.getItem(STORED);
-
-export const theme = signal<Theme>(given === "light" || given === "dark" ? given : "system");
+export type { Theme } from "./preferences";
+export const theme = signal<Theme>(storedTheme());
 
 effect(() => {
-  const root = document.documentElement;
-  if (theme.value === "system") delete root.dataset["theme"];
-  else root.dataset["theme"] = theme.value;
-  localStorage.setItem(STORED, theme.value);
+  showTheme(theme.value);
+  keepTheme(theme.value);
 });

@@ -41,6 +41,50 @@ async def cursor_at(client: Client, session: str) -> str | None:
     return (await seqs(client, session, order="desc", limit=5))[1]
 
 
+async def test_a_page_around_a_message_or_a_turn_leads_on_both_ways(client: Client, provider: Provider) -> None:
+    session, turns = await talk(client, provider)
+    said = await client.messages(session)
+    path, at = f"/sessions/{session}/messages", said[3]["id"]
+    for order, page, older, newer in (
+        ("asc", [3, 4, 5, 6], "previous_cursor", "next_cursor"),
+        ("desc", [6, 5, 4, 3], "next_cursor", "previous_cursor"),
+    ):
+        found = await client.get(path, around=said[4]["id"], order=order, limit=4)
+        assert [message["seq"] for message in found["items"]] == page
+        assert await seqs(client, session, order="desc", cursor=found[older]) == ([2, 1], None)
+        assert await seqs(client, session, order="asc", cursor=found[newer]) == ([7], None)
+    opened = await client.get(path, around=turns[1], limit=1, include="turn")
+    assert [(message["turn_id"], message["role"]) for message in opened["items"]] == [(turns[1], "user")]
+    whole = await client.get(path, around=at, limit=200)
+    assert (whole["items"], whole["next_cursor"], whole["previous_cursor"]) == (said, None, None)
+    assert (await client.get(path))["previous_cursor"] is None
+    page = await client.get(path, order="desc", limit=2, cursor=await cursor_at(client, session))
+    assert await seqs(client, session, order="asc", cursor=page["previous_cursor"]) == ([3, 4, 5, 6, 7], None)
+    for edge, ends in ((0, (None, True)), (6, (True, None))):
+        found = await client.get(path, around=said[edge]["id"], limit=2)
+        assert ((found["previous_cursor"] and True), (found["next_cursor"] and True)) == ends
+
+
+async def test_a_page_around_what_is_not_in_the_history_or_elsewhere_is_not_found(
+    client: Client, provider: Provider
+) -> None:
+    session, turns = await talk(client, provider)
+    other = await client.new_session()
+    provider.will(says("again"))
+    gone = (await client.messages(session))[-1]["id"]
+    assert (await client.http.post(f"/sessions/{session}/messages/{gone}/regenerate")).status_code == 200
+    path, [branch] = f"/sessions/{session}/messages", (await client.get(f"/sessions/{session}/branches"))["items"]
+    assert gone in [each["id"] for each in (await client.get(path, around=gone, branch=branch["id"]))["items"]]
+    for at, where, code, status in (
+        (gone, path, "message_not_found", 404),
+        (turns[0], f"/sessions/{other}/messages", "message_not_found", 404),
+        ("msg_x", path, "invalid_request", 422),
+        (f"{turns[0]}&before=3", path, "invalid_request", 422),
+    ):
+        refused = await client.http.get(f"{where}?around={at}")
+        assert (refused.status_code, refused.json()["code"]) == (status, code)
+
+
 async def test_a_page_with_its_turns_says_what_became_of_each_of_them_once(client: Client, provider: Provider) -> None:
     session, turns = await talk(client, provider)
     page = await client.get(f"/sessions/{session}/messages", include="turn")
@@ -65,7 +109,7 @@ async def test_an_unknown_parameter_of_the_query_is_refused_with_those_there_are
     assert response.status_code == 422
     problem = response.json()
     assert [error["loc"] for error in problem["errors"]] == [["query", "odrer"]]
-    assert "before, branch, cursor, include, limit, order" in problem["detail"]
+    assert "around, before, branch, cursor, include, limit, order" in problem["detail"]
     assert (await client.http.post("/sessions?dry_run=1", json={})).status_code == 422
     assert (await client.http.get("/usage?group=model&form=2026-01-01")).json()["detail"].startswith("query.form: ")
     assert (await client.http.get("/usage?group=model")).status_code == 200

@@ -70,6 +70,17 @@ async def test_a_new_session_is_empty_and_reads_back_as_it_was_made(client: Clie
     assert await client.get(f"/sessions/{session['id']}") == session
 
 
+async def test_a_session_asked_for_again_under_its_key_is_the_same_one(client: Client) -> None:
+    asked = [client.http.post("/sessions", json={"title": "Once"}, headers={"Idempotency-Key": "a"}) for _ in range(4)]
+    answers = await asyncio.gather(*asked)
+    [made] = {answer.json()["id"] for answer in answers if answer.status_code == 201}
+    assert {answer.json()["code"] for answer in answers if answer.status_code != 201} <= {"session_exists"}
+    again = await client.http.post("/sessions", json={}, headers={"Idempotency-Key": "a"})
+    other = await client.http.post("/sessions", json={}, headers={"Idempotency-Key": "b"})
+    assert (again.json()["id"], again.json()["title"]) == (made, "Once")
+    assert [session["id"] for session in (await client.get("/sessions"))["items"]] == [other.json()["id"], made]
+
+
 async def test_a_session_needs_neither_title_nor_metadata(client: Client) -> None:
     session = await client.get(f"/sessions/{await client.new_session()}")
     assert (session["title"], session["metadata"]) == (None, {})
@@ -158,6 +169,10 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
         assert await listed(client, query=query) == found, query
     [hit] = (await client.get("/sessions", query="118", limit=1))["items"]
     assert "2026-118" in hit["snippet"]
+    around = await client.get(f"/sessions/{hit['id']}/messages", around=hit["message_id"], limit=1)
+    assert "2026-118" in around["items"][0]["content"]
+    [titled] = (await client.get("/sessions", query="novembre"))["items"]
+    assert titled["message_id"] is None
     pages = await walk(client, "/sessions?query=numero", limit=3)
     assert [session["id"] for page in pages for session in page] == made[::-1]
 

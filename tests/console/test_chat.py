@@ -1,7 +1,9 @@
 """The chat by clicks, with a scripted model: what CI does not take the time for. `make console` runs it."""
 
 import asyncio
+import itertools
 import json
+import os
 import re
 import socket
 from collections.abc import AsyncIterator
@@ -15,7 +17,7 @@ from tests.support.browsing import PHONE, Browsing, Window, console
 from tests.support.identity import new_key
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says, streams
-from tests.support.service import Process, running
+from tests.support.service import Client, Process, running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
 
@@ -239,19 +241,25 @@ async def test_files_are_sent_with_a_message_and_a_refused_one_says_why(
     async with console(browsing, settings.model_copy(update={"attachment_max_bytes": 100_000})) as window:
         files = window.page.locator("input[type=file]")
         await files.set_input_files(tmp_path / "film.txt")
-        await window.page.get_by_role("status").get_by_text("film.txt: This is too large to send.").wait_for()
-        await files.set_input_files([tmp_path / "evil.sh", tmp_path / "costs.csv"])
-        await window.page.get_by_role("status").get_by_text("evil.sh").wait_for()
-        await window.page.locator(".composer .chip[data-busy=false]").get_by_text("costs.csv").wait_for()
         await window.say("What does Rossi pay?")
+        refused = window.page.locator(".chip[data-bad=true]")
+        await refused.get_by_text("This is too large to send.").wait_for()
+        assert (await (await window.page.request.get(f"{window.url}/sessions")).json())["items"] == []
+        await window.press("Edit")
+        await window.press("Remove film.txt")
+        await files.set_input_files(tmp_path / "costs.csv")
+        await window.page.get_by_role("textbox", name="Write a message").press("Enter")
         await window.sees("Rossi pays 12.")
         assert await window.page.locator(".history .chip").get_by_text("costs.csv").count() == 1
+        await files.set_input_files(tmp_path / "evil.sh")
+        await refused.get_by_text("evil.sh").wait_for()
+        assert await window.page.get_by_role("textbox", name="Write a message").input_value() == ""
 
 
-async def test_enter_while_a_file_is_sent_keeps_the_message_and_says_why(
+async def test_enter_while_a_file_is_sent_waits_for_it(
     browsing: Browsing, settings: Settings, provider: Provider, tmp_path: Path
 ) -> None:
-    provider.will(says("Rossi pays 12."))
+    provider.will(says("Good day."), says("Rossi pays 12."))
     (tmp_path / "costs.csv").write_text("name,amount\nRossi,12\n")
     arrived, go = asyncio.Event(), asyncio.Event()
 
@@ -261,17 +269,18 @@ async def test_enter_while_a_file_is_sent_keeps_the_message_and_says_why(
         await route.continue_()
 
     async with console(browsing, settings) as window:
+        await window.say("Hello")
+        await window.button("Answer again").wait_for()
         await window.page.route("**/attachments", later)
         await window.page.locator("input[type=file]").set_input_files(tmp_path / "costs.csv")
         await arrived.wait()
         await window.say("What does Rossi pay?")
-        await window.page.get_by_role("status").get_by_text("A file is still being sent.").wait_for()
-        assert await window.page.get_by_role("textbox", name="Write a message").input_value() == "What does Rossi pay?"
-        assert provider.requests == []
+        await window.page.locator(".history .chip[data-busy=true]").get_by_text("costs.csv").wait_for()
+        assert await window.page.get_by_role("textbox", name="Write a message").input_value() == ""
+        assert len(provider.requests) == 1
         go.set()
-        await window.page.locator(".composer .chip[data-busy=false]").get_by_text("costs.csv").wait_for()
-        await window.press("Send", exact=True)
         await window.sees("Rossi pays 12.")
+        assert await window.page.locator(".history .chip").get_by_text("costs.csv").count() == 1
 
 
 async def test_thoughts_are_folded(browsing: Browsing, settings: Settings, provider: Provider) -> None:
@@ -431,6 +440,77 @@ async def test_arabic_on_a_phone_runs_from_the_right(
         assert not await window.axe()
 
 
+async def test_the_tab_has_the_name_of_the_page_and_a_mark_for_what_came_in_the_background(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    assert shelf.url
+    provider.will(says("Good day."), DELETE)
+    titled = "title => document.title === title"
+    async with console(browsing, settings) as window:
+        await window.page.wait_for_function(titled, arg="New chat · Segue")
+        await window.go("#/memory")
+        await window.page.wait_for_function(titled, arg="Memory · Segue")
+        await window.go("#/")
+        await window.say("Hello")
+        await window.button("Answer again").wait_for()
+        await window.page.wait_for_function(titled, arg="Hello · Segue")
+        session = window.page.url.rpartition("/")[2]
+        hide = "is => { Object.defineProperty(document, 'hidden', {value: is, configurable: true}) }"
+        for message, mark in (("Delete item 1", "● "), (None, "")):
+            await window.page.evaluate(hide, message is not None)
+            if message is None:
+                await window.page.evaluate("dispatchEvent(new Event('visibilitychange'))")
+            else:
+                chat = f"{window.url}/sessions/{session}/chat"
+                await window.page.request.post(chat, data={"message": message, "background": True})
+            await window.page.wait_for_function(titled, arg=f"{mark}Hello · Segue")
+
+
+async def test_a_file_is_dropped_anywhere_and_one_that_nothing_takes_does_not_replace_the_page(
+    browsing: Browsing, settings: Settings
+) -> None:
+    dropped = """type => {
+        const held = new DataTransfer()
+        held.items.add(new File(['name,amount'], 'costs.csv', {type: 'text/csv'}))
+        const event = new DragEvent(type, {dataTransfer: held, bubbles: true, cancelable: true})
+        document.querySelector('.bar').dispatchEvent(event)
+        return event.defaultPrevented
+    }"""
+    async with console(browsing, settings) as window:
+        await window.page.get_by_role("textbox", name="Write a message").wait_for()
+        assert await window.page.evaluate(dropped, "dragover")
+        await window.sees("Drop the files to attach them")
+        assert await window.page.evaluate(dropped, "drop")
+        await window.page.locator(".composer .chip").get_by_text("costs.csv").wait_for()
+        await window.page.reload()
+        await window.page.locator(".composer .chip").get_by_text("costs.csv").wait_for()
+        await window.go("#/memory")
+        await window.page.get_by_role("heading", name="Memory", exact=True).wait_for()
+        assert await window.page.evaluate(dropped, "drop")
+
+
+async def test_the_frame_stands_in_the_chosen_theme_before_the_script_is_there(
+    browsing: Browsing, settings: Settings
+) -> None:
+    async with console(browsing, settings) as window:
+        await window.page.evaluate("localStorage.setItem('segue.theme', 'dark')")
+        await window.page.evaluate("localStorage.setItem('segue.language', 'ar')")
+        go = asyncio.Event()
+
+        async def later(route: "Route") -> None:
+            await go.wait()
+            await route.continue_()
+
+        await window.page.route("**/main-*.js", later)
+        await window.page.reload(wait_until="commit")
+        await window.page.locator(".shell .spinner").wait_for()
+        look = "[document.documentElement.dir, getComputedStyle(document.body).backgroundColor]"
+        assert await window.page.evaluate(look) == ["rtl", "rgb(22, 23, 21)"]
+        go.set()
+        await window.page.get_by_role("textbox", name="اكتب رسالة").wait_for()
+        assert await window.page.locator(".shell").count() == 0
+
+
 async def test_ten_thousand_chats_are_listed_a_window_at_a_time(browsing: Browsing, settings: Settings) -> None:
     async with looking_into(settings) as stores:
         await stores.database.execute(
@@ -457,16 +537,89 @@ async def test_ten_thousand_chats_are_listed_a_window_at_a_time(browsing: Browsi
         await window.page.wait_for_function("document.querySelectorAll('[role=listitem]').length === 1")
 
 
-async def test_an_address_leads_to_a_turn_far_up_in_a_long_chat(
-    browsing: Browsing, settings: Settings, provider: Provider
+LONG = """
+WITH made AS (
+    INSERT INTO turns (id, session_id, seq, status, request, created_at)
+    SELECT 'turn_' || lpad(n::text, 26, '0'), $1, 2 * n - 1, 'completed', '{}', now() FROM generate_series(1, $2::int) n
+    RETURNING id, seq
+)
+INSERT INTO messages (id, session_id, seq, turn_id, turn_seq, role, content, created_at)
+SELECT 'msg_' || lpad((made.seq + at)::text, 26, '0'), $1, made.seq + at, made.id, made.seq,
+       CASE at WHEN 0 THEN 'user' ELSE 'assistant' END,
+       CASE at WHEN 0 THEN 'Question ' || (made.seq + 1) / 2 || '?'
+               ELSE repeat('Line of the answer. ', made.seq::int % 60) || 'Answer ' || (made.seq + 1) / 2 || '.' END,
+       now()
+FROM made, generate_series(0, 1) at
+"""
+
+
+async def long_chat(client: Client, settings: Settings, turns: int) -> str:
+    """A session with so many turns: `Question 1?` and so on."""
+    session = await client.new_session(title="Long")
+    async with looking_into(settings) as stores:
+        await stores.database.execute(LONG, session, turns)
+        await stores.database.execute("UPDATE sessions SET next_seq = $1", 2 * turns + 1)
+    return session
+
+
+async def test_an_address_leads_to_a_turn_far_up_in_one_request_and_on_from_there(
+    browsing: Browsing, settings: Settings
 ) -> None:
-    provider.will(*[says(f"Answer {number}.") for number in range(60)])
     async with running(settings) as client:
-        session = await client.new_session()
-        turns = [(await client.chat(session, f"Question {number}?"))["turn_id"] for number in range(60)]
-        url = str(client.http.base_url).rstrip("/")
-        window = await browsing.open(url, f"#/sessions/{session}/turns/{turns[3]}")
-        reached = "id => Math.abs(document.getElementById(id)?.getBoundingClientRect().top - 200) < 200"
-        await window.page.wait_for_function(reached, arg=turns[3])
-        assert await window.page.get_by_text("Answer 59.").count() == 1
+        session = await long_chat(client, settings, 5000)
+        asked: list[str] = []
+        url, turn = str(client.http.base_url).rstrip("/"), f"turn_{70:026}"
+        window = await browsing.open(url)
+        window.page.on("request", lambda request: "/messages" in request.url and asked.append(request.url))
+        await window.go(f"#/sessions/{session}/turns/{turn}")
+        reached = "id => Math.abs(document.getElementById(id)?.getBoundingClientRect().top - 100) < 60"
+        await window.page.wait_for_function(reached, arg=turn)
+        assert len(asked) <= 3  # it, and what lies above and below
+        assert all("around=" in each or "cursor=" in each for each in asked)
+        await window.press("To the newest message")
+        await window.sees("Answer 5000.")
+        await window.page.get_by_role("searchbox", name="Search chats").fill("Question 1234?")
+        await window.page.get_by_role("link", name=re.compile("Question 1234")).click()
+        await window.page.wait_for_function(reached, arg=f"turn_{1234:026}")
+        await browsing.close()
+
+
+# The number of the turn in the middle of what is seen; null between two.
+SEEN = """() => {
+    const at = document.querySelector('.history').getBoundingClientRect()
+    const there = document.elementsFromPoint(at.left + at.width / 2, at.top + at.height / 2)
+    const seen = there.find(each => each.matches('.turn'))
+    return seen ? Number(seen.id.slice(-26)) : null
+}"""
+
+
+IS_AT_EDGE = """id => {
+    const [box, turn] = [document.querySelector('.history'), document.getElementById(id)]
+    const below = box.scrollHeight - box.scrollTop - box.clientHeight
+    return turn !== null && (turn.previousElementSibling === null ? box.scrollTop : below) < 2
+}"""
+
+
+async def test_a_long_chat_is_read_from_its_end_to_its_start_with_the_wheel_and_back(
+    browsing: Browsing, settings: Settings
+) -> None:
+    async with running(settings) as client:
+        turns = 5000 if os.environ.get("LONG") else 400
+        session = await long_chat(client, settings, turns)
+        window = await browsing.open(str(client.http.base_url).rstrip("/"), f"#/sessions/{session}")
+        await window.sees(f"Answer {turns}.")
+        await window.page.mouse.move(640, 400)
+        for wheel, end in ((-2000, 1), (2000, turns)):
+            seen: list[int] = []
+            while not seen or seen[-1] != end:
+                await window.page.mouse.wheel(0, wheel)
+                await window.page.evaluate("() => new Promise(done => requestAnimationFrame(() => done()))")
+                at = await window.page.evaluate(SEEN)
+                edge = await window.page.evaluate(IS_AT_EDGE, f"turn_{end:026}")
+                seen += [at] if at is not None else []
+                seen += [end] if edge else []
+            steps = [later - earlier for earlier, later in itertools.pairwise(seen[:-1])]
+            assert all(step * wheel >= 0 for step in steps)  # it never jumps back
+            assert max(map(abs, steps)) < 60  # nor over what was not shown
+        assert await window.page.locator(".turn").count() <= 130
         await browsing.close()

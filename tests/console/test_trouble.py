@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import SecretStr
@@ -62,6 +63,125 @@ async def test_a_chat_goes_on_while_redis_is_away_and_when_it_is_back_and_nothin
             assert await history.get_by_text(said, exact=True).count() == 1
         assert await window.page.get_by_role("alert").count() == 0
         await browsing.close()
+
+
+async def sessions_of(window: Window) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await (await window.page.request.get(f"{window.url}/sessions")).json())["items"]
+    return found
+
+
+async def said_in(window: Window, session: str) -> list[str]:
+    answer = await window.page.request.get(f"{window.url}/sessions/{session}/messages")
+    return [each["content"] for each in (await answer.json())["items"] if each["role"] == "user"]
+
+
+async def test_what_is_written_offline_is_sent_once_in_order_after_the_tab_was_closed(
+    browsing: Browsing, settings: Settings, provider: Provider, tmp_path: Path
+) -> None:
+    provider.will(says("One."), says("Two."), says("There you are."))
+    (tmp_path / "costs.csv").write_text("name,amount\nRossi,12\n")
+    async with console(browsing, settings) as window:
+        context = window.page.context
+        box = window.page.get_by_role("textbox", name="Write a message")
+        await box.wait_for()
+        await context.set_offline(True)
+        await window.page.locator("input[type=file]").set_input_files(tmp_path / "costs.csv")
+        await window.say("What does Rossi pay?")
+        await window.sees("Is sent when the service is back")
+        await window.say("And Bianchi?")
+        await box.fill("half a thou")
+        await window.page.close()
+        await context.set_offline(False)
+        pages = [await context.new_page() for _ in range(3)]
+        for each in pages:
+            browsing.watch(each, window.url)
+        await asyncio.gather(*(each.goto(window.url) for each in pages))
+        again = Window(pages[0], window.url)
+        await again.page.get_by_role("link", name=re.compile("^What does Rossi pay")).click()
+        await again.sees("Two.")
+        [session] = await sessions_of(again)
+        assert await said_in(again, session["id"]) == ["What does Rossi pay?", "And Bianchi?"]
+        assert await again.page.locator(".history .chip").get_by_text("costs.csv").count() == 1
+        await again.go("#/sessions/new")
+        await again.page.wait_for_function("document.querySelector('.composer textarea').value === 'half a thou'")
+        await again.go(f"#/sessions/{session['id']}")
+        await again.sees("Two.")
+        await context.set_offline(True)
+        await again.say("Are you there?")
+        await again.sees("Is sent when the service is back")
+        await again.page.get_by_role("textbox", name="Write a message").fill("draft of this chat")
+        await context.set_offline(False)
+        await again.sees("There you are.")
+        assert len(await said_in(again, session["id"])) == 3
+        await again.page.reload()
+        await again.page.wait_for_function(
+            "document.querySelector('.composer textarea').value === 'draft of this chat'"
+        )
+
+
+async def test_a_first_message_that_is_refused_stays_and_is_sent_when_tried_again(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("Now it works."))
+    refused = {"status": 429, "content_type": "application/problem+json"}
+
+    async def refuse(route: "Route") -> None:
+        if route.request.method != "POST":
+            await route.fallback()
+        else:
+            await route.fulfill(
+                **refused, body='{"code": "rate_limited", "title": "Too much", "detail": "Wait a little."}'
+            )
+
+    async with console(browsing, settings) as window:
+        await window.page.route("**/sessions", refuse)
+        await window.say("Hello there")
+        await window.page.get_by_role("alert").get_by_text("Wait a little.").wait_for()
+        await window.page.reload()
+        await window.page.get_by_role("alert").get_by_text("Wait a little.").wait_for()
+        assert not await window.axe()
+        await window.page.unroute_all(behavior="wait")
+        assert await sessions_of(window) == []
+        await window.press("Try again")
+        await window.sees("Now it works.")
+        [session] = await sessions_of(window)
+        assert await said_in(window, session["id"]) == ["Hello there"]
+
+
+async def test_what_one_user_left_unsent_is_not_sent_or_shown_for_another(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    guarded = settings.model_copy(update={"auth": "api_key"})
+    keys = {user: await new_key(guarded, user) for user in ("ada", "mallory")}
+    provider.will(says("Hello, Ada."))
+    async with console(browsing, guarded) as window:
+
+        async def come_as(user: str) -> None:
+            await window.page.get_by_role("textbox", name="API key").fill(keys[user])
+            await window.page.keyboard.press("Enter")
+            await window.page.locator(".place").first.wait_for()
+
+        async def forget_key() -> None:
+            await window.press("Settings")
+            await window.page.get_by_role("menuitem", name="Forget the key").click()
+
+        await come_as("ada")
+        await window.page.wait_for_function("sessionStorage.getItem('segue.user') === 'ada'")
+        await window.page.context.set_offline(True)
+        await window.say("The secret plan")
+        await window.sees("Is sent when the service is back")
+        await window.page.get_by_role("textbox", name="Write a message").fill("more of it")
+        await window.page.evaluate("sessionStorage.clear()")
+        await window.page.context.set_offline(False)
+        await window.page.goto("about:blank")
+        await window.page.goto(window.url)
+        await come_as("mallory")
+        await window.sees("No chats yet")
+        assert await window.page.get_by_text("The secret plan").count() == 0
+        assert await window.page.get_by_role("textbox", name="Write a message").input_value() == ""
+        await forget_key()
+        await come_as("ada")
+        await window.page.get_by_role("link", name=re.compile("^The secret plan")).wait_for()
 
 
 async def test_a_page_older_than_the_service_says_so_and_is_loaded_again(page: Window) -> None:

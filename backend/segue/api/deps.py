@@ -163,7 +163,7 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[\x21-\x7e]+$",
-        description="Made by the client. The same key and body are the same turn, however often they are sent.",
+        description="Made by the client. Under it nothing is done twice: the same key and body are the same turn.",
     ),
 ]
 

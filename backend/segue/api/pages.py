@@ -35,6 +35,7 @@ _POLICY = (
 _POLICY_OF_DOCS = _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace("blob:", "data:")
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Vary": "Accept-Encoding"}
 _METHODS = ["GET", "HEAD"]  # the server leaves out the body of an answer to HEAD
+_PAGES = ("Page_", "PageAround_")
 _SCHEMAS = "#/components/schemas/"
 _SENTENCE = re.compile(r"(.+?)\.(?:\s+(.+))?", re.DOTALL)
 
@@ -103,8 +104,8 @@ def _finished(document: dict[str, Any]) -> dict[str, Any]:
     schemas["OpenAIErrorBody"] = OpenAIErrorBody.model_json_schema()
     schemas["OpenAIError"] = OpenAIError.model_json_schema(ref_template=f"{_SCHEMAS}{{model}}")
     del schemas["OpenAIError"]["$defs"]
-    pages = {name: _page_name(schema) for name, schema in schemas.items() if name.startswith("Page_")}
-    renamed = re.sub(r"Page_\w+", lambda found: pages.get(found[0], found[0]), json.dumps(document))
+    pages = {name: _page_name(schema) for name, schema in schemas.items() if name.startswith(_PAGES)}
+    renamed = re.sub(r"Page(?:Around)?_\w+", lambda found: pages.get(found[0], found[0]), json.dumps(document))
     finished: dict[str, Any] = json.loads(renamed)
     for name, schema in finished["components"]["schemas"].items():
         schema["title"] = name

@@ -59,7 +59,10 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
         "The message is kept. `approved_step` says whether a step that waited for a yes ran. Send another.",
     ),
     "unreadable": (409, "What is stored is damaged, or of a newer release. Send another message to go on."),
-    "session_exists": (409, "Go on with the thread that there is, or send `if_exists: do_nothing`."),
+    "session_exists": (
+        409,
+        "Go on with the one that there is: with `if_exists: do_nothing`, or the same Idempotency-Key.",
+    ),
     "memory_exists": (409, "Another fact says the same: delete one of the two."),
     "no_api_keys": (409, "Callers have no API keys here: AUTH is not `api_key`."),
     "nothing_to_export": (409, "Send a message first, or wait for the turn that runs."),

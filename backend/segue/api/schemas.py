@@ -275,6 +275,13 @@ class Page(Generic[Item]):
     next_cursor: Annotated[str | None, doc("For `cursor=`; null on the last page.")]
 
 
+@dataclass(frozen=True, slots=True)
+class PageAround(Page[Item]):
+    """A page of a list that may begin in the middle of it."""
+
+    previous_cursor: Annotated[str | None, doc("For `cursor=` with the other `order`; null on the first page.")]
+
+
 Seq = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 BY_SEQ = TypeAdapter(Seq)  # a position in a list that is ordered by it
 Limit = Annotated[int, Query(ge=1, le=200, description="How many items to give at most.")]

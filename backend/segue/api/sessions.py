@@ -5,16 +5,26 @@ say what one thinks of an answer.
 import asyncio
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 from starlette.responses import Response
 
+from segue.api.chat import ClientDep
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
-from segue.api.schemas import BY_SEQ, MessageFeedback, NewSession, Page, PagingDep, SessionChanges, encode_cursor
-from segue.domain.errors import AppError
+from segue.api.schemas import (
+    BY_SEQ,
+    MessageFeedback,
+    NewSession,
+    Page,
+    PageAround,
+    PagingDep,
+    SessionChanges,
+    encode_cursor,
+)
+from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import id_pattern
 from segue.domain.recording import RecordedSettings, Recording, recording_text
@@ -44,6 +54,10 @@ FACTS_SHOWN = 50
 AllWords = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
 Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or newest first.")]
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
+Around = Annotated[
+    Annotated[str, Field(pattern=f"{id_pattern('msg')}|{id_pattern('turn')}")] | None,
+    Query(description="A message or a turn that the page is to have in its middle; not with `cursor` or `before`."),
+]
 InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
 Include = Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")]
 Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
@@ -70,21 +84,21 @@ class SessionMemory:
     long_term: Annotated[list[Memory | UnreadableMemory], doc("The caller's newest facts.")]
 
 
-@router.post("", status_code=201, responses=problems("unknown_agent"))
-async def create_session(body: NewSession, services: ServicesDep, caller: Caller, origin: OriginDep) -> Session:
-    """Makes a session."""
-    services.agents.check(body.agent, caller, origin.groups, status=422)
-    async with services.database.autocommit() as connection:
-        session = await session_store.create_session(
-            connection,
-            caller,
-            title=body.title,
-            agent=body.agent,
-            language=body.language,
-            metadata=body.metadata,
-            now=services.clock(),
-            time_zone=body.time_zone or services.settings.session_time_zone,
-        )
+@router.post("", status_code=201, responses=problems("unknown_agent", "session_exists"))
+async def create_session(body: NewSession, client: ClientDep) -> Session:
+    """Makes a session. Sent again with its Idempotency-Key it is the same session, whatever the body."""
+    services, caller, database = client.services, client.caller, client.services.database
+    services.agents.check(body.agent, caller, client.origin.groups, status=422)
+    given = body.model_dump(include={"title", "agent", "language", "metadata"})
+    given["time_zone"] = body.time_zone or services.settings.session_time_zone
+    name = f"once:{client.idempotency_key}" if client.idempotency_key else None
+    async with database.transaction() if name else database.autocommit() as connection:
+        if name and (made := await session_store.find_named(connection, caller, name)):
+            return made
+        session = await session_store.create_session(connection, caller, now=services.clock(), **given)
+        if name and not await session_store.name_session(connection, caller, name, session.id):
+            detail = "Another request with this Idempotency-Key has just made it. Repeat this one to read it."
+            raise AppError("session_exists", status=409, title="The session exists", detail=detail)
     services.events.tell(caller, user_feed.session_created(session))
     return session
 
@@ -150,7 +164,7 @@ async def delete_session(session_id: SessionId, services: ServicesDep, caller: C
     await services.turns.delete_session(caller, session_id)
 
 
-@router.get("/{session_id}/messages", responses=problems("branch_not_found"))
+@router.get("/{session_id}/messages", responses=problems("branch_not_found", "message_not_found"))
 async def list_messages(
     session_id: SessionId,
     services: ServicesDep,
@@ -158,33 +172,35 @@ async def list_messages(
     paging: PagingDep,
     order: Order = "asc",
     before: Before = history.MAX_SEQ,
+    around: Around = None,
     include: Include = None,
     branch: InBranch = None,
-) -> Page[Message | MessageOfTurn | UnreadableMessage]:
+) -> PageAround[Message | MessageOfTurn | UnreadableMessage]:
     """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
-    user's message of a turn that has none. With `branch` those of that branch, instead of the history.
+    user's message of a turn that has none. With `branch` those of that branch, instead of the history. A page leads on
+    both ways: by `next_cursor` in its order, by `previous_cursor` in the other one.
     """
     reached, newest_first = paging.after(BY_SEQ), order == "desc"
+    if around is not None and (reached is not None or before != history.MAX_SEQ):
+        raise InvalidRequest("A page `around` a message has neither `cursor` nor `before`.")
     after = reached if reached is not None and not newest_first else 0
     below = min(before, reached) if reached is not None and newest_first else before
     async with services.database.read_only() as connection:
         await session_store.check_session(connection, caller, session_id)
         if branch is not None:
             await history.check_branch(connection, session_id, branch)
-        found = await history.list_messages(
-            connection,
-            caller,
-            session_id,
-            after=after,
-            before=below,
-            limit=paging.limit + 1,
-            newest_first=newest_first,
-            branch=branch,
-        )
+        listed: dict[str, Any] = {"limit": paging.limit, "newest_first": newest_first, "branch": branch}
+        if around is not None:
+            found, is_behind, is_more = await history.messages_around(connection, caller, session_id, around, **listed)
+        else:
+            listed["limit"] += 1
+            found = await history.list_messages(connection, caller, session_id, after=after, before=below, **listed)
+            is_behind, is_more, found = bool(reached and found), len(found) > paging.limit, found[: paging.limit]
         found = await with_metadata(connection, found)
         if include:
             found = await with_turns(connection, found)
-    return paging.page(found, lambda message: message.seq)
+    cursors = (encode_cursor(found[at].seq) if there else None for at, there in ((-1, is_more), (0, is_behind)))
+    return PageAround(found, *cursors)
 
 
 @router.get("/{session_id}/prompt", responses=problems("unreadable"))

@@ -125,6 +125,7 @@ class FoundSession(Session):
     """A session that a search found."""
 
     snippet: Annotated[str, doc("The place in the title or in a message where what was searched for stands.")]
+    message_id: Annotated[str | None, doc("That message; null if it stands in the title.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import messages, sessions
 from segue.db.rows import opaque_of, read_json, readable, reader, without_defaults
 from segue.domain.errors import NotFound
-from segue.domain.ids import new_id
+from segue.domain.ids import is_id, new_id
 from segue.domain.session import WRITTEN_BY, Attached, Message, RequestedCall, Role, TurnKey, UnreadableMessage
 from segue.domain.tool import CallStatus
 from segue.language.utterance import own_words
@@ -245,6 +245,32 @@ async def list_messages(
     between = between.where(messages.c.branch.is_not_distinct_from(branch))
     ordered = between.order_by(messages.c.seq.desc() if newest_first else messages.c.seq)
     return list(map(_message, (await connection.execute(ordered.limit(limit))).mappings()))
+
+
+async def messages_around(
+    connection: AsyncConnection,
+    owner: str,
+    session_id: str,
+    named: str,
+    *,
+    limit: int,
+    newest_first: bool,
+    branch: str | None,
+) -> tuple[list[Message], bool, bool]:
+    """Returns the messages around one, or around the first of a turn, and whether there are more before and behind them
+    in this order. Raises NotFound if the history, or the `branch`, has neither message nor turn of this id.
+    """
+    place = _owned(owner, session_id).with_only_columns(func.min(messages.c.seq))
+    place = place.where((messages.c.turn_id if is_id("turn", named) else messages.c.id) == named)
+    seq = await connection.scalar(place.where(messages.c.branch.is_not_distinct_from(branch)))
+    if seq is None:
+        raise NotFound("message")
+    above, below = limit // 2, limit - limit // 2
+    listed = partial(list_messages, connection, owner, session_id, branch=branch)
+    older = await listed(before=seq, limit=above + 1, newest_first=True)
+    newer = await listed(after=seq - 1, limit=below + 1)
+    found, has_older, has_newer = [*older[:above][::-1], *newer[:below]], len(older) > above, len(newer) > below
+    return (found[::-1], has_newer, has_older) if newest_first else (found, has_older, has_newer)
 
 
 async def check_branch(connection: AsyncConnection, session_id: str, branch: str) -> None:

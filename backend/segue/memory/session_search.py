@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, FromClause, Row, and_, case, func, literal, or_, select, tuple_
+from sqlalchemy import BigInteger, ColumnElement, FromClause, Row, and_, case, func, literal, null, or_, select, tuple_
+from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
@@ -51,23 +52,23 @@ async def search_sessions(
     Looks at MOST_SESSIONS with MOST_MESSAGES at most, and so may return fewer than `limit`, or none, though there are.
     """
     looked_at = _looked_at(owner, archived=archived, pinned=pinned, after=after)
-    # With OFFSET 0 PostgreSQL looks for a snippet once, not for the condition and again for what is returned.
+    # With OFFSET 0 PostgreSQL looks for a hit once, not for the condition and again for what is returned.
     searched = (
-        select(*looked_at.c, _snippet(words, looked_at).label("snippet"))
+        select(*looked_at.c, _hit(words, looked_at).label("hit"))
         .order_by(*_latest_first(looked_at))
         .offset(0)
         .subquery("searched")
     )
     statement = (
         shown(searched)
-        .add_columns(searched.c.snippet, searched.c.above, searched.c.is_last)
-        .where(or_(searched.c.snippet.is_not(None), searched.c.is_last))
+        .add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
+        .where(or_(searched.c.hit.is_not(None), searched.c.is_last))
         .order_by(*_latest_first(searched))
         .limit(limit + 1)
     )
     rows = (await connection.execute(statement)).all()
-    found = [row for row in rows if row.snippet is not None]
-    page = [readable_session(row, snippet=row.snippet) for row in found[:limit]]
+    found = [row for row in rows if row.hit is not None]
+    page = [readable_session(row, hit=row.hit) for row in found[:limit]]
     if len(found) > limit:
         return page, SearchPosition(page[-1].updated_at, page[-1].id)
     return page, _behind(rows[-1]) if rows and rows[-1].is_last else None
@@ -103,7 +104,7 @@ async def search_said(
 
 
 def _behind(last: Row[Any]) -> SearchPosition:
-    is_done = last.snippet is not None or last.above == 0
+    is_done = last.hit is not None or last.above == 0
     return SearchPosition(last.updated_at, last.id, None if is_done else last.above + 1)
 
 
@@ -136,18 +137,18 @@ def _latest_first(of: FromClause) -> Sequence[ColumnElement[Any]]:
     return of.c.updated_at.desc(), of.c.id.desc()
 
 
-def _snippet(words: Sequence[str], looked_at: FromClause) -> ColumnElement[str | None]:
-    """Returns where the words stand: in the title or else in the newest message that has them all."""
+def _hit(words: Sequence[str], looked_at: FromClause) -> ColumnElement[Any]:
+    """Returns where the words stand, in the title or else in the newest message that has them all, and its id."""
 
     def has_all(text: ColumnElement[Any]) -> ColumnElement[bool]:
         return and_(*(func.strpos(func.lower(text), word.lower()) > 0 for word in words))
 
-    def place(text: ColumnElement[Any]) -> ColumnElement[str]:
+    def place(text: ColumnElement[Any], message_id: ColumnElement[Any]) -> ColumnElement[Any]:
         start = func.greatest(func.strpos(func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
-        return func.substr(text, start, SNIPPET_CHARS)
+        return array([func.substr(text, start, SNIPPET_CHARS), message_id])
 
     said = (
-        select(place(messages.c.content))
+        select(place(messages.c.content, messages.c.id))
         .where(messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None))
         .where(messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
         .where(messages.c.role != "tool", has_all(messages.c.content))
@@ -155,4 +156,4 @@ def _snippet(words: Sequence[str], looked_at: FromClause) -> ColumnElement[str |
         .limit(1)
         .scalar_subquery()
     )
-    return case((has_all(looked_at.c.title), place(looked_at.c.title)), else_=said)
+    return case((has_all(looked_at.c.title), place(looked_at.c.title, null())), else_=said)

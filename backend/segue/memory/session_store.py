@@ -224,8 +224,8 @@ def shown(of: FromClause = sessions) -> Select[Any]:
     return select(*columns, count, running, *pending_plan).select_from(of.outerjoin(plans, pending))
 
 
-def readable_session(row: Row[Any], *, snippet: str | None = None) -> Session:
-    """Returns an UnreadableSession for a row that cannot be read, a FoundSession with a `snippet`."""
+def readable_session(row: Row[Any], *, hit: Sequence[Any] | None = None) -> Session:
+    """Returns an UnreadableSession for a row that cannot be read, a FoundSession with a `hit`: snippet and message."""
     columns = {name: getattr(row, name) for name in (*SHOWN, "message_count", "running_turn_id")}
     plan = {name.removeprefix("plan_"): getattr(row, name) for name in _PLAN_COLUMNS}
     columns["time_zone"] = row.time_zone or "UTC"
@@ -233,7 +233,7 @@ def readable_session(row: Row[Any], *, snippet: str | None = None) -> Session:
     metadata = readable(_read_metadata, row.metadata, "sessions", row.id)
     if metadata is None:
         return UnreadableSession(**{**columns, "metadata": {}}, unreadable=True)
-    return Session(**columns) if snippet is None else FoundSession(**columns, snippet=snippet)
+    return Session(**columns) if hit is None else FoundSession(**columns, snippet=hit[0], message_id=hit[1])
 
 
 def first_words(message: str) -> str:

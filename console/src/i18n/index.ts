@@ -1,5 +1,6 @@
 /** The texts of the pages in the language that was chosen, or the browser's. English has the names of all of them. */
 import { effect, signal } from "@preact/signals";
+import { keepLanguage, known, type Language, showLanguage, storedLanguage } from "../preferences";
 import { ar } from "./ar";
 import { en } from "./en";
 import { it } from "./it";
@@ -7,28 +8,18 @@ import { zh } from "./zh";
 
 export type Text = keyof typeof en;
 export type Texts = Record<Text, string>;
-const ALL = { en, it, zh, ar } satisfies Record<string, Texts>;
-export type Language = keyof typeof ALL;
+const ALL = { en, it, zh, ar } satisfies Record<Language, Texts>;
+export type { Language };
 export const LANGUAGES: Record<Language, string> = { en: "English", it: "Italiano", zh: "中文", ar: "العربية" };
 
-const STORED = "segue.language";
-const known = (tag: string | null): Language | null => {
-  const short = tag?.slice(0, 2) ?? "";
-  return short in ALL ? (short as Language) : null;
-};
-const ofBrowser = (): Language => navigator.languages.map(known).find((tag) => tag !== null) ?? "en";
-
-export const language = signal<Language>(known(localStorage.getItem(STORED)) ?? ofBrowser());
+export const language = signal<Language>(storedLanguage());
 
 export function choose(tag: Language): void {
-  localStorage.setItem(STORED, tag);
+  keepLanguage(tag);
   language.value = tag;
 }
 
-effect(() => {
-  document.documentElement.lang = language.value;
-  document.documentElement.dir = language.value === "ar" ? "rtl" : "ltr";
-});
+effect(() => showLanguage(language.value));
 
 /** The text of this name, with `{n}` and the like filled in. */
 export function t(name: Text, given: Record<string, string | number> = {}): string {

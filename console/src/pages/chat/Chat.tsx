@@ -21,16 +21,17 @@ import { History } from "./History";
 import { change, erase, type Found } from "./list";
 import { usePrompts } from "./Prompts";
 import { named, Sessions } from "./Sessions";
-import { first, Welcome } from "./Welcome";
+import { made, unsentIn } from "./outbox";
+import { Welcome } from "./Welcome";
 
 export type Agent = Schemas["AgentDescription"];
 
 /** `#/sessions/{id}`; `#/sessions/new` and `#/` begin one with the first message. */
 export function Chat({ route }: { route: Route }) {
-  const [id, , turn] = route.path;
+  const [id, , place] = route.path;
   const agents = useLoad(() => get<Listed<Agent>>("/agents"), []).value?.items ?? [];
   useCommands(chatsCalled);
-  if (id !== undefined && id !== "new") return <Open key={id} id={id} turn={turn} agents={agents} />;
+  if (id !== undefined && id !== "new") return <Open key={id} id={id} place={place} agents={agents} />;
   return (
     <Frame title={t("new_chat")} side={<Sessions current={undefined} />}>
       <Welcome agents={agents} preferred={route.query.get("agent")} />
@@ -49,7 +50,8 @@ async function chatsCalled(typed: string): Promise<Command[]> {
 
 type Asked = "rename" | "delete" | "grants" | "branches" | null;
 
-function Open({ id, turn, agents }: { id: string; turn: string | undefined; agents: Agent[] }) {
+/** `place` is the turn or message that the address names. */
+function Open({ id, place, agents }: { id: string; place: string | undefined; agents: Agent[] }) {
   const conversation = useMemo(() => new Conversation(id), [id]);
   const [asked, setAsked] = useState<Asked>(null);
   useEffect(() => {
@@ -60,9 +62,8 @@ function Open({ id, turn, agents }: { id: string; turn: string | undefined; agen
     };
   }, [conversation]);
   useEffect(() => {
-    const draft = first.get(id);
-    first.delete(id);
-    void (draft === undefined ? conversation.open() : conversation.begin(draft));
+    if (made.peek()?.session === id && conversation.loading.peek()) conversation.begin();
+    else void conversation.open(place);
   }, [conversation, returns.value]);
   useStopKey(conversation);
   const session = conversation.session.value;
@@ -71,18 +72,18 @@ function Open({ id, turn, agents }: { id: string; turn: string | undefined; agen
   const commands = [...slashCommands(conversation, agents, setAsked), ...prompts.commands];
   useCommands((typed) => commands.filter(({ name, label }) => name !== "new" && matches(label, typed)));
   const agent = agents.find((each) => each.id === session?.agent) ?? agents[0];
-  const isEmpty = session !== null && session.message_count === 0 && conversation.sent.value.length === 0;
+  const isEmpty = session !== null && session.message_count === 0 && conversation.sent.value.length === 0 && unsentIn(id).length === 0;
   return (
     <Frame title={session === null ? "" : named(session)} side={<Sessions current={id} />}
       actions={session !== null && <SessionActions conversation={conversation} session={session} agents={agents} onAsk={setAsked} />}>
       {conversation.branch.value !== null && (
         <div class="banner inner"><Icon name="branch" size={16} />{t("reading_branch")} <Button class="small" onClick={() => void conversation.showBranch(null)}>{t("back_to_chat")}</Button></div>
       )}
-      <History conversation={conversation} aimed={turn} />
+      <History conversation={conversation} place={place} />
       {isEmpty && agent?.greeting && <p class="greeting" dir="auto">{visible(agent.greeting)}</p>}
       {conversation.branch.value === null && conversation.problem.value?.status !== 404 && (
-        <Composer busy={conversation.live.value !== null} session={() => Promise.resolve(id)} onSend={(draft) => void conversation.say(draft)} commands={commands}
-          onStop={() => void conversation.cancel()} webSearch={agent?.web_search ?? false} draftOf={id} inserted={inserted} />
+        <Composer busy={conversation.live.value !== null} session={id} onSend={(draft) => conversation.say(draft)} commands={commands}
+          onStop={() => void conversation.cancel()} webSearch={agent?.web_search ?? false} chat={id} inserted={inserted} />
       )}
       {prompts.asking}
       <Questions asked={asked} conversation={conversation} onClose={() => setAsked(null)} />

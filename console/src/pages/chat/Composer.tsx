@@ -1,12 +1,16 @@
 /** Where a message is written: Enter sends, Shift-Enter begins a line, Esc stops, `/` lists commands, files come by drop and paste. */
+import type { Signal } from "@preact/signals";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { call, type Schemas } from "../../api";
+import { newKey, returns } from "../../api";
 import { Button } from "../../components/Button";
 import { Icon } from "../../components/icons";
-import { explained, toast } from "../../components/Toast";
+import { explained } from "../../components/Toast";
+import { isPassing } from "../../events";
 import { t } from "../../i18n";
+import { problemOf } from "../../load";
 import type { Command } from "../../palette";
-import type { Draft } from "./conversation";
+import { type Draft, draftOf, EMPTY } from "./drafts";
+import { type Attached, dropBytes, keepBytes, upload } from "./files";
 import { FileChip } from "./Turn";
 
 export interface SlashCommand extends Command {
@@ -16,80 +20,66 @@ export interface SlashCommand extends Command {
 
 interface Given {
   busy: boolean;
-  /** The session that files go to; made if there is none yet. Null if it could not be. */
-  session: () => Promise<string | null>;
+  /** The session that files go to as soon as they are chosen. Without one they go with the message. */
+  session: string | null;
   onSend: (draft: Draft) => void;
   onStop?: () => void;
   commands: SlashCommand[];
   webSearch: boolean;
   /** What a command has put in the place of the draft. */
   inserted?: { text: string } | null;
-  /** Keeps what is written while another session is looked at. */
-  draftOf: string;
+  /** What is written is kept for it. */
+  chat: string;
 }
 
-interface Upload { key: number; name: string; size: number; file: Schemas["Attachment"] | null }
-
-const drafts = new Map<string, string>();
-let uploads = 0;
-
-export function Composer({ busy, session, onSend, onStop, commands, webSearch, draftOf, inserted = null }: Given) {
-  const [text, setText] = useState(drafts.get(draftOf) ?? "");
-  const [files, setFiles] = useState<Upload[]>([]);
-  const [search, setSearch] = useState(false);
+export function Composer({ busy, session, onSend, onStop, commands, webSearch, chat, inserted = null }: Given) {
+  const draft = draftOf(chat);
+  const { text, files, search } = draft.value;
   const [whileBusy, setWhileBusy] = useState<Draft["whileBusy"]>("steer");
-  const [over, setOver] = useState(false);
   const [at, setAt] = useState(0);
   const area = useRef<HTMLTextAreaElement>(null);
   const chooser = useRef<HTMLInputElement>(null);
   const id = useId();
   const typed = /^\/(\S*)$/.exec(text)?.[1];
   const offered = typed === undefined ? [] : commands.filter(({ name }) => name.startsWith(typed.toLowerCase()));
-  const uploading = files.some(({ file }) => file === null);
+  const change = (to: Partial<Draft>): void => void (draft.value = { ...draft.value, ...to });
+  const setText = (now: string): void => change({ text: now });
 
   useEffect(() => {
     if (matchMedia("(hover: hover)").matches) area.current?.focus();
-  }, [draftOf]);
+  }, [chat]);
   useEffect(() => {
     if (inserted === null) return;
     setText(inserted.text);
     area.current?.focus();
   }, [inserted]);
-  useEffect(() => {
-    drafts.set(draftOf, text);
-    setAt(0);
-  }, [text, draftOf]);
+  useEffect(() => setAt(0), [text, chat]);
   useLayoutEffect(() => {
     const box = area.current;
     if (box === null) return;
     box.style.blockSize = "auto";
     box.style.blockSize = `${Math.min(box.scrollHeight, Math.round(innerHeight * 0.4))}px`;
   }, [text]);
+  useUploads(draft, session);
 
-  const add = async (list: Iterable<File>): Promise<void> => {
-    for (const file of list) {
-      const key = (uploads += 1);
-      setFiles((before) => [...before, { key, name: file.name, size: file.size, file: null }]);
-      const drop = (): void => setFiles((before) => before.filter((each) => each.key !== key));
-      const to = await session();
-      if (to === null) return drop();
-      const form = new FormData();
-      form.append("file", file, file.name);
-      try {
-        const stored = await call<Schemas["Attachment"]>("POST", `/sessions/${to}/attachments`, { body: form });
-        setFiles((before) => before.map((each) => (each.key === key ? { ...each, file: stored } : each)));
-      } catch (error) {
-        drop();
-        toast(`${file.name}: ${explained(error)}`, true);
-      }
-    }
+  const add = (list: Iterable<File>): void => {
+    const added = [...list].map((file): Attached => {
+      const key = newKey();
+      keepBytes(key, file);
+      return { key, name: file.name, size: file.size, stored: null, problem: null };
+    });
+    if (added.length > 0) change({ files: [...draft.value.files, ...added] });
   };
+  const drop = (file: Attached): void => {
+    dropBytes([file]);
+    change({ files: draft.value.files.filter(({ key }) => key !== file.key) });
+  };
+  const isOver = useDrop(add);
   const send = (): void => {
     if (!text.trim()) return;
-    if (uploading) return toast(t("still_sending"));
-    onSend({ text, files: files.flatMap(({ file }) => file ?? []), search: search && webSearch, whileBusy });
-    setText("");
-    setFiles([]);
+    dropBytes(files.filter(({ problem }) => problem !== null));
+    onSend({ text, files: files.filter(({ problem }) => problem === null), search: search && webSearch, whileBusy: busy ? whileBusy : "enqueue" });
+    draft.value = { ...EMPTY, search };
   };
   const run = (command: SlashCommand | undefined): void => {
     setText("");
@@ -110,15 +100,11 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, d
     const pasted = [...(event.clipboardData?.files ?? [])];
     if (pasted.length === 0) return;
     event.preventDefault();
-    void add(pasted);
-  };
-  const onDrop = (event: DragEvent): void => {
-    event.preventDefault();
-    setOver(false);
-    void add(event.dataTransfer?.files ?? []);
+    add(pasted);
   };
   return (
-    <div class="composer" data-over={over} onDragOver={(event) => { event.preventDefault(); setOver(true); }} onDragLeave={() => setOver(false)} onDrop={onDrop}>
+    <div class="composer">
+      {isOver && <div class="drop-here" aria-hidden="true"><Icon name="clip" size={28} />{t("drop_files")}</div>}
       <div class="column">
         {offered.length > 0 && (
           <div class="slash" role="listbox" id={id} aria-label={t("palette")}>
@@ -132,18 +118,18 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, d
         <div class="input">
           {files.length > 0 && (
             <div class="chips">
-              {files.map(({ key, name, size, file }) => (
-                <FileChip key={key} name={name} size={size} busy={file === null} onDrop={() => setFiles((before) => before.filter((each) => each.key !== key))} />
+              {files.map((file) => (
+                <FileChip key={file.key} name={file.name} size={file.size} busy={session !== null && file.stored === null} problem={file.problem} onDrop={() => drop(file)} />
               ))}
             </div>
           )}
-          <textarea ref={area} rows={1} dir="auto" value={text} placeholder={t("say")} aria-label={t("say")} maxLength={32_000}
+          <textarea ref={area} rows={1} dir="auto" value={text} placeholder={t("say")} aria-label={t("say")}
             aria-controls={offered.length > 0 ? id : undefined} aria-activedescendant={offered.length > 0 ? `${id}-${at}` : undefined}
             onInput={(event) => setText(event.currentTarget.value)} onKeyDown={onKey} onPaste={onPaste} />
           <div class="row">
-            <input ref={chooser} type="file" multiple hidden onChange={(event) => { void add([...(event.currentTarget.files ?? [])]); event.currentTarget.value = ""; }} />
+            <input ref={chooser} type="file" multiple hidden onChange={(event) => { add([...(event.currentTarget.files ?? [])]); event.currentTarget.value = ""; }} />
             <Button kind="quiet" icon="clip" label={t("attach")} onClick={() => chooser.current?.click()} />
-            {webSearch && <Button kind="quiet" icon="globe" label={t("search_web")} aria-pressed={search} onClick={() => setSearch(!search)} />}
+            {webSearch && <Button kind="quiet" icon="globe" label={t("search_web")} aria-pressed={search} onClick={() => change({ search: !search })} />}
             {busy && (
               <select class="select" aria-label={t("while_busy")} value={whileBusy} onChange={(event) => setWhileBusy(event.currentTarget.value as Draft["whileBusy"])}>
                 <option value="steer">{t("steer")}</option>
@@ -152,10 +138,44 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, d
             )}
             <span class="grow" />
             {busy && onStop && <Button icon="stop" label={t("stop")} onClick={onStop} />}
-            <Button kind="primary" icon="arrowUp" label={t("send")} disabled={!text.trim() || uploading} onClick={send} />
+            <Button kind="primary" icon="arrowUp" label={t("send")} disabled={!text.trim()} onClick={send} />
           </div>
         </div>
       </div>
     </div>
   );
+}
+
+/** Sends files to the session while the message is written, again when the service is back. */
+function useUploads(draft: Signal<Draft>, session: string | null): void {
+  const waiting = draft.value.files.filter(({ stored, problem }) => stored === null && problem === null);
+  useEffect(() => {
+    if (session === null) return;
+    for (const file of waiting) {
+      const change = (to: Partial<Attached>): void => {
+        draft.value = { ...draft.value, files: draft.value.files.map((each) => (each.key === file.key ? { ...each, ...to } : each)) };
+      };
+      upload(file, session).then((stored) => change({ stored }), (error: unknown) => isPassing(problemOf(error)) || change({ problem: explained(error) }));
+    }
+  }, [session, waiting.map(({ key }) => key).join(), returns.value]);
+}
+
+/** Takes files that are dropped anywhere on the page. Returns whether some are held over it. */
+function useDrop(add: (files: Iterable<File>) => void): boolean {
+  const [over, setOver] = useState(false);
+  const latest = useRef(add);
+  latest.current = add;
+  useEffect(() => {
+    const stop = new AbortController();
+    const on = (type: "dragover" | "dragleave" | "drop", act: (event: DragEvent) => void): void =>
+      addEventListener(type, (event) => event.dataTransfer?.types.includes("Files") && act(event), { signal: stop.signal });
+    on("dragover", () => setOver(true));
+    on("dragleave", (event) => event.relatedTarget === null && setOver(false));
+    on("drop", (event) => {
+      setOver(false);
+      latest.current(event.dataTransfer?.files ?? []);
+    });
+    return () => stop.abort();
+  }, []);
+  return over;
 }

@@ -1,70 +1,96 @@
-/** The turns of a conversation, the newest at the foot. It follows what is written until the reader scrolls up. */
+/** The turns of a conversation, the newest at the foot. It follows what is written until the reader scrolls up, and reads on where they come near an end. */
 import { useComputed } from "@preact/signals";
 import type { RefObject } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { returns } from "../../api";
 import { Button } from "../../components/Button";
 import { EmptyState, Failure, Spinner } from "../../components/parts";
-import { explained, toast } from "../../components/Toast";
+import { toast } from "../../components/Toast";
 import { t } from "../../i18n";
-import { visible } from "../../text";
 import type { Conversation, Sent } from "./conversation";
-import { FileChip, LiveTurn, Turn } from "./Turn";
+import { unsentIn } from "./outbox";
+import { LiveTurn, Turn } from "./Turn";
 import { liveBlocks, type Shown, turnsOf } from "./turns";
+import { Mine, Unsent } from "./Unsent";
 
 interface Given {
   conversation: Conversation;
-  /** The turn that the address names. */
-  aimed: string | undefined;
+  /** The turn or message that the address names. */
+  place: string | undefined;
 }
 
-export function History({ conversation, aimed }: Given) {
+export function History({ conversation, place }: Given) {
   const box = useRef<HTMLDivElement>(null);
-  const atEnd = useRef(aimed === undefined);
+  const atEnd = useRef(place === undefined);
   const [away, setAway] = useState(false);
-  const { problem, loading, messages, live, sent } = conversation;
+  const { problem, loading, messages, live, sent, older, newer, id } = conversation;
   const onScroll = (): void => {
     const shown = box.current;
     if (shown === null) return;
-    atEnd.current = shown.scrollHeight - shown.scrollTop - shown.clientHeight < 60;
-    setAway(!atEnd.current && shown.scrollHeight - shown.scrollTop - shown.clientHeight > 600);
-    if (shown.scrollTop < 300) void conversation.older();
+    const below = shown.scrollHeight - shown.scrollTop - shown.clientHeight;
+    atEnd.current = newer.value === null && below < 60;
+    setAway(!atEnd.current && (newer.value !== null || below > 600));
   };
-  const toEnd = (): void => {
+  const toEnd = async (): Promise<void> => {
+    await conversation.toEnd();
     atEnd.current = true;
     box.current?.scrollTo({ top: box.current.scrollHeight });
   };
-  useAim(conversation, aimed, box);
+  useAim(conversation, place, box, atEnd);
   useFollow(box, atEnd);
+  usePlaceKept(conversation, box, atEnd);
+  const own = unsentIn(id).length + sent.value.length;
   useEffect(() => {
-    if (sent.value.length > 0) toEnd();
-  }, [sent.value.length]);
-  const isEmpty = messages.value.length === 0 && live.value === null && sent.value.length === 0;
+    if (own > 0) void toEnd();
+  }, [own]);
+  const isEmpty = messages.value.length === 0 && live.value === null && own === 0;
+  const near = { box, on: [messages.value, returns.value] };
   return (
     <div class="history-frame">
       <div class="history" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label={t("messages")} aria-live="off">
         <div class="column">
           {problem.value !== null && (messages.value.length > 0 || problem.value.status !== 404) && <Failure problem={problem.value} onRetry={() => void conversation.open()} />}
           {problem.value?.status === 404 && isEmpty && <EmptyState icon="search" title={t("chat_not_found")} />}
-          {loading.value && conversation.hasOlder && <div class="older"><Spinner /></div>}
           {loading.value && isEmpty && <div class="older"><Spinner /></div>}
-          <Past conversation={conversation} aimed={aimed} />
-          <Now conversation={conversation} />
+          {older.value !== null && <Edge {...near} onNear={() => void conversation.more("older")} />}
+          <Past conversation={conversation} place={place} />
+          {newer.value === null ? <Now conversation={conversation} /> : <Edge {...near} onNear={() => void conversation.more("newer")} />}
         </div>
       </div>
-      {away && <Button class="to-end" icon="chevron" label={t("to_end")} onClick={toEnd} />}
+      {away && <Button class="to-end" icon="chevron" label={t("to_end")} onClick={() => void toEnd()} />}
       <p class="unseen" role="status">{live.value === null ? "" : t("working")}</p>
     </div>
   );
 }
 
-function Past({ conversation, aimed }: Given) {
-  const running = conversation.live.value?.turnId ?? null;
-  const turns = useComputed(() => turnsOf(conversation.messages.value, conversation.live.value?.turnId ?? null)).value;
+interface EdgeGiven {
+  box: RefObject<HTMLDivElement | null>;
+  onNear: () => void;
+  /** It looks again when one of these has changed. */
+  on: unknown[];
+}
+
+/** Stands where there is more to read, and asks for it before it is seen. */
+function Edge({ box, onNear, on }: EdgeGiven) {
+  const mark = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (mark.current === null) return undefined;
+    const watched = new IntersectionObserver((seen) => seen.some(({ isIntersecting }) => isIntersecting) && onNear(), { root: box.current, rootMargin: "1200px 0px" });
+    watched.observe(mark.current);
+    return () => watched.disconnect();
+  }, on);
+  return <div class="older" ref={mark}><Spinner /></div>;
+}
+
+function Past({ conversation, place }: Given) {
+  const runs = useComputed(() => conversation.live.value?.turnId ?? null);
+  const turns = useComputed(() => turnsOf(conversation.messages.value, runs.value, conversation.newer.value === null)).value;
+  const aimed = place === undefined ? undefined : conversation.turnOf(place);
   const last = new Map<string, string>();
   for (const turn of turns) if (turn.summary?.plan_id) last.set(turn.summary.plan_id, turn.id);
   return (
     <>
-      {turns.filter((turn) => turn.id !== running || turn.blocks.length > 0).map((turn) => (
+      {turns.filter((turn) => turn.id !== runs.value || turn.blocks.length > 0).map((turn) => (
         <Turn key={turn.id} turn={turn} conversation={conversation} aimed={turn.id === aimed} plan={planOf(turn, last, conversation)} />
       ))}
     </>
@@ -74,54 +100,44 @@ function Past({ conversation, aimed }: Given) {
 const planOf = ({ id, summary }: Shown, last: Map<string, string>, { plans }: Conversation) =>
   summary?.plan_id && last.get(summary.plan_id) === id ? (plans.value.get(summary.plan_id) ?? null) : null;
 
-/** What was sent and is answered now stands above what the turn brings, what waits for its end stands below. */
+/** What was sent and is answered now stands above what the turn brings, what waits stands below. */
 function Now({ conversation }: { conversation: Conversation }) {
   const live = conversation.live.value;
-  const isAnswered = ({ state, turnId }: Sent): boolean => state === "sending" || (live !== null && turnId === live.turnId);
-  const draw = (each: Sent) => <SentMessage key={each.id} sent={each} conversation={conversation} />;
+  const sent = conversation.sent.value;
+  const waiting = unsentIn(conversation.id).filter(({ key }) => !sent.some(({ id }) => id === key));
+  const isAnswered = ({ queued, turnId }: Sent): boolean => !queued || (live !== null && turnId === live.turnId);
+  const draw = (each: Sent) => (
+    <Mine key={each.id} draft={each.draft} state={isAnswered(each) ? undefined : "queued"}>
+      {!isAnswered(each) && <span class="muted small-note">{t(each.draft.whileBusy === "steer" ? "will_steer" : "queued")}</span>}
+    </Mine>
+  );
+  const isBegun = ({ key }: { key: string }): boolean => key === conversation.saying.value;
   return (
     <>
-      {conversation.sent.value.filter(isAnswered).map(draw)}
+      {sent.filter(isAnswered).map(draw)}
+      {waiting.filter(isBegun).map((item) => <Mine key={item.key} draft={item.draft} />)}
       {live !== null && <LiveTurn live={live} blocks={liveBlocks(live)} conversation={conversation} />}
-      {conversation.sent.value.filter((each) => !isAnswered(each)).map(draw)}
+      {sent.filter((each) => !isAnswered(each)).map(draw)}
+      {waiting.filter((item) => !isBegun(item)).map((item) => <Unsent key={item.key} item={item} />)}
     </>
   );
 }
 
-function SentMessage({ sent, conversation }: { sent: Sent; conversation: Conversation }) {
-  const again = (): void => {
-    conversation.dropSent(sent);
-    void conversation.say(sent.draft);
-  };
-  return (
-    <div class="mine" data-state={sent.state}>
-      <div class="bubble" dir="auto">{visible(sent.draft.text)}</div>
-      {sent.draft.files.map((file) => <FileChip key={file.id} name={file.name} size={file.size_bytes} />)}
-      {sent.state === "queued" && <span class="muted small-note">{t(sent.draft.whileBusy === "steer" ? "will_steer" : "queued")}</span>}
-      {sent.problem !== null && (
-        <div class="note bad" role="alert">
-          <span dir="auto">{explained(sent.problem)}</span>
-          <Button class="small" icon="redo" onClick={again}>{t("try_again")}</Button>
-          <Button class="small" kind="quiet" icon="cross" label={t("drop_message")} onClick={() => conversation.dropSent(sent)} />
-        </div>
-      )}
-    </div>
-  );
-}
-
-/** Scrolls to the turn of the address once it is loaded. */
-function useAim(conversation: Conversation, aimed: string | undefined, box: RefObject<HTMLDivElement | null>): void {
+/** Goes to the place that the address names: one page is read if it is not shown. */
+function useAim(conversation: Conversation, place: string | undefined, box: RefObject<HTMLDivElement | null>, atEnd: { current: boolean }): void {
   const loaded = !conversation.loading.value;
   useEffect(() => {
-    if (aimed === undefined || !loaded) return;
-    void conversation.find(aimed).then((found) => {
-      if (found) requestAnimationFrame(() => box.current?.querySelector(`[id="${CSS.escape(aimed)}"]`)?.scrollIntoView({ block: "start" }));
+    if (place === undefined || !loaded) return;
+    atEnd.current = false;
+    void conversation.show(place).then((found) => {
+      const turn = conversation.turnOf(place);
+      if (found && turn !== undefined) requestAnimationFrame(() => box.current?.querySelector(`[id="${CSS.escape(turn)}"]`)?.scrollIntoView({ block: "start" }));
       else toast(t("turn_not_found"), true);
     });
-  }, [conversation, aimed, loaded]);
+  }, [conversation, place, loaded]);
 }
 
-/** Keeps the foot in sight while it is, and what is read in its place when older turns come in above. */
+/** Keeps the foot in sight while it is. */
 function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: boolean }): void {
   useEffect(() => {
     const shown = box.current;
@@ -134,4 +150,25 @@ function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: bool
     watched.observe(shown);
     return () => watched.disconnect();
   }, []);
+}
+
+/** Keeps what is read in its place when messages come in above it, or leave. */
+function usePlaceKept({ messages }: Conversation, box: RefObject<HTMLDivElement | null>, atEnd: { current: boolean }): void {
+  const held = useRef<{ element: Element; top: number } | null>(null);
+  useEffect(() => messages.subscribe(() => (held.current = topmost(box.current))), [messages]);
+  useLayoutEffect(() => {
+    const { element, top } = held.current ?? {};
+    if (box.current !== null && element?.isConnected && top !== undefined && !atEnd.current) box.current.scrollTop += element.getBoundingClientRect().top - top;
+    held.current = null;
+  }, [messages.value]);
+}
+
+/** The first part of a turn that is seen, and where. */
+function topmost(box: HTMLElement | null): { element: Element; top: number } | null {
+  if (box === null) return null;
+  const edge = box.getBoundingClientRect().top;
+  const isSeen = (element: Element): boolean => element.getBoundingClientRect().bottom > edge;
+  const turn = [...box.querySelectorAll(".turn")].find(isSeen);
+  const element = turn && ([...turn.children].find(isSeen) ?? turn);
+  return element ? { element, top: element.getBoundingClientRect().top } : null;
 }

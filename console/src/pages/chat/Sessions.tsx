@@ -56,7 +56,7 @@ export const named = ({ title }: { title: string | null }): string => visible(ti
 function Row({ session, current, entries }: { session: Found; current: boolean; entries: Entry[] }) {
   return (
     <div class="session" data-current={current}>
-      <a href={href("sessions", session.id)} aria-current={current ? "page" : undefined}>
+      <a href={session.message_id ? href("sessions", session.id, "messages", session.message_id) : href("sessions", session.id)} aria-current={current ? "page" : undefined}>
         <span class="name" dir="auto">{named(session)}</span>
         <span class="about">
           {session.running_turn_id !== null && <span class="dot busy" title={t("running")} />}

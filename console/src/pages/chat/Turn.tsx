@@ -67,7 +67,7 @@ function UserMessage({ message, conversation, free }: { message: Message; conver
   const [editing, setEditing] = useState(false);
   const text = typeof message.content === "string" ? message.content : "";
   const meta = (message.metadata ?? {}) as { attachments?: Schemas["Attachment"][]; steered?: boolean; note?: string };
-  if (editing) return <EditForm text={text} onDone={(typed) => { setEditing(false); void conversation.edit(message.id, typed, meta.attachments?.map(({ id }) => id)); }} onCancel={() => setEditing(false)} />;
+  if (editing) return <EditForm text={text} onDone={(typed) => { setEditing(false); conversation.edit(message.id, typed, meta.attachments?.map(({ id }) => id)); }} onCancel={() => setEditing(false)} />;
   return (
     <div class="mine">
       {meta.note && <details class="reasoning"><summary>{t("note_of_change")}</summary><div dir="auto">{visible(meta.note)}</div></details>}
@@ -82,9 +82,19 @@ function UserMessage({ message, conversation, free }: { message: Message; conver
   );
 }
 
-export const FileChip = ({ name, size, onDrop, busy = false }: { name: string; size: number; onDrop?: () => void; busy?: boolean }) => (
-  <span class="chip" data-busy={busy}>
-    <Icon name="file" size={15} /><bdi>{visible(name)}</bdi><span class="muted">{bytes(size)}</span>
+interface ChipGiven {
+  name: string;
+  size: number;
+  busy?: boolean;
+  /** Why it is not taken. */
+  problem?: string | null;
+  onDrop?: (() => void) | undefined;
+}
+
+export const FileChip = ({ name, size, onDrop, busy = false, problem = null }: ChipGiven) => (
+  <span class="chip" data-busy={busy && problem === null} data-bad={problem !== null}>
+    <Icon name={problem === null ? "file" : "alert"} size={15} /><bdi>{visible(name)}</bdi>
+    {problem === null ? <span class="muted">{bytes(size)}</span> : <span class="why" role="alert" dir="auto">{problem}</span>}
     {onDrop && <Button kind="quiet" class="small" icon="cross" label={t("remove_file", { name: visible(name) })} onClick={onDrop} />}
   </span>
 );

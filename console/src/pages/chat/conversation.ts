@@ -1,31 +1,27 @@
-/** What is shown of one session: its history from the newest on, and the turn that runs. The history is what counts. */
-import { signal } from "@preact/signals";
+/** What is shown of one session: a window of its history, and the turn that runs. The history is what counts. */
+import { batch, signal } from "@preact/signals";
 import { get, type Listed, newKey, post, Problem, put, type Query, type Schemas } from "../../api";
 import { attempt, toast } from "../../components/Toast";
-import { type FeedEvent, turnEvents } from "../../events";
+import { type FeedEvent, isPassing, turnEvents } from "../../events";
 import { t } from "../../i18n";
 import { problemOf } from "../../load";
+import { type Draft, EMPTY } from "./drafts";
 import { apply, begun, type Live, type Message, type Plan } from "./live";
+import { bodyOf, deliverBy, enqueue, post202, type Unsent } from "./outbox";
 
 export type Session = Schemas["Session"];
 export type Turn = Schemas["Turn"];
+type Page = Listed<Message> & { previous_cursor: string | null };
 const PAGE = 40;
+/** What lies farther from the reader is taken off the page, and read again when they come back to it. */
+const MOST = 6 * PAGE;
 
-/** What the user is about to say. */
-export interface Draft {
-  text: string;
-  files: Schemas["Attachment"][];
-  search: boolean;
-  whileBusy: "steer" | "enqueue";
-}
-
-/** What the user sent and the history does not have yet. */
+/** What the service has accepted and the history does not have yet. */
 export interface Sent {
   id: string;
   draft: Draft;
-  state: "sending" | "queued" | "refused";
+  queued: boolean;
   turnId: string | null;
-  problem: Problem | null;
 }
 
 export class Conversation {
@@ -39,133 +35,203 @@ export class Conversation {
   readonly problem = signal<Problem | null>(null);
   readonly loading = signal(true);
   readonly branch = signal<string | null>(null);
-  private cursor: string | null = null;
+  /** The cursors to what lies before and behind the messages that are shown; null at an end. */
+  readonly older = signal<string | null>(null);
+  readonly newer = signal<string | null>(null);
+  /** What of the outbox is being sent here. */
+  readonly saying = signal<string | null>(null);
+  /** The cursors at the ends of the pages that were read, by the seq that stands there. */
+  private readonly edges = { older: new Map<number, string | null>(), newer: new Map<number, string | null>() };
   private reading: Promise<boolean> | null = null;
+  private opening: Promise<void> = Promise.resolve();
   private readonly stop = new AbortController();
+  private readonly undeliver: () => void;
   private frame = 0;
   private running: Live | null = null;
 
-  constructor(readonly id: string) {}
+  constructor(readonly id: string) {
+    this.undeliver = deliverBy(id, (item) => this.deliver(item));
+  }
 
   get path(): string {
     return `/sessions/${this.id}`;
   }
 
-  get hasOlder(): boolean {
-    return this.cursor !== null;
+  /** Reads the newest page, or at first the one around a turn or message, and follows the turn that runs. */
+  open(around?: string): Promise<void> {
+    return (this.opening = this.read(around));
   }
 
-  /** Reads the newest page and follows the turn that runs. */
-  async open(): Promise<void> {
-    this.loading.value = true;
+  /** The same for a session that was just made for a message, which does not wait for it. */
+  begin(): void {
+    void this.read();
+  }
+
+  private async read(around?: string): Promise<void> {
+    this.loading.value = this.messages.value.length === 0;
+    if (around !== undefined && this.loading.value) await this.show(around);
     await this.refresh();
     this.loading.value = false;
     void this.followOpenTurn();
   }
 
-  /** The same for a session that was just made: its first message goes out at once. */
-  async begin(draft: Draft): Promise<void> {
-    this.loading.value = false;
-    get<Session>(this.path).then((found) => (this.session.value ??= found), () => {});
-    await this.say(draft);
-  }
-
   leave(): void {
+    this.undeliver();
     this.stop.abort();
     cancelAnimationFrame(this.frame);
   }
 
-  /** Reads session, newest messages and plans again, and keeps what was loaded before them. */
+  /** Reads session, newest messages and plans again, and keeps what was loaded before them. Away from the end it reads no messages. */
   async refresh(): Promise<void> {
     try {
       const [session, page, plans] = await Promise.all([
         get<Session>(this.path),
-        this.read({}),
+        this.newer.value === null ? this.page({}) : null,
         get<Listed<Plan>>(`${this.path}/plans`, { limit: 50 }),
       ]);
       if (this.stop.signal.aborted) return;
-      const newest = page.items.toReversed();
-      const first = newest[0]?.seq ?? 0;
-      const older = this.messages.value.filter(({ seq }) => seq < first);
-      const isGap = older.length > 0 && page.next_cursor !== null && (older.at(-1)?.seq ?? 0) < first - 2 * PAGE;
-      if (older.length === 0 || isGap) this.cursor = page.next_cursor;
-      this.session.value = session;
-      this.messages.value = isGap ? newest : [...older, ...newest];
-      this.plans.value = new Map(plans.items.map((plan) => [plan.id, plan]));
-      this.problem.value = null;
-      const stored = new Set(newest.flatMap(({ turn_id, role, content }) => (role === "user" ? [turn_id, content] : [turn_id])));
-      this.sent.value = this.sent.value.filter(({ turnId, draft, state }) => state === "refused" || !(stored.has(turnId ?? "") || stored.has(draft.text)));
+      batch(() => {
+        this.session.value = session;
+        this.plans.value = new Map(plans.items.map((plan) => [plan.id, plan]));
+        this.problem.value = null;
+        if (page !== null && this.newer.value === null) this.renew(page);
+      });
     } catch (error) {
       if (!this.stop.signal.aborted) this.problem.value = problemOf(error);
     }
   }
 
-  /** Reads the page before those that are shown; whoever asks while it is read waits for it. False if it could not be. */
-  older(): Promise<boolean> {
-    return (this.reading ??= this.readOlder().finally(() => (this.reading = null)));
+  private renew(page: Page): void {
+    const newest = page.items;
+    const first = newest[0]?.seq ?? 0;
+    const before = this.messages.value.filter(({ seq }) => seq < first);
+    const isGap = before.length > 0 && page.next_cursor !== null && (before.at(-1)?.seq ?? 0) < first - 2 * PAGE;
+    if (before.length === 0 || isGap) this.older.value = page.next_cursor;
+    this.messages.value = isGap ? newest : [...before, ...newest];
+    const stored = new Set(newest.flatMap(({ turn_id, role, content }) => (role === "user" ? [turn_id, content] : [turn_id])));
+    this.sent.value = this.sent.value.filter(({ turnId, draft }) => !(stored.has(turnId ?? "") || stored.has(draft.text)));
   }
 
-  private async readOlder(): Promise<boolean> {
-    if (this.cursor === null) return false;
-    this.loading.value = true;
-    const isRead = await attempt(async () => {
-      const page = await this.read({ cursor: this.cursor });
-      this.cursor = page.next_cursor;
-      this.messages.value = [...page.items.toReversed(), ...this.messages.value];
+  /** Reads on before or behind what is shown; who asks while it is read waits for it. False if there is no more, or it failed. */
+  more(way: "older" | "newer"): Promise<boolean> {
+    return (this.reading ??= this.readMore(way).finally(() => (this.reading = null)));
+  }
+
+  private readMore(way: "older" | "newer"): Promise<boolean> {
+    const cursor = this[way].value;
+    if (cursor === null) return Promise.resolve(false);
+    return attempt(async () => {
+      const page = await this.page({ cursor, order: way === "older" ? "desc" : "asc" });
+      if (this[way].value !== cursor) return;
+      batch(() => {
+        const all = way === "older" ? [...page.items, ...this.messages.value] : [...this.messages.value, ...page.items];
+        this[way].value = way === "older" ? page.next_cursor : page.previous_cursor;
+        this.messages.value = this.within(all, way);
+      });
     });
-    this.loading.value = false;
-    return isRead;
+  }
+
+  /** At most MOST messages of these: what is cut off at the other end is whole pages, so that a cursor leads back. */
+  private within(all: Message[], grown: "older" | "newer"): Message[] {
+    if (all.length <= MOST) return all;
+    const { older, newer } = this.edges;
+    const at = grown === "older" ? all.findLastIndex(({ seq }, index) => index < MOST && newer.get(seq)) : all.findIndex(({ seq }, index) => index >= all.length - MOST && older.get(seq));
+    if (at === -1) return all;
+    const seq = all[at]?.seq ?? 0;
+    if (grown === "older") this.newer.value = newer.get(seq) ?? null;
+    else this.older.value = older.get(seq) ?? null;
+    return grown === "older" ? all.slice(0, at + 1) : all.slice(at);
+  }
+
+  /** Shows the page around a message or a turn, unless it is shown; false if it is not in the history. */
+  async show(around: string): Promise<boolean> {
+    if (this.turnOf(around) !== undefined) return true;
+    try {
+      const page = await this.page({ around });
+      batch(() => {
+        [this.older.value, this.newer.value] = [page.next_cursor, page.previous_cursor];
+        this.messages.value = page.items;
+      });
+      return true;
+    } catch (error) {
+      if (problemOf(error).status !== 404) this.problem.value = problemOf(error);
+      return false;
+    }
+  }
+
+  /** The turn of this id, or with the message of this id, if it is shown. */
+  turnOf(around: string): string | undefined {
+    return this.messages.value.find(({ id, turn_id }) => id === around || turn_id === around)?.turn_id;
+  }
+
+  /** Shows the newest messages. */
+  async toEnd(): Promise<void> {
+    if (this.newer.value === null) return;
+    this.clear();
+    await this.refresh();
+  }
+
+  private clear(): void {
+    batch(() => {
+      this.messages.value = [];
+      this.older.value = this.newer.value = null;
+    });
   }
 
   /** Shows the messages that an edit took out of the history; null for the history. */
   async showBranch(branch: string | null): Promise<void> {
     this.branch.value = branch;
-    this.messages.value = [];
-    this.cursor = null;
+    this.clear();
     await this.refresh();
   }
 
-  /** Loads older messages until those of a turn are there; false if they are not in the history. */
-  async find(turn: string): Promise<boolean> {
-    const has = (): boolean => this.messages.value.some(({ turn_id }) => turn_id === turn);
-    while (!has() && !this.stop.signal.aborted && (await this.older())) continue;
-    return has();
-  }
-
-  private read(query: Query): Promise<Listed<Message>> {
+  /** A page with its messages in their order: `next_cursor` leads to older ones, `previous_cursor` to newer ones. */
+  private async page(query: Query): Promise<Page> {
     const asked: Query = { order: "desc", limit: PAGE, include: "turn", branch: this.branch.value, ...query };
-    return get<Listed<Message>>(`${this.path}/messages`, asked);
+    const { items, next_cursor, previous_cursor } = await get<Page>(`${this.path}/messages`, asked);
+    const page = asked["order"] === "asc" ? { items, next_cursor: previous_cursor, previous_cursor: next_cursor } : { items: items.toReversed(), next_cursor, previous_cursor };
+    this.edges.older.set(page.items[0]?.seq ?? 0, page.next_cursor);
+    this.edges.newer.set(page.items.at(-1)?.seq ?? 0, page.previous_cursor);
+    return page;
   }
 
-  /** Says it; while a turn runs it steers that turn, or waits for its end. */
-  async say(draft: Draft): Promise<boolean> {
-    const { text, files, search, whileBusy } = draft;
-    const body = { message: text, attachments: files.map(({ id }) => id), ...(search && { force_web_search: true }) };
-    const sent: Sent = { id: newKey(), draft, state: "sending", turnId: null, problem: null };
-    this.sent.value = [...this.sent.value, sent];
-    if (this.live.value === null) return this.run({ begin: { path: `${this.path}/chat`, body: body } }, sent);
-    try {
-      const accepted = await post<{ turn_id: string }>(`${this.path}/chat`, { ...body, background: true, on_busy: whileBusy });
-      this.change(sent, { state: "queued", turnId: accepted.turn_id });
+  /** Says it once the service is there; while a turn runs it steers that turn, or waits for its end. */
+  say(draft: Draft): void {
+    enqueue(this.id, draft);
+  }
+
+  private async deliver(item: Unsent): Promise<boolean> {
+    await this.opening;
+    await this.toEnd();
+    if (this.stop.signal.aborted) return false;
+    if (this.live.value !== null) {
+      const { turn_id } = await post202(item);
+      this.accepted(item, turn_id, true);
       void this.followOpenTurn();
       return true;
-    } catch (error) {
-      this.change(sent, { state: "refused", problem: problemOf(error) });
-      return false;
     }
+    this.saying.value = item.key;
+    const [, replaced] = /^messages\/([^/]+)/.exec(item.path) ?? [];
+    if (replaced !== undefined) this.cut(replaced);
+    const begin = { path: `${this.path}/${item.path}`, body: bodyOf(item), key: item.key };
+    return new Promise((resolve, reject) => {
+      void this.run({ begin }, null, (turn) => {
+        this.saying.value = null;
+        if (typeof turn === "string") this.accepted(item, turn, false);
+        if (turn instanceof Problem) reject(turn);
+        else resolve(turn !== null);
+      });
+    });
   }
 
-  private change(sent: Sent, to: Partial<Sent>): void {
-    Object.assign(sent, to);
-    this.sent.value = [...this.sent.value];
+  private accepted({ key, draft }: Unsent, turnId: string, queued: boolean): void {
+    this.sent.value = [...this.sent.value, { id: key, draft, queued, turnId }];
   }
 
-  dropSent(sent: Sent): void {
-    this.sent.value = this.sent.value.filter((each) => each !== sent);
-  }
-
-  edit(message: string, text: string, files: string[] = []): Promise<boolean> {
-    return this.anew(`messages/${message}/edit`, { message: text, attachments: files }, message, text);
+  edit(message: string, text: string, files: string[] = []): void {
+    const { attachments = [] } = (this.messages.value.find(({ id }) => id === message)?.metadata ?? {}) as { attachments?: Schemas["Attachment"][] };
+    const kept = attachments.filter(({ id }) => files.includes(id));
+    enqueue(this.id, { ...EMPTY, text, files: kept.map((stored) => ({ key: stored.id, name: stored.name, size: stored.size_bytes, stored, problem: null })) }, { path: `messages/${message}/edit` });
   }
 
   regenerate(message: string): Promise<boolean> {
@@ -188,17 +254,24 @@ export class Conversation {
   }
 
   /** Runs a turn that begins otherwise than with a message. What it `replaces` is taken off the page at once. */
-  private anew(path: string, body: object, replaces?: string, text?: string): Promise<boolean> {
-    const begin = { path: `${this.path}/${path}`, body };
-    const turn = this.messages.value.find(({ id }) => id === replaces)?.turn_id;
+  private anew(path: string, body: object, replaces?: string): Promise<boolean> {
+    const said = replaces === undefined ? undefined : this.cut(replaces);
+    const id = newKey();
+    if (said !== undefined) this.sent.value = [...this.sent.value, { id, draft: { ...EMPTY, text: said }, queued: false, turnId: null }];
+    return this.run({ begin: { path: `${this.path}/${path}`, body } }, null, (turn) => {
+      this.sent.value = this.sent.value.flatMap((each) => (each.id !== id ? [each] : typeof turn === "string" ? [{ ...each, turnId: turn }] : []));
+    });
+  }
+
+  /** Takes the turn of a message, and what came after it, off the page; returns what the user had said in it. */
+  private cut(message: string): string | undefined {
+    const turn = this.turnOf(message);
     const from = this.messages.value.findIndex(({ turn_id }) => turn_id === turn);
-    if (turn === undefined) return this.run({ begin });
+    if (turn === undefined) return undefined;
     const said = this.messages.value.slice(from).find(({ role }) => role === "user")?.content;
     this.messages.value = this.messages.value.slice(0, from);
-    const draft: Draft = { text: text ?? String(said ?? ""), files: [], search: false, whileBusy: "enqueue" };
-    const sent: Sent = { id: newKey(), draft, state: "sending", turnId: null, problem: null };
-    this.sent.value = [...this.sent.value, sent];
-    return this.run({ begin }, sent);
+    this.newer.value = null;
+    return String(said ?? "");
   }
 
   async cancel(): Promise<void> {
@@ -217,36 +290,40 @@ export class Conversation {
       this.attempts.value = new Map(items.map(({ turn_id, attempts }) => [turn_id, attempts]));
       const open = items.findLast(({ status }) => status === "running" || status === "queued");
       if (open === undefined || this.live.value !== null || this.stop.signal.aborted) return;
-      await this.run({ events: `${this.path}/turns/${open.turn_id}/events` }, null, open.turn_id);
+      await this.run({ events: `${this.path}/turns/${open.turn_id}/events` }, open.turn_id);
     } catch (error) {
       this.problem.value = problemOf(error);
     }
   }
 
-  private async run(from: Parameters<typeof turnEvents>[0], sent: Sent | null = null, turnId: string | null = null): Promise<boolean> {
+  /** `begun` is told the turn that was accepted, or why none was; null if the page was left. */
+  private async run(from: Parameters<typeof turnEvents>[0], turnId: string | null = null, told: (turn: string | Problem | null) => void = () => {}): Promise<boolean> {
     const live = begun(turnId);
     this.running = live;
     this.live.value = live;
     let accepted = false;
+    let refused: Problem | null = null;
     try {
       for await (const event of turnEvents(from, this.stop.signal)) {
         apply(live, event);
         if (!accepted && live.turnId !== null) {
           accepted = true;
-          if (sent !== null) this.change(sent, { turnId: live.turnId });
+          told(live.turnId);
         }
         this.draw(live);
       }
     } catch (error) {
-      if (sent !== null) this.change(sent, { state: "refused", problem: problemOf(error) });
-      else await attempt(() => Promise.reject(problemOf(error)));
+      refused = problemOf(error);
     }
+    if (!accepted) told(refused);
     if (this.stop.signal.aborted) return accepted;
-    await this.refresh();
+    const isKept = "begin" in from && from.begin.key !== undefined && !accepted;
+    if (refused !== null && !isKept) await attempt(() => Promise.reject(refused));
+    if (refused === null || !isPassing(refused)) await this.refresh();
     this.running = null;
     this.live.value = null;
     if (live.error !== null && live.error.code !== "turn_cancelled" && document.hidden) toast(t("turn_failed"), true);
-    void this.followOpenTurn();
+    if (refused === null || !isPassing(refused)) void this.followOpenTurn();
     return accepted;
   }
 

@@ -6,7 +6,7 @@ import { type FeedEvent, onFeed } from "../../events";
 import { go, href } from "../../router";
 import type { Session } from "./conversation";
 
-export type Found = Session & { snippet?: string };
+export type Found = Session & { snippet?: string; message_id?: string | null };
 const PAGE = 50;
 const MOST = 200;
 

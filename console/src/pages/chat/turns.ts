@@ -29,7 +29,7 @@ export interface Shown {
 }
 
 /** Of the turn that runs only what the user said is taken from the history: its events bring the rest. */
-export function turnsOf(messages: Message[], running: string | null): Shown[] {
+export function turnsOf(messages: Message[], running: string | null, isEnd = true): Shown[] {
   const turns: Shown[] = [];
   for (const message of messages) {
     let turn = turns.at(-1);
@@ -42,7 +42,7 @@ export function turnsOf(messages: Message[], running: string | null): Shown[] {
   }
   for (const turn of turns) complete(turn);
   const last = turns.at(-1);
-  if (last) last.isLast = true;
+  if (last) last.isLast = isEnd;
   return turns;
 }
 

@@ -1,0 +1,45 @@
+/** A message on its way: waiting for the service, or refused, with why and what to do. */
+import { Problem, reachable } from "../../api";
+import { Button } from "../../components/Button";
+import { explained } from "../../components/Toast";
+import { t } from "../../i18n";
+import { visible } from "../../text";
+import type { Draft } from "./drafts";
+import { discard, dropFile, takeBack, tryAgain, type Unsent as Item } from "./outbox";
+import { FileChip } from "./Turn";
+
+export function Unsent({ item }: { item: Item }) {
+  const { refused, draft } = item;
+  const isStuck = refused !== null || !reachable.value;
+  return (
+    <Mine draft={draft} state={refused === null ? "queued" : "refused"} onDrop={refused === null ? undefined : (file) => dropFile(item, file)}>
+      {refused === null && <span class="muted small-note" role="status">{t(reachable.value ? "sending" : "sent_when_back")}</span>}
+      {isStuck && (
+        <div class={refused === null ? "note" : "note bad"} role={refused === null ? undefined : "alert"}>
+          {refused !== null && <span dir="auto">{explained(new Problem(refused.code, refused.status, refused.title, refused.detail))}</span>}
+          {refused !== null && <Button class="small" icon="redo" onClick={() => tryAgain(item)}>{t("try_again")}</Button>}
+          {item.path === "chat" && <Button class="small" kind="quiet" icon="edit" label={t("edit")} onClick={() => takeBack(item)} />}
+          <Button class="small" kind="quiet" icon="cross" label={t("drop_message")} onClick={() => discard(item)} />
+        </div>
+      )}
+    </Mine>
+  );
+}
+
+interface MineGiven {
+  draft: Draft;
+  state?: "queued" | "refused" | undefined;
+  onDrop?: ((file: Draft["files"][number]) => void) | undefined;
+  children?: preact.ComponentChildren;
+}
+
+/** What the user said, as it was sent. */
+export const Mine = ({ draft, state, onDrop, children }: MineGiven) => (
+  <div class="mine" data-state={state}>
+    <div class="bubble" dir="auto">{visible(draft.text)}</div>
+    {draft.files.map((file) => (
+      <FileChip key={file.key} name={file.name} size={file.size} busy={file.stored === null} problem={file.problem} onDrop={onDrop && (() => onDrop(file))} />
+    ))}
+    {children}
+  </div>
+);

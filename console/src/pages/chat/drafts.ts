@@ -1,0 +1,43 @@
+/** What is being written, by chat and user. It survives a reload. */
+import { type Signal, signal } from "@preact/signals";
+import { user } from "../../me";
+import { parsed } from "./live";
+import type { Attached } from "./files";
+
+/** What the user is about to say. */
+export interface Draft {
+  text: string;
+  files: Attached[];
+  search: boolean;
+  whileBusy: "steer" | "enqueue";
+}
+
+export const EMPTY: Draft = { text: "", files: [], search: false, whileBusy: "enqueue" };
+/** The chat that does not exist yet. */
+export const NEW = "new";
+
+const drafts = new Map<string, Signal<Draft>>();
+const nameOf = (by: string | null, chat: string): string => `segue.draft.${by ?? ""}.${chat}`;
+
+/** What was written before it was known by whom is theirs. */
+export function draftOf(chat: string): Signal<Draft> {
+  const name = nameOf(user.value, chat);
+  const known = drafts.get(name);
+  if (known !== undefined) return known;
+  const early = drafts.get(nameOf(null, chat))?.peek();
+  const kept = parsed(localStorage.getItem(name) ?? "") as Partial<Draft> | null;
+  const draft = signal<Draft>({ ...EMPTY, ...(early?.text || early?.files.length ? early : kept) });
+  drafts.set(name, draft);
+  if (user.value !== null) draft.subscribe((now) => remember(name, now.text || now.files.length > 0 ? JSON.stringify(now) : null));
+  return draft;
+}
+
+/** Keeps a text in the browser, or null to forget it. A browser that keeps nothing is no reason to stop writing. */
+export function remember(name: string, text: string | null): void {
+  try {
+    if (text === null) localStorage.removeItem(name);
+    else localStorage.setItem(name, text);
+  } catch {
+    /* it lasts as long as the page */
+  }
+}
