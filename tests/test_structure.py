@@ -67,6 +67,7 @@ OWNERS_OF_TABLES = {
     "users/spending.py": "user_limits",
 }
 BROAD = {
+    "around/processes.py": "the stack above a forked process is its supervisor's: it is printed, and the process ends",
     "agent/stream_reply.py": "closes the stream of a reply, and raises again",
     "around/embedded/servers.py": "stops the servers that have started, and raises again",
     "around/tracing.py": "records what a span ended with, and raises again",

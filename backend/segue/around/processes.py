@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessPlace:
     """What one of the processes knows of itself: its number from 0, a folder for sockets, and two pipes' ends."""
 
     number: int
@@ -55,10 +55,10 @@ class _Process:
             os.kill(self.pid, number)
 
 
-Run = Callable[[Place | None], int]  # runs a process, the only one if it gets None, and returns its exit code
+Run = Callable[[ProcessPlace | None], int]  # runs a process, the only one if it gets None, and returns its exit code
 
 
-class Supervisor:
+class ProcessSupervisor:
     """Runs `count` processes. `renewed` returns what they run from a SIGHUP on, or None to go on as before. Kills what
     has not ended `stop_s` seconds after a SIGTERM.
     """
@@ -104,12 +104,12 @@ class Supervisor:
         ready, is_ready = os.pipe()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         if (pid := os.fork()) == 0:
-            self._become(Place(number, self._folder, self._life[0], is_ready), ready)
+            self._become(ProcessPlace(number, self._folder, self._life[0], is_ready), ready)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(is_ready)
         self._processes.append(_Process(pid, number, ready))
 
-    def _become(self, place: Place, ready: int) -> NoReturn:
+    def _become(self, place: ProcessPlace, ready: int) -> NoReturn:
         """Ends with the process. Its process group is its own: Ctrl-C is the supervisor's to pass on."""
         code = 1
         try:

@@ -23,7 +23,7 @@ from fastapi import FastAPI
 from segue.agents_config import declared_agents, tools_before_start
 from segue.api.connection import TimedConnection
 from segue.api.deps import Services
-from segue.around.processes import Place, Run, Supervisor
+from segue.around.processes import ProcessPlace, ProcessSupervisor, Run
 from segue.around.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.errors import AppError
@@ -49,7 +49,7 @@ Processes = Annotated[str, typer.Option(help="How many processes share the work:
 class _Server(uvicorn.Server):
     """`place` is that of this process among several, which share one socket."""
 
-    def __init__(self, config: uvicorn.Config, place: Place | None) -> None:
+    def __init__(self, config: uvicorn.Config, place: ProcessPlace | None) -> None:
         super().__init__(config)
         self._place = place
 
@@ -108,7 +108,9 @@ def serve(
     _run(count, serving, settings, host=host, port=port)
 
 
-def _serve(application: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: Place | None) -> int:
+def _serve(
+    application: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: ProcessPlace | None
+) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     config = uvicorn.Config(
         application,
@@ -139,7 +141,7 @@ def worker(
     _run(count, lambda settings: partial(_work, settings), settings, worker_concurrency=concurrency)
 
 
-def _work(settings: Settings, place: Place | None) -> int:
+def _work(settings: Settings, place: ProcessPlace | None) -> int:
     if place is not None and place.number > 0:  # the first one has the port, and the figures of all
         settings = settings.model_copy(update={"worker_metrics_port": None})
 
@@ -177,7 +179,7 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
         code = run_with(settings)(None)
     else:
         stop_s = settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
-        code = Supervisor(count, run_with(settings), partial(_renewed, run_with, flags), stop_s=stop_s).run()
+        code = ProcessSupervisor(count, run_with(settings), partial(_renewed, run_with, flags), stop_s=stop_s).run()
     if code:
         raise typer.Exit(code=code)
 
@@ -190,7 +192,7 @@ def _renewed(run_with: Callable[[Settings], Run], flags: Mapping[str, object]) -
         return None  # it has said why
 
 
-async def _started(services: Services, place: Place | None) -> None:
+async def _started(services: Services, place: ProcessPlace | None) -> None:
     reload_on_hangup(services.agents)
     if place is not None:
         loop = asyncio.get_running_loop()
@@ -200,7 +202,7 @@ async def _started(services: Services, place: Place | None) -> None:
     _keep_modules_from_the_garbage_collector()
 
 
-def _leave(loop: asyncio.AbstractEventLoop, place: Place) -> None:
+def _leave(loop: asyncio.AbstractEventLoop, place: ProcessPlace) -> None:
     """Ends the process in good order, since its supervisor was killed."""
     loop.remove_reader(place.supervisor_gone)
     shutil.rmtree(place.folder, ignore_errors=True)
