@@ -150,6 +150,8 @@ async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> di
     turn = await _turn_of(client, response_id)
     async with client.services.database.read_only() as connection:
         items = [_input_item(each) for each in await user_messages_of(connection, turn.turn_id)]
+    if not items:  # deleted just now
+        raise NotFound("turn")
     return {"object": "list", "data": items, "first_id": items[0]["id"], "last_id": items[-1]["id"], "has_more": False}
 
 
