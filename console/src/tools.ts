@@ -3,13 +3,13 @@ import { effect, signal } from "@preact/signals";
 import { key, pages, returns, type Schemas } from "./api";
 import { visible } from "./text";
 
-const titles = signal<Record<string, string>>({});
+const titles = signal(new Map<string, string>());
 let wanted = false;
 
 /** The tool's title; its name if it has none. */
 export function titleOf(name: string): string {
   if (!wanted) read();
-  return visible(titles.value[name] || name);
+  return visible(titles.value.get(name) ?? name);
 }
 
 function read(): void {
@@ -20,9 +20,9 @@ function read(): void {
   });
 }
 
-async function all(): Promise<Record<string, string>> {
-  const found: Record<string, string> = {};
+async function all(): Promise<Map<string, string>> {
+  const found = new Map<string, string>();
   for await (const page of pages<Schemas["ToolDescription"]>("/tools", { limit: 200 }))
-    for (const { name, title } of page) if (title) found[name] = title;
+    for (const { name, title } of page) if (title) found.set(name, title);
   return found;
 }

@@ -46,7 +46,7 @@ export function Usage({ query }: OpsView) {
         <Days from={from} until={until} onChange={set} />
         <Button icon="download" onClick={saved}>CSV</Button>
       </Filters>
-      <Shown of={days}>{(found) => <Bars found={found} from={from} until={until} link={{ user, since: null }} />}</Shown>
+      <Shown of={days}>{(found) => <Bars found={found} from={from} until={until} user={user} />}</Shown>
       <Shown of={totals}>{(found) => <Totals found={found} group={group} linked={(key) => to("ops/usage", { ...Object.fromEntries(query), group: "day", user: key })} />}</Shown>
     </>
   );
@@ -67,13 +67,13 @@ function Days({ from, until, onChange }: { from: string; until: string; onChange
 const NOTHING = { llm_calls: 0, input_tokens: 0, cached_tokens: 0, output_tokens: 0, cost: 0 };
 
 /** Days without use are days as well. A bar leads to the turns of its day. */
-function Bars({ found, from, until, link }: { found: Total[]; from: string; until: string; link: { user: string | null; since: null } }) {
+function Bars({ found, from, until, user }: { found: Total[]; from: string; until: string; user: string | null }) {
   const known = new Map(found.map((each) => [each.key, each]));
   const points = Array.from({ length: (Date.parse(until) - Date.parse(from)) / DAY_MS + 1 }, (_, index) => {
     const key = dated(Date.parse(from) + index * DAY_MS);
     return { ...NOTHING, ...known.get(key), key };
   });
-  const hrefOf = ({ key }: { key: string }): string => to("ops/turns", { owner: link.user, since: `${key}T00:00:00Z`, until: `${dated(Date.parse(key) + DAY_MS)}T00:00:00Z` });
+  const hrefOf = ({ key }: { key: string }): string => to("ops/turns", { owner: user, since: `${key}T00:00:00Z`, until: `${dated(Date.parse(key) + DAY_MS)}T00:00:00Z` });
   const given = { points, hrefOf, when: ({ key }: { key: string }) => day(key), kind: "bars" as const };
   return (
     <div class="charts">
