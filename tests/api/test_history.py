@@ -58,8 +58,8 @@ async def test_a_page_around_a_message_or_a_turn_leads_on_both_ways(client: Clie
     whole = await client.get(path, around=at, limit=200)
     assert (whole["items"], whole["next_cursor"], whole["previous_cursor"]) == (said, None, None)
     assert (await client.get(path))["previous_cursor"] is None
-    page = await client.get(path, order="desc", limit=2, cursor=await cursor_at(client, session))
-    assert await seqs(client, session, order="asc", cursor=page["previous_cursor"]) == ([3, 4, 5, 6, 7], None)
+    last = await client.get(path, order="desc", limit=2, cursor=await cursor_at(client, session))
+    assert await seqs(client, session, order="asc", cursor=last["previous_cursor"]) == ([3, 4, 5, 6, 7], None)
     for edge, ends in ((0, (None, True)), (6, (True, None))):
         found = await client.get(path, around=said[edge]["id"], limit=2)
         assert ((found["previous_cursor"] and True), (found["next_cursor"] and True)) == ends

@@ -570,7 +570,7 @@ async def test_an_address_leads_to_a_turn_far_up_in_one_request_and_on_from_ther
         asked: list[str] = []
         url, turn = str(client.http.base_url).rstrip("/"), f"turn_{70:026}"
         window = await browsing.open(url)
-        window.page.on("request", lambda request: "/messages" in request.url and asked.append(request.url))
+        window.page.on("request", lambda request: asked.extend([request.url] if "/messages" in request.url else []))
         await window.go(f"#/sessions/{session}/turns/{turn}")
         reached = "id => Math.abs(document.getElementById(id)?.getBoundingClientRect().top - 100) < 60"
         await window.page.wait_for_function(reached, arg=turn)

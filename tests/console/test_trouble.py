@@ -123,14 +123,13 @@ async def test_a_first_message_that_is_refused_stays_and_is_sent_when_tried_agai
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:
     provider.will(says("Now it works."))
-    refused = {"status": 429, "content_type": "application/problem+json"}
 
     async def refuse(route: "Route") -> None:
         if route.request.method != "POST":
             await route.fallback()
         else:
             await route.fulfill(
-                **refused, body='{"code": "rate_limited", "title": "Too much", "detail": "Wait a little."}'
+                status=429, body='{"code": "rate_limited", "title": "Too much", "detail": "Wait a little."}'
             )
 
     async with console(browsing, settings) as window:

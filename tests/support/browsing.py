@@ -104,13 +104,13 @@ class Window:
         )
 
     async def axe(self) -> list[str]:
-        """What axe finds serious: the rule, and where."""
+        """What axe finds serious, or of headings that leave out a level: the rule, and where."""
         await self.page.evaluate(AXE.read_text("utf-8"))
         found = await self.page.evaluate("() => axe.run({resultTypes: ['violations']})")
         return [
             f"{each['id']} ({each['impact']}): {node['html'][:200]} {node['failureSummary'][:200]}"
             for each in found["violations"]
-            if each["impact"] in ("serious", "critical")
+            if each["impact"] in ("serious", "critical") or each["id"] == "heading-order"
             for node in each["nodes"]
         ]
 

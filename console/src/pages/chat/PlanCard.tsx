@@ -88,10 +88,10 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
 function Call({ step, shown }: { step: Step; shown: boolean }) {
   return (
     <>
-      <h4>
+      <h2>
         {step.tool === null ? t("waits_for_yes") : <>{t("asks_to_call")} <code>{visible(step.tool)}</code></>}
         {step.args != null && <CopyButton text={() => pretty(step.args)} />}
-      </h4>
+      </h2>
       {shown && step.args != null && <Arguments step={step} />}
     </>
   );

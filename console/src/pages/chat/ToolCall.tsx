@@ -56,7 +56,7 @@ function Details({ session, call }: { session: string; call: Call }) {
   const [open, setOpen] = useState(false);
   return (
     <>
-      <h4>{t("arguments")} <CopyButton text={() => pretty(call.args)} /></h4>
+      <h2>{t("arguments")} <CopyButton text={() => pretty(call.args)} /></h2>
       <JsonView value={call.args ?? {}} depth={3} />
       {call.status === "unknown" && <p class="note warn">{t("call_unknown_text")}</p>}
       {call.error !== null && <p class="note bad" dir="auto">{visible(call.error)}</p>}
@@ -90,7 +90,7 @@ function Result({ session, id }: { session: string; id: string }) {
   const value = joined(pages.map(({ result }) => result as unknown));
   return (
     <div class="result">
-      <h4>{t("result")} {pages.length > 0 && <CopyButton text={() => pretty(value)} />}</h4>
+      <h2>{t("result")} {pages.length > 0 && <CopyButton text={() => pretty(value)} />}</h2>
       {problem !== null && <Failure problem={problemOf(problem)} onRetry={() => void load(last?.next_offset ?? 0)} />}
       {pages.length === 0 && problem === null && <Spinner />}
       {pages.length > 0 && <div class="paper">{typeof value === "string" ? <pre dir="auto">{visible(value)}</pre> : <JsonView value={value} />}</div>}

@@ -3,7 +3,7 @@
  * the same idempotency key and so once. What was refused stays where it is until the user tries again or discards it.
  */
 import { batch, effect, signal } from "@preact/signals";
-import { back, newKey, post, Problem, remove } from "../../api";
+import { back, get, newKey, post, type Problem, remove, type Schemas } from "../../api";
 import { explained } from "../../components/Toast";
 import { isPassing } from "../../events";
 import { problemOf } from "../../load";
@@ -142,11 +142,11 @@ async function failed({ key }: Unsent, problem: Problem): Promise<void> {
 
 /** Makes the session of a new chat. One whose first file is refused does not stay. */
 async function begin(item: Unsent): Promise<void> {
-  const { id } = await post<{ id: string }>("/sessions", item.agent === null ? {} : { agent: item.agent }, { "Idempotency-Key": item.chat });
+  const { id } = await post<Schemas["Session"]>("/sessions", item.agent === null ? {} : { agent: item.agent }, { "Idempotency-Key": item.chat });
   try {
     await withFiles(item, id);
   } catch (error) {
-    if (!isPassing(problemOf(error))) await remove(`/sessions/${id}`).catch(() => {});
+    if (!isPassing(problemOf(error))) await removeIfEmpty(id).catch(() => {});
     throw error;
   }
   made.value = { chat: item.chat, session: id };
@@ -157,6 +157,12 @@ async function begin(item: Unsent): Promise<void> {
   batch(() => {
     for (const each of unsent.peek()) if (each.chat === item.chat) update({ ...each, chat: id });
   });
+}
+
+/** Another page may have sent it meanwhile. */
+async function removeIfEmpty(session: string): Promise<void> {
+  const { message_count } = await get<Schemas["Session"]>(`/sessions/${session}`);
+  if (message_count === 0) await remove(`/sessions/${session}`);
 }
 
 /** The item once the session has all its files. */
