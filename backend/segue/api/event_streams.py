@@ -45,7 +45,7 @@ CUSTOM_EVENTS: Final[Mapping[str, tuple[str, str]]] = {
     "acknowledgement": ("AcknowledgementReport", "How the user's message was read."),
     "web_search": ("WebSearchReport", "Whether the web is searched, so far."),
     "tool_state": ("`{tool_name, state: ToolState}`", "The status of a tool has changed in this session."),
-    "grant_used": ("`{tool_call_id, tool_name}`", "A call that would have waited runs under a grant for the session."),
+    "grant_used": ("`{tool_call_id, tool_name, mandate_id}`", "A call that would have waited runs under a mandate."),
     "tool_progress": (
         "`{tool_call_id, progress, total: number|null, message: str|null}`",
         "How far a running call is, as its tool counts. Seldom, and only the latest.",
