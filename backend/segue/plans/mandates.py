@@ -119,7 +119,7 @@ class Terms(_Given):
 
     tool: Annotated[str, Field(min_length=1, max_length=200), doc("One of `GET /tools`, as it is defined now.")]
     scope: Annotated[
-        MandateScope, doc("In one session, in all sessions of the user with one agent, or in all of them.")
+        MandateScope, doc("In one session, in all of the user's with one agent, or in all of them.")
     ]
     args: Annotated[
         dict[ArgumentPath, Bound],
@@ -154,7 +154,7 @@ class Mandate:
     session_id: Annotated[str | None, doc("The session, if it is for one.")]
     agent: Annotated[str | None, doc("The agent, if it is for one.")]
     args: Annotated[Mapping[str, Mapping[str, Any]], doc("The bounds, by path.")]
-    uses: Annotated[Uses, doc("How often it may be used.")]
+    uses: Annotated[Mapping[str, int | None], doc("How often it may be used: in `total`, and `per_day`.")]
     sum: Annotated[Sum | None, doc("The sum over one argument.")]
     unattended: Annotated[bool, doc("Whether it holds when nobody is there.")]
     valid_until: Annotated[datetime | None, doc("When it ends.")]
@@ -468,7 +468,7 @@ def shown(row: Row[Any], tools: Mapping[str, Tool], *, now: datetime) -> Mandate
         session_id=row.session_id,
         agent=row.agent,
         args=row.args,
-        uses=Uses(total=row.most_total, per_day=row.most_per_day),
+        uses={"total": row.most_total, "per_day": row.most_per_day},
         sum=Sum(path=row.sum_path, max=float(row.most_sum)) if row.sum_path is not None else None,
         unattended=row.unattended,
         valid_until=row.valid_until,
