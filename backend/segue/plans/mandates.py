@@ -118,9 +118,7 @@ class Terms(_Given):
     """What is allowed."""
 
     tool: Annotated[str, Field(min_length=1, max_length=200), doc("One of `GET /tools`, as it is defined now.")]
-    scope: Annotated[
-        MandateScope, doc("In one session, in all of the user's with one agent, or in all of them.")
-    ]
+    scope: Annotated[MandateScope, doc("In one session, in all of the user's with one agent, or in all of them.")]
     args: Annotated[
         dict[ArgumentPath, Bound],
         Field(max_length=20),
