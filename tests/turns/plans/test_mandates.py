@@ -196,7 +196,7 @@ async def test_a_mandate_holds_where_it_is_for_and_when_nobody_is_there_only_if_
     here = await given(client, scope="session", session_id=session)
     assert await runs(client, provider, session=session) == here["id"]
     assert await runs(client, provider) is None
-    assert await runs(client, provider, session=await client.new_session(), approves=False) is None
+    assert await runs(client, provider, session=session, approves=False) is None
     await client.http.delete(f"/mandates/{here['id']}")
     due = {"to": {"origin": "due"}, "euros": {"max": 5}}
     mandate = await given(client, scope="agent", agent="segue", args=due, unattended=True)
@@ -273,6 +273,12 @@ async def test_nothing_is_proposed_that_the_user_has_not_said_in_this_message(
         answer = await client.chat(await client.new_session(), said)
         refused.append((answer["plan"], answer["tool_calls"][-1]["status"]))
     assert refused == [(None, "failed")] * 6
+    session = await client.new_session()
+    provider.will(calls(("pay", {"euros": 50, "to": "bob"})))
+    await client.chat(session, "Pay bob 50 euros")
+    provider.will(calls(("propose_mandate", {"tool": "pay", "scope": "user", "args": bound})), says("Paid."))
+    answer = await client.chat(session, "yes")
+    assert [call["status"] for call in answer["tool_calls"]] == ["succeeded", "failed"]
     provider.will(calls(("propose_mandate", {"tool": "pay", "scope": "user", "args": bound})), says("No."))
     answer = await client.chat(await client.new_session(), WORDS["en"], approves=False)
     assert (answer["plan"], (await client.get("/mandates"))["items"]) == (None, [])
