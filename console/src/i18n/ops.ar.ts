@@ -75,7 +75,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_feedback: "التقييمات",
   ops_first_token: "أول كلمة بعد {time}",
   ops_for_all: "للجميع",
-  ops_granted: "موافق عليها للمحادثة",
+  ops_granted: "موافق عليه مسبقًا",
   ops_healthy: "سليمة",
   ops_history: "السجل",
   ops_in_sessions: "في الجلسات",

@@ -74,7 +74,7 @@ export const ops = {
   ops_feedback: "Feedback",
   ops_first_token: "first word after {time}",
   ops_for_all: "For everyone",
-  ops_granted: "approved for the chat",
+  ops_granted: "approved in advance",
   ops_healthy: "Healthy",
   ops_history: "History",
   ops_in_sessions: "In sessions",

@@ -75,7 +75,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_feedback: "Giudizi",
   ops_first_token: "prima parola dopo {time}",
   ops_for_all: "Per tutti",
-  ops_granted: "approvato per la chat",
+  ops_granted: "approvato in anticipo",
   ops_healthy: "In salute",
   ops_history: "Cronologia",
   ops_in_sessions: "Nelle sessioni",

@@ -75,7 +75,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_feedback: "反馈",
   ops_first_token: "首字 {time}",
   ops_for_all: "对所有人",
-  ops_granted: "本对话已批准",
+  ops_granted: "已预先批准",
   ops_healthy: "健康",
   ops_history: "历史",
   ops_in_sessions: "在会话中",

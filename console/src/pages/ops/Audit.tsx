@@ -10,7 +10,7 @@ type Act = Schemas["Act"];
 const ACTIONS: Record<Exclude<Act["action"], "unknown">, true> = {
   cancel_turn: true, set_tool_state: true, reset_tool_states: true, read_session: true, reload_agents: true, create_key: true,
   rotate_key: true, revoke_key: true, set_user_limits: true, adopt_user: true, retry_webhooks: true, reconnect_mcp_server: true,
-  export_user: true, erase_user: true, back_up: true, restore: true,
+  export_user: true, erase_user: true, back_up: true, restore: true, give_mandate: true, revoke_mandate: true,
 };
 
 export function Audit({ query }: OpsView) {
