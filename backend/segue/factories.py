@@ -41,7 +41,7 @@ from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe,
 from segue.domain.tool import Tool
 from segue.events.event_log import EventLog
 from segue.events.outbox import Outbox
-from segue.events.user_feed import UserFeeds, fact_noted, mandate_changed
+from segue.events.user_feed import UserFeeds, fact_noted
 from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import McpFile
 from segue.memory.history_window import counter_for, estimate
@@ -130,7 +130,7 @@ async def start(
     native = native_tools(tools, disabled=settings.disabled_tools)
     taken = [tool.spec.name for tool in native]
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
-    proposal = proposal_tool(database, tools_for, partial(_mandate_given, events))
+    proposal = proposal_tool(database, tools_for, events.tell)
     builtin = await builtin_tools(stack, settings, database, long_term, search_said, proposal)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),
@@ -236,10 +236,6 @@ def _books(settings: Settings, database: Database, clock: Clock, limits: LimitsI
         detail = f"{settings.cost_cap} needs a price of {main.name} in the file PRICES_FILE."
         raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
     return Books(database, clock, limits.of, limits.total)
-
-
-def _mandate_given(events: EventLog, owner: str, mandate_id: str) -> None:
-    events.tell(owner, mandate_changed(mandate_id))
 
 
 async def _long_term_memory(

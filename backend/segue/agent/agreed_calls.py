@@ -30,6 +30,7 @@ from segue.domain.tool import (
     canonical_args,
     definition_of,
 )
+from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
 from segue.plans.arguments import is_users, leaves, origins_of
@@ -241,10 +242,10 @@ class Proposal(Terms):
 
 
 def proposal_tool(
-    database: Database, tools: Callable[[str], Mapping[str, Tool]], told: Callable[[str, str], None]
+    database: Database, tools: Callable[[str], Mapping[str, Tool]], tell: Callable[[str, bytes], None]
 ) -> Tool:
     """Returns the tool that stores a proposal. Its call waits for the user's yes to all that the proposal says, under
-    every setting. `tools(owner)` are by name those a user may use; `told(owner, id)` is called once it is stored.
+    every setting. `tools(owner)` are by name those a user may use; `tell(owner, event)` is called once it is stored.
     """
 
     async def run(args: dict[str, Any], context: ToolContext) -> object:
@@ -259,7 +260,7 @@ def proposal_tool(
                 await give(connection, context.owner, proposal, tool.spec, now=context.now, mandate_id=mandate_id, **of)
         except InvalidRequest as refused:
             raise ToolRetry(refused.detail) from refused
-        told(context.owner, mandate_id)
+        tell(context.owner, mandate_changed(mandate_id))
         return {"mandate_id": mandate_id}
 
     return Tool(PROPOSAL, run)

@@ -107,9 +107,12 @@ async def run_tool_calls(
         runs = [call for call in prepared if not isinstance(call, HeldCall)]
         if not runs:
             return [], held
-        new = {call_key(call.request): call for call in reversed(runs) if call_key(call.request) not in turn.answers}
+        new: dict[tuple[str, str], ReadyCall | SettledCall] = {}
+        for call in runs:
+            if call_key(call.request) not in turn.answers:
+                new.setdefault(call_key(call.request), call)
         try:
-            await _start(turn, reply, [new[key] for key in reversed(new)], made, started)
+            await _start(turn, reply, list(new.values()), made, started)
             break
         except MandateSpent as spent:  # another turn has used up what these were to run under: they ask
             prepared = _asking(turn, prepared, spent.calls, made)

@@ -79,7 +79,7 @@ class Bound(_Given):
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if not self.model_fields_set:
+        if self.origin is None and not self.fixes:
             raise ValueError("give `equals`, `one_of`, `max`, `prefix` or `origin`")
         return self
 
