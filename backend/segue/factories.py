@@ -17,6 +17,7 @@ import httpx2
 import structlog
 from langchain_core.language_models import BaseChatModel
 
+from segue.agent.agreed_calls import proposal_tool
 from segue.agent.graph import build_graph
 from segue.agent.tool_choice import ToolSearch, ToolTokens
 from segue.agents_config import declared_agents
@@ -37,6 +38,7 @@ from segue.domain.errors import AppError
 from segue.domain.ids import Clock
 from segue.domain.session import Memory
 from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe, TurnEnded
+from segue.domain.tool import Tool
 from segue.events.event_log import EventLog
 from segue.events.outbox import Outbox
 from segue.events.user_feed import UserFeeds, fact_noted
@@ -121,11 +123,15 @@ async def start(
     limits = await enter(LimitsInForce(database, settings))
     books = _books(settings, database, clock, limits, models.main)
 
+    def tools_for(user: str) -> Mapping[str, Tool]:
+        return availability.tools_for(user)
+
     long_term = await _long_term_memory(stack, settings, database, events, files)
     native = native_tools(tools, disabled=settings.disabled_tools)
     taken = [tool.spec.name for tool in native]
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
-    builtin = await builtin_tools(stack, settings, database, long_term, search_said)
+    proposal = proposal_tool(database, tools_for, events.tell)
+    builtin = await builtin_tools(stack, settings, database, long_term, search_said, proposal)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),
         database,

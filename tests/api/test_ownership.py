@@ -26,6 +26,7 @@ OWNED: dict[str, Prefix] = {
     "turn_id": "turn",
     "tool_call_id": "call",
     "memory_id": "mem",
+    "mandate_id": "man",
     "message_id": "msg",
     "chat_id": "ses",
     "thread_id": "ses",
@@ -132,12 +133,14 @@ async def things_of(client: Client) -> Things:
     [call] = answer["tool_calls"]
     file = await client.http.post(f"/sessions/{session}/attachments", files={"file": ("notes.txt", b"tea")})
     noted = await client.http.post("/memories", json={"content": "likes tea", "kind": "fact"})
+    allowed = await client.http.post("/mandates", json={"tool": "remember", "scope": "user"})
     key = await client.http.post("/ops/keys", json={"user": (await client.get("/me"))["user"]})
     things = {
         "session_id": session,
         "turn_id": answer["turn_id"],
         "tool_call_id": call["tool_call_id"],
         "memory_id": noted.json()["id"],
+        "mandate_id": allowed.json()["id"],
         "message_id": answer["message"]["id"],
         "chat_id": session,
         "thread_id": session,

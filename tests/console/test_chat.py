@@ -102,7 +102,7 @@ async def test_what_is_approved_for_the_chat_asks_no_more_until_it_is_revoked(
         await window.sees("Gone.")
         await window.say("Delete itm-2")
         await window.sees("That one too.")
-        await window.sees("approved for this chat")
+        await window.sees("approved in advance")
         await window.say("/grants")
         dialog = window.page.get_by_role("dialog")
         await dialog.get_by_text("mcp_delete_item").wait_for()

@@ -30,6 +30,20 @@ async def test_a_fact_is_added_changed_found_and_forgotten(page: Window) -> None
     await page.sees("Nothing found")
 
 
+async def test_a_standing_approval_shows_its_bounds_and_is_revoked(settings: Settings, browsing: Browsing) -> None:
+    bounds = {"url": {"prefix": "https://acme.example/"}}
+    terms = {"tool": "web_fetch", "scope": "user", "args": bounds, "uses": {"total": 3}, "unattended": True}
+    async with running(settings) as service:
+        assert (await service.http.post("/mandates", json=terms)).status_code == 201
+        window = await browsing.open(str(service.http.base_url).rstrip("/"), "#/memory")
+        shown = window.page.get_by_label("Standing approvals")
+        await shown.get_by_text("url ^= https://acme.example/").wait_for()
+        await shown.get_by_text("in all chats · used 0/3, today 0 · also when you are not there").wait_for()
+        await shown.get_by_role("button", name="Revoke").click()
+        await shown.wait_for(state="hidden")
+        assert (await service.get("/mandates"))["items"] == []
+
+
 @pytest.mark.sweep
 async def test_all_that_is_mine_is_taken_along_and_erased_with_the_key(
     settings: Settings, browsing: Browsing, tmp_path: Path

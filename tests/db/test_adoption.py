@@ -26,6 +26,7 @@ LOCALS_ROWS = (  # of the tables that a conversation leaves empty
     "INSERT INTO usage VALUES (DEFAULT, 'local', current_date, 'old', NULL, 1, 1, 1, 1, 1, false)",
     "INSERT INTO client_sessions SELECT 'local', 'a chat', id FROM sessions LIMIT 1",
     "INSERT INTO mcp_logins VALUES ('local', 'diary', 'login', 1, 'sealed', '', now())",
+    "INSERT INTO mandates (id, owner, tool, definition, created_at) VALUES ('man', 'local', 'x', 'digest', now())",
     "INSERT INTO mcp_login_attempts VALUES ('of', 'local', 'diary', 'sealed', now())",
 )
 

@@ -130,6 +130,34 @@ async def test_a_migration_that_would_break_the_version_before_is_told(connectio
         await trial.rollback()
 
 
+async def test_grants_become_mandates_and_what_the_release_before_does_to_them_still_counts(
+    servers: ServerUrls,
+) -> None:
+    mandates = "SELECT tool, definition, plan_id, owner FROM mandates ORDER BY tool"
+    async with new_database(servers, "template0") as url:
+        made = config(url)
+        await asyncio.to_thread(command.upgrade, made, "0042")
+        connection = await asyncpg.connect(plain(url))
+        await connection.execute(
+            "INSERT INTO sessions (id, owner, metadata, created_at, updated_at)"
+            " VALUES ('s', 'ada', '{}', now(), now());"
+            "INSERT INTO grants VALUES ('s', 'before', 'one', 'plan', now())"
+        )
+        await asyncio.to_thread(command.upgrade, made, "head")
+        await connection.execute(
+            "INSERT INTO grants VALUES ('s', 'after', 'two', 'plan', now()) ON CONFLICT ON CONSTRAINT grants_pkey"
+            " DO UPDATE SET definition = excluded.definition"
+        )
+        found = [tuple(row) for row in await connection.fetch(mandates)]
+        await connection.execute("UPDATE grants SET definition = 'three' WHERE tool = 'after'")
+        await connection.execute("DELETE FROM grants WHERE tool = 'before'")
+        left = [tuple(row) for row in await connection.fetch(mandates)]
+        assert await connection.fetchval("SELECT bool_and(id ~ '^man_[0-9a-hjkmnp-tv-z]{26}$') FROM mandates")
+        await connection.close()
+    assert found == [("after", "two", "plan", "ada"), ("before", "one", "plan", "ada")]
+    assert left == [("after", "three", "plan", "ada")]
+
+
 async def test_this_version_runs_on_a_database_that_a_later_one_has_added_to(
     settings: Settings, connection: asyncpg.Connection, provider: Provider
 ) -> None:

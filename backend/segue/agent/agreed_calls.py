@@ -1,28 +1,41 @@
-"""Whether a call that needs a yes has one: to what the model offered in its own words, or the user's for the session.
+"""Whether a call that needs a yes has one: to what the model offered in its own words, or one that lasts.
 
 The first covers a call if the offer is of that action, the reply is a strong yes, and the user said or was shown every
 value; each call once, and none that the session has made already. docs/security.md says what an operator who leaves
 CONFIRM_WORDS on relies on. Asked right before a call runs: what was revoked meanwhile counts no more.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import structlog
 from anyio import to_thread
+from pydantic import ValidationError
 
 from segue.agent.planner import classify_agreement
 from segue.agent.shown_values import SeenText, Shown
 from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
-from segue.domain.errors import AppError
+from segue.db.engine import Database
+from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.field_types import doc
 from segue.domain.session import Message, RequestedCall
-from segue.domain.tool import Reference, Tool, ToolSpec, canonical_args
+from segue.domain.tool import (
+    PROPOSE_MANDATE,
+    Reference,
+    Tool,
+    ToolContext,
+    ToolRetry,
+    ToolSpec,
+    canonical_args,
+    definition_of,
+)
+from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
-from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user
-from segue.plans.approvals import is_granted
+from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
 from segue.plans.arguments import is_users, leaves, origins_of
-from segue.plans.policy import Ruling
+from segue.plans.mandates import Scalar, Terms, give, mandates_for, use_of
+from segue.plans.policy import Ruling, gives_leave
 from segue.plans.question import is_about, is_value, names_action, offer_in
 from segue.tools.results import StoredResult, load_results, recent_references
 
@@ -163,19 +176,106 @@ def _results(references: Sequence[Reference], kept: Mapping[str, StoredResult]) 
         yield f"result:{reference.tool_call_id}", "\n".join(known)
 
 
-async def runs_under_grant(turn: TurnCalls, call: RequestedCall, tool: Tool, ruling: Ruling) -> bool:
-    """Returns whether the call may run unasked, and then notes that it does so under a grant, and what that covers.
-
-    A grant does not answer what the operator's rule asks, and covers no value that the user did not say, but in a call
-    that only reads.
+async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, ruling: Ruling) -> bool:
+    """Returns whether the call may run unasked, and then notes under which mandate, and what it takes of it: that is
+    booked when the call starts. A mandate does not answer what the operator's rule asks.
     """
-    if ruling != "allow":
+    if ruling != "allow" or tool.spec.ephemeral:
         return False
-    async with turn.context.transaction() as connection:
-        if not await is_granted(connection, turn.context.turn.session_id, tool.spec):
-            return False
+    context = turn.context
+    async with context.transaction() as connection:
+        of = connection, context.owner, context.turn.session_id, context.agent, tool.spec
+        found = await mandates_for(*of)
+    if not found:
+        return False
     origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)
-    if tool.spec.effect != "read_only" and not all(map(is_users, origins.values())):
+    reads_only, by, now = tool.spec.effect == "read_only", turn.brought_by, context.clock()
+    uses = (use_of(row, call.args, origins, reads_only=reads_only, brought_by=by, now=now) for row in found)
+    if (use := next(filter(None, uses), None)) is None:
         return False
-    turn.granted[call.id] = origins
+    turn.under[call.id] = use
     return True
+
+
+async def proposed(turn: TurnCalls, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a mandate that the model proposes with all that the user is to be shown of it. Raises ToolRetry if the
+    user's own message of this turn does not say that it may be, or has not the values of its bounds.
+    """
+    context = turn.context
+    async with context.transaction() as connection:
+        said = await user_messages_of(connection, context.turn.turn_id)
+    if not any(gives_leave(said_by_user(each)) for each in said):
+        raise ToolRetry("The user has not said in this message that anything may be done without asking. Ask as usual.")
+    try:
+        proposal = Proposal.model_validate(args)
+    except ValidationError as fault:
+        raise ToolRetry(f"It is no proposal: {fault.errors()[0]['msg']}") from fault
+    tool = turn.tools.get(proposal.tool)
+    if tool is None or tool.spec.always_asks or tool.spec.ephemeral:
+        raise ToolRetry(f"{proposal.tool} takes no standing approval.")
+    origins = await find_origins(turn, {"of": proposal.values}, {"properties": {"of": {}}}, every=True)
+    if not all(map(is_users, origins.values())):
+        raise ToolRetry("A bound has a value that the user has not said. Use only theirs, to the letter, or no bound.")
+    is_open = any(bound.origin == "any" for bound in proposal.args.values())
+    if is_open and not any(bound.fixes for bound in proposal.args.values()):
+        raise ToolRetry("`origin: any` needs another argument that is bound to a value of the user's.")
+    return proposal.whole | {"definition": definition_of(tool.spec)}
+
+
+class Proposal(Terms):
+    """What the model proposes to the user in their own words."""
+
+    definition: Annotated[str | None, doc("Leave it out: the service sets it.")] = None
+
+    @property
+    def values(self) -> list[Scalar]:
+        """The values in its bounds."""
+        told = ([each.equals, *(each.one_of or ()), each.max, each.prefix] for each in self.args.values())
+        sums = [self.sum.max] if self.sum else []
+        return [value for each in (*told, sums) for value in each if value is not None]
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """All that the user has to be shown of it."""
+        bounds = {path: bound.model_dump(exclude_none=True) for path, bound in self.args.items()}
+        return self.model_dump(mode="json") | {"args": bounds}
+
+
+def proposal_tool(
+    database: Database, tools: Callable[[str], Mapping[str, Tool]], tell: Callable[[str, bytes], None]
+) -> Tool:
+    """Returns the tool that stores a proposal. Its call waits for the user's yes to all that the proposal says, under
+    every setting. `tools(owner)` are by name those a user may use; `tell(owner, event)` is called once it is stored.
+    """
+
+    async def run(args: dict[str, Any], context: ToolContext) -> object:
+        proposal = Proposal.model_validate(args)
+        tool = tools(context.owner).get(proposal.tool)
+        if tool is None or definition_of(tool.spec) != proposal.definition:
+            raise ToolRetry(f"{proposal.tool} has changed since the user was asked. Propose it anew.")
+        mandate_id = f"man_{context.tool_call_id.removeprefix('call_')}"  # the same if the call is made again
+        of = {"session_id": context.session_id, "agent": context.agent, "time_zone": context.time_zone}
+        try:
+            async with database.transaction() as connection:
+                await give(connection, context.owner, proposal, tool.spec, now=context.now, mandate_id=mandate_id, **of)
+        except InvalidRequest as refused:
+            raise ToolRetry(refused.detail) from refused
+        tell(context.owner, mandate_changed(mandate_id))
+        return {"mandate_id": mandate_id}
+
+    return Tool(PROPOSAL, run)
+
+
+PROPOSAL: Final = ToolSpec(
+    name=PROPOSE_MANDATE,
+    description=(
+        "Propose a standing approval, only when the user says in this very message that a tool may run without being "
+        "asked about. The user sees every bound and decides. `args` bounds the tool's arguments by path, with values "
+        "that the user has said; one without a bound has to be the user's own words each time, and `origin: any` lets "
+        "you write it."
+    ),
+    input_schema=Proposal.model_json_schema(),
+    effect="write",
+    confirm="always_ask",
+    idempotent=True,
+)

@@ -22,6 +22,7 @@ from segue.domain.tool import ToolContext
 from segue.domain.user_request import UserAnswer
 from segue.memory.history import NewMessage
 from segue.models.metered_model import MeteredModel
+from segue.plans.mandates import Use
 from segue.tools.availability import ToolGuard
 from segue.tools.results import PlanStep
 
@@ -29,14 +30,16 @@ WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 
 
 class StartCalls(Protocol):
-    """Stores a message and its calls; `also` is written in the same transaction."""
+    """Stores a message and its calls; `also` is written in the same transaction. Those that run `under` a mandate are
+    booked in it. Raises MandateSpent.
+    """
 
     async def __call__(
         self,
         message: NewMessage,
         *,
         step: PlanStep | None = None,
-        granted: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+        under: Mapping[str, Use] = MappingProxyType({}),
         also: WriteWithStart | None = None,
     ) -> None: ...
 

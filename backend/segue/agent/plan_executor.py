@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.agreed_calls import find_origins, runs_under_grant
+from segue.agent.agreed_calls import find_origins, proposed, runs_under_mandate
 from segue.agent.context import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import (
@@ -31,12 +31,13 @@ from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, add_steps, end, new_plan, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Tool, ToolFailed, ToolRetry, canonical_args, definition_of
+from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolFailed, ToolRetry, canonical_args, definition_of
 from segue.domain.turn_errors import NO_ROOM
 from segue.domain.user_request import BY_PAGE, PAGE, ToolAsks, UserAnswer, answers_to, has_run_in_page, with_question
 from segue.memory.history import NewMessage, append_message
 from segue.models.refusals import gave_no_answer
 from segue.plans import store
+from segue.plans.mandates import MandateSpent
 from segue.plans.plan_parser import Unresolved, missing, referred_to, resolve
 from segue.plans.policy import Deny
 from segue.plans.store import StoredPlan
@@ -333,25 +334,28 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     try:
         args = (step.args or {}) if as_shown else await _complete_args(run, step, tool)
         check_args(tool, args)
+        if tool.spec.name == PROPOSE_MANDATE and not as_shown:
+            args = await proposed(run.turn, args)
     except (Unresolved, ToolRetry, ToolFailed, InvalidPath) as reason:
         await _fail(run, step, str(reason))
         return
     request = RequestedCall(new_id("call", context.clock()), tool.spec.name, args)
     ruling = await run.turn.ruling(request, tool)
     needs_yes = run.turn.needs_yes(tool.spec, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
-    if needs_yes and not as_shown and not await runs_under_grant(run.turn, request, tool, ruling):
+    if needs_yes and not as_shown and not await runs_under_mandate(run.turn, request, tool, ruling):
         if granted:
             run.changed = "tool_changed"
             await _note_differences(run, {tool.spec.name: stored.tool_hash or ""})
-        known = step.args_origin if args == step.args else None
-        origin = known or await find_origins(run.turn, args, tool.spec.input_schema)
-        await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, args_origin=origin)
+        await _hold_for_yes(run, step, tool, args)
         return
     if tool.spec.source == PAGE and not isinstance(ruling, Deny):
         await _hold(run, step, tool_hash=definition, args=args, asks=BY_PAGE)
         return
     answers = answers_to(stored.answers, step.id)
-    await _start_call(run, step, ReadyCall(request, tool, approved=as_shown, answers=answers))
+    try:
+        await _start_call(run, step, ReadyCall(request, tool, approved=as_shown, answers=answers))
+    except MandateSpent:  # another turn has used up what it was to run under
+        await _hold_for_yes(run, step, tool, args)
 
 
 def _new_request(run: PlanRun, step: Step) -> RequestedCall:
@@ -452,6 +456,12 @@ async def _fail(run: PlanRun, step: Step, error: str) -> None:
     async with run.context.transaction() as connection:
         run.stored = await store.swap(connection, run.stored, update_step(run.plan, step.id, "failed", error=error))
     run.context.emit(PlanChanged(run.plan))
+
+
+async def _hold_for_yes(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any]) -> None:
+    known, definition = step.args_origin if args == step.args else None, definition_of(tool.spec)
+    origin = known or await find_origins(run.turn, args, tool.spec.input_schema)
+    await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, args_origin=origin)
 
 
 async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **shown: Any) -> None:

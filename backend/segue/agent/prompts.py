@@ -19,7 +19,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from segue.domain.agent import Agent
 from segue.domain.plan import Confirm, Plan, Step
 from segue.domain.session import LEFT_OUT, Memory, Message, RequestedCall, Verdict
-from segue.domain.tool import ToolCall, ToolSpec, ToolState
+from segue.domain.tool import PROPOSE_MANDATE, ToolCall, ToolSpec, ToolState
 from segue.domain.user_request import UserRequest
 from segue.memory.summary import SECTIONS
 from segue.models.tool_schemas import offered_name
@@ -276,7 +276,8 @@ class Instructions:
 
 def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: bool) -> str:
     """Returns which calls wait for the user's yes, empty if none does. The operator's rule may hold more of them."""
-    names = sorted(offered_name(tool.name) for tool in tools if needs_confirmation(tool, mode))
+    asking = (tool.name for tool in tools if needs_confirmation(tool, mode) and tool.name != PROPOSE_MANDATE)
+    names = sorted(map(offered_name, asking))
     if names:
         named = ", ".join([*names[:MAX_NAMED_TOOLS], *(["others"] if len(names) > MAX_NAMED_TOOLS else [])])
         return ASKED_FIRST.format(calls="Nearly all calls" if mode == "always" else f"Calls of {named}")

@@ -163,14 +163,17 @@ class _HeardMessage:
             self._context.emit(TextEnded(self.message_id, cut_off="".join(self._said)))
 
 
-def emit_message(context: TurnContext, text: str, started: StartedMessage | None = None) -> str:
-    """Emits a message, or the rest of a started one, to its end. Returns the id to store it under. One without words is
-    not emitted.
+def emit_message(
+    context: TurnContext, text: str, started: StartedMessage | None = None, *, message_id: str | None = None
+) -> str:
+    """Emits a message, or the rest of a started one, to its end. Returns the id to store it under, which may be given.
+    One without words is not emitted.
     """
+    message_id = message_id or new_id("msg", context.clock())
     if started is None and not text:
-        return new_id("msg", context.clock())
+        return message_id
     if started is None:
-        started = StartedMessage(new_id("msg", context.clock()), 0)
+        started = StartedMessage(message_id, 0)
         context.emit(TextStarted(started.message_id))
     if rest := text[started.chars :]:
         context.emit(TextAdded(started.message_id, rest))

@@ -5,7 +5,7 @@ hangs, fails or is cancelled does not lose another's result. Knows nothing of pl
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.agreed_calls import not_covered, runs_under_grant
+from segue.agent.agreed_calls import not_covered, proposed, runs_under_mandate
 from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.agent.turn_calls import TurnCalls, call_key
@@ -24,18 +24,19 @@ from segue.domain.events import (
     CallEnded,
     CallProgressed,
     CallStarted,
-    GrantUsed,
+    MandateUsed,
     ToolOutcome,
     ToolRan,
     ToolStateChanged,
 )
 from segue.domain.ids import new_id
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
-from segue.domain.tool import Reference, Tool, ToolCall
+from segue.domain.tool import PROPOSE_MANDATE, Reference, Tool, ToolCall, ToolRetry
 from segue.domain.user_request import PAGE, ToolAsks, UserAnswer
 from segue.memory.history import NewMessage, append_message
 from segue.models import traced_call
 from segue.models.reply import ModelCall, Reply, opaque_parts
+from segue.plans.mandates import MandateSpent
 from segue.plans.policy import Deny
 from segue.tools import results
 from segue.tools.availability import refusal
@@ -85,6 +86,9 @@ class SettledCall:
     outcome: CallOutcome
 
 
+Prepared = ReadyCall | HeldCall | SettledCall
+
+
 async def run_tool_calls(
     turn: TurnCalls, reply: Reply, *, started: StartedMessage | None = None, offer: Offer | None = None
 ) -> tuple[list[BaseMessage], list[HeldCall]]:
@@ -96,26 +100,64 @@ async def run_tool_calls(
     context = turn.context
     await context.guard.refresh()
     prepared = [await _prepare(turn, call) for call in reply.calls[: context.settings.max_tool_calls - turn.count]]
-    held = [call for call in prepared if isinstance(call, HeldCall)]
-    held = [call for call in held if call.by_page] or held
-    runs = [call for call in prepared if not isinstance(call, HeldCall)]
-    if not runs:
-        return [], held
-    new: dict[tuple[str, str], ReadyCall | SettledCall] = {}
-    for call in runs:
-        if call_key(call.request) not in turn.answers:
-            new.setdefault(call_key(call.request), call)
-    message_id = emit_message(context, reply.text, started) if reply.text else None
     made = {each.request.id: call for each, call in zip(prepared, reply.calls, strict=False)}
-    if recorded := [call.request for call in new.values() if _is_recorded(call.tool)]:
-        opaque = opaque_parts(reply, (made[request.id] for request in recorded))
-        await record_start(turn, reply.text, recorded, message_id=message_id, opaque=opaque)
+    while True:
+        held = [call for call in prepared if isinstance(call, HeldCall)]
+        held = [call for call in held if call.by_page] or held
+        runs = [call for call in prepared if not isinstance(call, HeldCall)]
+        if not runs:
+            return [], held
+        new: dict[tuple[str, str], ReadyCall | SettledCall] = {}
+        for call in runs:
+            if call_key(call.request) not in turn.answers:
+                new.setdefault(call_key(call.request), call)
+        try:
+            await _start(turn, reply, list(new.values()), made, started)
+            break
+        except MandateSpent as spent:  # another turn has used up what these were to run under: they ask
+            prepared = _asking(turn, prepared, spent.calls, made)
     turn.count += len(runs)
     answers = turn.answers | await _run_together(turn, new.values(), offer)
     opaque = opaque_parts(reply, (made[call.request.id] for call in runs))
     said = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
     return [said, *given, *turn.new_images()], held
+
+
+async def _start(
+    turn: TurnCalls,
+    reply: Reply,
+    calls: Sequence[ReadyCall | SettledCall],
+    made: Mapping[str, ModelCall],
+    started: StartedMessage | None,
+) -> None:
+    """Records the calls of a reply that have a row, and emits its text. Raises MandateSpent, and has done nothing."""
+    message_id = started.message_id if started else new_id("msg", turn.context.clock())
+
+    def say() -> None:
+        if reply.text:
+            emit_message(turn.context, reply.text, started, message_id=message_id)
+
+    if recorded := [call.request for call in calls if _is_recorded(call.tool)]:
+        opaque = opaque_parts(reply, (made[request.id] for request in recorded))
+        await record_start(turn, reply.text, recorded, message_id=message_id, opaque=opaque, say=say)
+    else:
+        say()
+
+
+def _asking(
+    turn: TurnCalls, prepared: Sequence[Prepared], ids: Container[str], made: Mapping[str, ModelCall]
+) -> list[Prepared]:
+    """Returns the calls of which those with these ids, and their equals, wait for a yes."""
+    spent = {call_key(call.request) for call in prepared if call.request.id in ids}
+
+    def asking(call: Prepared) -> Prepared:
+        if not isinstance(call, ReadyCall) or call_key(call.request) not in spent:
+            return call
+        turn.under.pop(call.request.id, None)
+        return HeldCall(call.request, call.tool, made[call.request.id])
+
+    return list(map(asking, prepared))
 
 
 async def resume_calls(
@@ -192,20 +234,25 @@ async def record_start(
     opaque: Mapping[str, Any] | None = None,
     step: PlanStep | None = None,
     also: WriteWithStart | None = None,
+    say: Callable[[], None] = lambda: None,
 ) -> None:
-    """Stores the assistant's message and a ledger row for each call before anything runs, in one transaction."""
+    """Stores the assistant's message and a ledger row for each call before anything runs, in one transaction that books
+    what runs under mandates. `say` emits the text once it is committed. Raises MandateSpent.
+    """
     context, now = turn.context, turn.context.clock()
     message_id = message_id or new_id("msg", now)
     given = clean(opaque) if opaque else None
     message = NewMessage("assistant", clean(text), now, id=message_id, tool_calls=calls, opaque=given)
-    await context.start_calls(message, step=step, granted=turn.granted, also=also)
+    under = {call.id: turn.under[call.id] for call in calls if call.id in turn.under}
+    await context.start_calls(message, step=step, under=under, also=also)
+    say()
     turn.stored_messages += 1
     for call in calls:
         if call.id not in turn.by_page:
             context.emit(CallStarted(call, message_id))
-        if call.id in turn.granted:
-            log.info("grant_used", tool=call.name, tool_call_id=call.id)
-            context.emit(GrantUsed(call.id, call.name))
+        if call.id in under:
+            log.info("mandate_used", tool=call.name, tool_call_id=call.id, mandate_id=under[call.id].mandate_id)
+            context.emit(MandateUsed(call.id, call.name, under[call.id].mandate_id))
 
 
 async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: WriteWithEnd | None = None) -> CallOutcome:
@@ -239,7 +286,7 @@ async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | 
             return call
 
 
-async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | SettledCall:
+async def _prepare(turn: TurnCalls, call: ModelCall) -> Prepared:
     prepared = await _ready(turn, call)
     request, tool = prepared.request, prepared.tool
     if not isinstance(prepared, ReadyCall) or tool is None or tool.spec.source != PAGE:
@@ -250,7 +297,7 @@ async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | S
     return HeldCall(request, tool, call, by_page=True)
 
 
-async def _ready(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | SettledCall:
+async def _ready(turn: TurnCalls, call: ModelCall) -> Prepared:
     context, tool = turn.context, turn.tools.get(call.name)
     request = RequestedCall(new_id("call", context.clock()), call.name, clean(call.args or {}))
     if tool is None:
@@ -258,7 +305,13 @@ async def _ready(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | Set
         return SettledCall(request, None, failed(f"There is no tool called {call.name!r}. There are: {offered}."))
     if call.args is None:
         return SettledCall(request, tool, failed("The arguments were not a JSON object. Write them again as one."))
-    if locked := refusal(tool.spec, context.guard.state(tool.spec)):
+    locked = refusal(tool.spec, context.guard.state(tool.spec))
+    if tool.spec.name == PROPOSE_MANDATE and not locked:
+        try:
+            request = replace(request, args=await proposed(turn, request.args))
+        except ToolRetry as why:
+            locked = str(why)
+    if locked:
         return SettledCall(request, tool, failed(locked))
     # The user is not asked to approve a call that would fail on its arguments anyway, or that is denied.
     ruling = await turn.ruling(request, tool)
@@ -271,8 +324,8 @@ async def _ready(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | Set
         unseen = await not_covered(turn, request, tool) if ruling == "allow" else {}
     if unseen is None:
         return ReadyCall(request, tool, approved=True)
-    under_grant = await runs_under_grant(turn, request, tool, ruling)
-    return ReadyCall(request, tool) if under_grant else HeldCall(request, tool, call, unseen)
+    is_allowed = await runs_under_mandate(turn, request, tool, ruling)
+    return ReadyCall(request, tool) if is_allowed else HeldCall(request, tool, call, unseen)
 
 
 async def _run_together(

@@ -35,15 +35,16 @@ from segue.domain.events import PlanChanged, SearchDecided, TextEnded
 from segue.domain.ids import new_id
 from segue.domain.plan import MAX_STEPS, Step, add_steps
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
-from segue.domain.tool import Tool, ToolSpec
+from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolSpec
 from segue.domain.user_request import ToolAsks
 from segue.language.shown_call import translate
+from segue.language.utterance import own_words
 from segue.memory.fact_cues import FACT_WORDS, index_words
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer
 from segue.models.reply import ModelCall, Reply, opaque_parts
 from segue.plans import store
-from segue.plans.policy import WEB_SEARCH, SearchDecision, web_query, without_forbidden
+from segue.plans.policy import WEB_SEARCH, SearchDecision, gives_leave, web_query, without_forbidden
 from segue.plans.store import StoredPlan
 from segue.tools.availability import ToolGuard
 from segue.tools.summaries import one_line
@@ -56,7 +57,10 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Leaves `answer` at None if `respond` has to write it: the loop reached a bound, or the model gave no answer."""
     context = runtime.context
     tools = without_forbidden(context.guard.tools(), state["search"])
+    if not state["plan_runs"] and not gives_leave(own_words(state["message"])):
+        tools = {name: tool for name, tool in tools.items() if name != PROPOSE_MANDATE}
     turn = TurnCalls(context, tools, cautious=state.get("cautious", False), facts=state["facts"])
+    turn.brought_by = None if state["approves"] else state["message_id"]
     read = state["acknowledgement"]
     if read.carries_yes or read.verdict == "confirm":
         turn.agreement = agreement_in(state)

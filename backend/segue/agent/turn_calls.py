@@ -13,11 +13,12 @@ from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.render_messages import image_message
 from segue.domain.events import ToolStateChanged
 from segue.domain.session import READ_ATTACHMENT, Memory, RequestedCall
-from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec, canonical_args
+from segue.domain.tool import PROPOSE_MANDATE, Reference, Tool, ToolCall, ToolSpec, canonical_args
 from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
 from segue.models.reply import Reply
 from segue.models.untrusted import without_notes
+from segue.plans.mandates import Use
 from segue.plans.policy import Ruling, needs_confirmation, rule
 from segue.plans.store import StoredPlan
 from segue.tools.input_schema import accepts
@@ -60,8 +61,8 @@ class TurnCalls:
     `agreement` is a yes to what the model offered in words, and `approved` has by tool and canonical arguments calls
     that the user said yes to and that have not been made: each covers a call once. If the turn is `cautious`, every
     call that changes the world needs a yes. `rulings` are the policy's of calls that have not run, `facts` what the
-    turn knows of the user, `granted` by the ids of calls that run under a grant for the session where their values come
-    from.
+    turn knows of the user, `under` by the ids of calls that run unasked what they take of which mandate. `brought_by`
+    is the program's message that began the turn: nobody is there; None if the user began it.
     `asking` is the plan that a call of the loop has made, since its tool asks the user something first. `by_page` has
     the ids of calls that the client's page has run: it is not told of them.
     """
@@ -80,7 +81,8 @@ class TurnCalls:
     cautious: bool = False
     rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
     facts: Sequence[Memory] = ()
-    granted: dict[str, dict[str, str]] = field(default_factory=dict)
+    under: dict[str, Use] = field(default_factory=dict)
+    brought_by: str | None = None
     asking: StoredPlan | None = None
     by_page: set[str] = field(default_factory=set)
 
@@ -103,6 +105,8 @@ class TurnCalls:
         """A call that the policy denies needs none: it does not run."""
         if ruling != "allow":
             return ruling == "ask"
+        if spec.name == PROPOSE_MANDATE:
+            return True
         mode = self.context.settings.confirm
         changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
         return needs_confirmation(spec, mode) or (self.cautious and changes_the_world)

@@ -132,7 +132,8 @@ async def _origin(request: Request, services: ServicesDep, identity: IdentityDep
 
 
 def _id(
-    prefix: Prefix, thing: Literal["session", "turn", "tool_result", "message", "memory", "branch", "attachment", "key"]
+    prefix: Prefix,
+    thing: Literal["session", "turn", "tool_result", "message", "memory", "branch", "attachment", "key", "mandate"],
 ) -> AfterValidator:
     """Raises NotFound for a text that is no id of this kind, without asking a store."""
 
@@ -156,6 +157,7 @@ MessageId = Annotated[str, Path(description="A message of the session."), _id("m
 AttachmentId = Annotated[str, Path(description="A file of the session."), _id("att", "attachment")]
 BranchId = Annotated[str, _id("br", "branch")]
 KeyId = Annotated[str, Path(description="An API key of any user."), _id("key", "key")]
+MandateId = Annotated[str, Path(description="A mandate of the caller's."), _id("man", "mandate")]
 MemoryId = Annotated[str, Path(description="A fact of the caller's."), _id("mem", "memory")]
 IdempotencyKey = Annotated[
     str | None,

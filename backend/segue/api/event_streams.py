@@ -45,7 +45,7 @@ CUSTOM_EVENTS: Final[Mapping[str, tuple[str, str]]] = {
     "acknowledgement": ("AcknowledgementReport", "How the user's message was read."),
     "web_search": ("WebSearchReport", "Whether the web is searched, so far."),
     "tool_state": ("`{tool_name, state: ToolState}`", "The status of a tool has changed in this session."),
-    "grant_used": ("`{tool_call_id, tool_name}`", "A call that would have waited runs under a grant for the session."),
+    "grant_used": ("`{tool_call_id, tool_name, mandate_id}`", "A call that would have waited runs under a mandate."),
     "tool_progress": (
         "`{tool_call_id, progress, total: number|null, message: str|null}`",
         "How far a running call is, as its tool counts. Seldom, and only the latest.",
@@ -195,7 +195,7 @@ FEED_EVENTS = described_stream(
     "One JSON object in each `data:`; `id:` is its position. By `type`: `session_created` and `session_titled` "
     "(session_id, title), `turn_started` (session_id, turn_id, title), `turn_ended` (session_id, turn_id, status, of a "
     "problem its code), `approval_asked` (session_id, turn_id, plan_id, version), `fact_noted` (memory_id, "
-    "session_id), `replay_gap` (read the lists anew).",
+    "session_id), `mandate_changed` (mandate_id), `replay_gap` (read the lists anew).",
     'id: 1795355000000000\ndata: {"type":"turn_started","session_id":"ses_…","turn_id":"turn_…"}\n\n',
 )
 

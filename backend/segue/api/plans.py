@@ -1,11 +1,6 @@
-"""Routes to read plans, to decide on the step that waits for the user, in one session or several at once, and to what
-is remembered of decisions.
-"""
+"""Routes to read plans, and to decide on the step that waits for the user, in one session or several at once."""
 
-from typing import Annotated
-
-from fastapi import Path, Request, Response
-from pydantic import Field, TypeAdapter
+from fastapi import Request, Response
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import AcceptedTurn, ClientDep, events_url
@@ -13,7 +8,7 @@ from segue.api.deps import Caller, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
 from segue.api.schemas import Decisions, Page, PagingDep, PlanDecision, id_position
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import InvalidRequest
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
 from segue.memory.session_store import check_session, get_session
@@ -24,7 +19,6 @@ router = router_of("plans", "/sessions/{session_id}")
 approvals_router = router_of("plans", "/approvals")
 
 _POSITION = id_position("plan")
-_TOOL: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(pattern="^[^\x00]*$")])
 
 
 @router.get("/plan", responses=problems("no_open_plan"))
@@ -61,35 +55,6 @@ async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -
     )
     bind_contextvars(turn_id=turn.turn_id)
     return await answer_or_events(services, turn, stream=stream)
-
-
-@router.get("/grants")
-async def list_grants(
-    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
-) -> Page[approvals.Grant]:
-    """Lists the tools that need not ask again in this session. By name."""
-    after, tools = paging.after(_TOOL), services.tools.tools()
-    async with services.database.read_only() as connection:
-        await check_session(connection, caller, session_id)
-        found = await approvals.list_grants(connection, session_id, tools, after=after, limit=paging.limit + 1)
-    return paging.page(found, lambda grant: grant.tool)
-
-
-@router.delete("/grants/{tool}", status_code=204, responses=problems("no_grant"))
-async def revoke_grant(
-    session_id: SessionId,
-    tool: Annotated[str, Path(pattern="^[^\x00]*$", description="One of `GET …/grants`.")],
-    services: ServicesDep,
-    caller: Caller,
-) -> None:
-    """Lets a tool ask again. The next call of a turn that runs asks already."""
-    async with services.database.transaction() as connection:
-        await check_session(connection, caller, session_id)
-        if await approvals.revoke(connection, session_id, tool):
-            return
-    services.tools.specs(tool)
-    detail = f"{tool} asks in this session as it is: nothing is remembered for it."
-    raise AppError("no_grant", status=404, title="No grant", detail=detail)
 
 
 @approvals_router.get("")

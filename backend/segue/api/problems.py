@@ -33,6 +33,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "turn_not_found": (404, "The session has no turn of this id: its `turns` lists them."),
     "message_not_found": (404, "The session has no message of this id: its `messages` lists them."),
     "branch_not_found": (404, "The session has no branch of this id: its `branches` lists them."),
+    "mandate_not_found": (404, "The caller has no mandate of this id: `GET /mandates` lists them."),
     "memory_not_found": (404, "The caller has no fact of this id: `GET /memories` lists them."),
     "user_not_found": (404, "No row is of this user: `GET /ops/users` lists those there are."),
     "key_not_found": (404, "No key of this id works: `GET /ops/keys` lists them."),

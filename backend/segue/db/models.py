@@ -9,8 +9,10 @@ than the column, which their ids order. An id or a time never does: each is of t
 `read_by` of a turn is the one that its message steered: it has become part of that one, and never ran.
 `branch` of a turn or message is set if it is no longer in the history, `left_at` of a message says since when.
 `note` is what the model is told with a message; one `by_program` is no word of the user's.
-A `definition` is the digest of a tool's; a call was `granted` if it ran under a row of `grants`, and
-`covered` says then where its values come from, by path.
+A `definition` is the digest of a tool's. A call that ran unasked names its `mandate_id`, and `covered` says then where
+its values come from, by path; it was `granted` if that was for its session. A mandate with a `plan_id` was remembered
+of a decision. Uses are counted in its row, of the day `used_on` in its time zone. `grants` is the release's before:
+its rows are mirrored in `mandates` by a trigger of migration 0043, and it goes with the next release.
 `attachments` of a message are the files that it carries, as they were then.
 `agent` of a turn is that of its session when it was first claimed. Its `run` says what its last run did when, and
 its `timeline` which processes had it before.
@@ -276,6 +278,34 @@ grants = Table(
     Column("created_at", _time(), nullable=False),
 )
 
+mandates = Table(
+    "mandates",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    _seq(),
+    Column("owner", Text, nullable=False),
+    Column("session_id", _id(), _session_key()),
+    Column("agent", Text),
+    Column("tool", Text, nullable=False),
+    Column("definition", Text, nullable=False),
+    Column("args", _json(), nullable=False, server_default=text("'{}'")),
+    Column("most_total", Integer),
+    Column("most_per_day", Integer),
+    Column("sum_path", Text),
+    Column("most_sum", Numeric),
+    Column("unattended", Boolean, nullable=False, server_default=text("false")),
+    Column("valid_until", _time()),
+    Column("time_zone", Text, nullable=False, server_default=text("'UTC'")),
+    Column("plan_id", _id()),
+    Column("created_at", _time(), nullable=False),
+    Column("used_total", Integer, nullable=False, server_default=text("0")),
+    Column("used_on", Date),
+    Column("used_today", Integer, nullable=False, server_default=text("0")),
+    Column("used_sum", Numeric, nullable=False, server_default=text("0")),
+    Index("mandates_owner_idx", "owner", "tool"),
+    Index("mandates_remembered_key", "session_id", "tool", unique=True, postgresql_where=text("plan_id IS NOT NULL")),
+)
+
 tool_calls = Table(
     "tool_calls",
     metadata,
@@ -295,6 +325,7 @@ tool_calls = Table(
     Column("plan_id", _id()),
     Column("step_id", Integer),
     Column("granted", Boolean, nullable=False, server_default=text("false")),
+    Column("mandate_id", _id()),
     Column("covered", _json()),
     Column("started_at", _time(), nullable=False),
     Column("duration_ms", Integer),

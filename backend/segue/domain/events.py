@@ -49,11 +49,12 @@ class CallStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class GrantUsed:
-    """A call that would have waited for a yes runs under a grant of the user's for the session."""
+class MandateUsed:
+    """A call that would have waited for a yes runs under a mandate of the user's."""
 
     tool_call_id: str
     tool_name: str
+    mandate_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ Event = (
     | SearchDecided
     | PlanChanged
     | CallStarted
-    | GrantUsed
+    | MandateUsed
     | CallProgressed
     | CallEnded
     | ToolRan

@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from pydantic import Field
@@ -17,6 +17,7 @@ Effect = Literal["read_only", "write", "destructive"]
 ToolConfirm = bool | Literal["always_ask"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
 RememberFor = Literal["session"]
+PROPOSE_MANDATE: Final = "propose_mandate"  # asks under every setting: what it stores outlasts them
 GroupType = Literal["any", "all", "sequence"]
 
 
@@ -82,7 +83,7 @@ class ToolSpec:
 
     `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin`, `native` or `mcp:<server>`;
     `confirm` requires (True) or waives (False) the user's confirmation, None leaves it to `effect`; under `always_ask`
-    each call is asked about by itself, whatever the user has granted or said before. Calls of an `ephemeral` tool have
+    each call is asked about by itself, whatever the user has allowed or said before. Calls of an `ephemeral` tool have
     no row in the ledger. `original_name` is the name at the source, `title` one for people, if it has any. Every group
     of `depends_on` must be satisfied. A call that reports progress may take `max_timeout_s` instead of `timeout_s`.
     `effect_guessed` says that the effect was read from the tool's name, since neither server nor operator gave one.
@@ -171,7 +172,8 @@ class ToolCallMetadata:
     size_bytes: Annotated[int, doc("The size of the result in UTF-8.")]
     summary: Annotated[str, doc("The result in one line.")]
     truncated_preview: Annotated[str, doc("How the result begins, TOOL_RESULT_PREVIEW_CHARS at most.")]
-    grant: Annotated[RememberFor | None, doc("Set if it ran unasked, under a grant for its tool.")] = None
+    grant: Annotated[RememberFor | None, doc("Set if it ran unasked, under a mandate for its session.")] = None
+    mandate: Annotated[str | None, doc("The mandate under which it ran unasked.")] = None
     covered: Annotated[
         Mapping[str, str] | None, doc("Of such a call: by path where each value comes from, as in `args_origin`.")
     ] = None

@@ -156,7 +156,7 @@ class EventEncoder:
                 return self._plan_changed(plan)
             case events.CallStarted():
                 return self._call_started(event)
-            case events.GrantUsed():
+            case events.MandateUsed():
                 return [custom("grant_used", event)]
             case events.CallProgressed():
                 return [custom("tool_progress", event)]

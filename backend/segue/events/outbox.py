@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 import structlog
@@ -168,6 +168,24 @@ async def approval_requested(connection: AsyncConnection, plan: Plan, *, session
     event_id, kind = f"evt_{plan.id}_{plan.version}", "approval.requested"
     row = select(literal(event_id), sessions.c.id, literal(kind), payload, func.clock_timestamp(), _due())
     await connection.execute(insert(webhook_events).from_select(_WRITTEN, row.where(sessions.c.id == session_id)))
+
+
+async def mandate_changed(
+    connection: AsyncConnection,
+    what: Literal["given", "revoked", "used"],
+    event: str,
+    user: str,
+    about: Mapping[str, Any],
+    *,
+    session_id: str | None,
+) -> None:
+    """Stores the event for a standing approval that is given, revoked or used, once for `event`."""
+    if outbox_of(connection) is None:
+        return
+    data = {**about, "session_id": session_id, "user": user}
+    row = {"id": f"evt_{event}", "session_id": session_id, "type": f"mandate.{what}", "data": data}
+    times = {"created_at": func.clock_timestamp(), "due_at": func.clock_timestamp()}
+    await connection.execute(insert_once(webhook_events).values(row | times).on_conflict_do_nothing())
 
 
 async def tool_failed(connection: AsyncConnection, event_id: str, tool: str) -> None:

@@ -57,6 +57,11 @@ def fact_noted(memory: Memory) -> bytes:
     return _event("fact_noted", memory_id=memory.id, session_id=memory.session_id)
 
 
+def mandate_changed(mandate_id: str) -> bytes:
+    """Returns the event for a standing approval that was given or revoked."""
+    return _event("mandate_changed", mandate_id=mandate_id)
+
+
 def _event(kind: str, **members: str | int | None) -> bytes:
     return orjson.dumps({"type": kind, **members})
 

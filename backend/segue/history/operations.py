@@ -243,7 +243,8 @@ class TimedToolCall:
     duration_ms: Annotated[int | None, doc("Null if it has not ended, or its process did not.")]
     plan_id: Annotated[str | None, doc("The plan whose step it is.")]
     step_id: Annotated[int | None, doc("The step.")]
-    granted: Annotated[bool, doc("Whether it ran without a question under a grant of the user's.")]
+    granted: Annotated[bool, doc("Whether it ran without a question under a mandate for its session.")]
+    mandate_id: Annotated[str | None, doc("The mandate of the user's under which it ran without a question.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +346,7 @@ def _at(turn: OpsTurn, each: NodeRun | ModelRun) -> datetime:
 
 
 async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedToolCall]:
-    shown = ("status", "duration_ms", "plan_id", "step_id", "granted")
+    shown = ("status", "duration_ms", "plan_id", "step_id", "granted", "mandate_id")
     statement = select(
         tool_calls.c.id.label("tool_call_id"),
         tool_calls.c.tool_name.label("tool"),

@@ -1,4 +1,5 @@
-"""Whether a message gets a web search or a plan, and whether a tool asks the user before it runs.
+"""Whether a message gets a web search or a plan, whether a tool asks the user before it runs, and whether they have
+said that it need not.
 
 The operator's own rule over each call, BEFORE_CALL or `create_app(before_call=…)`, can only tighten: what waits for a
 yes anyway still does. A rule that fails, or takes too long, denies. Knows no model, no storage, no graph and no HTTP.
@@ -18,8 +19,9 @@ from anyio import to_thread
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import RequestedCall, Verdict
 from segue.domain.tool import Effect, Tool, ToolContext, ToolSpec
-from segue.language.lexicon import UNKNOWN
-from segue.language.utterance import own_words, parse_utterance
+from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, kinds_of, match_phrases, split_list
+from segue.language.utterance import fold, own_words, parse_utterance, sentences_of, split_folded, words_of
+from segue.plans.acknowledgement import LEXICON
 from segue.plans.multistep_detector import (
     LONGEST_READ,
     QUERY_KINDS,
@@ -36,6 +38,7 @@ SHORTEST_QUESTION: Final = 3  # words
 LONGEST_QUERY: Final = 200  # characters; a longer message is more than a question
 MAX_REASON_CHARS: Final = 500
 
+_DENIALS: Final = frozenset({"no", "negator"})
 _FILE: Final = re.compile(
     r"(?<![\w/.-])[\w-]{1,100}+\.(?:py|[jt]sx?|md|txt|pdf|docx?|xlsx?|pptx?|csv|json|toml|ya?ml|html?|png|jpe?g|eml|log|sh|go|rs)\b",
     re.IGNORECASE,
@@ -46,6 +49,14 @@ _IDENTIFYING: Final = re.compile(
 )
 
 log = structlog.get_logger()
+
+
+def _unasked(lists: Mapping[str, str]) -> PhraseMatcher[str]:
+    phrases = ((phrase, language) for language, words in lists.items() for phrase in split_list(fold(words)))
+    return match_phrases((" ".join(split_folded(phrase)), language) for phrase, language in phrases)
+
+
+UNASKED: Final[WordList[PhraseMatcher[str]]] = WordList("unasked.toml", _unasked)
 
 SearchReason = Literal[
     "acknowledgement", "asked_for", "earlier_results", "failed", "forbidden", "forced", "model",
@@ -97,6 +108,20 @@ def should_plan(message: str, *, mode: Planning, verdict: Verdict) -> bool:
     if mode == "never" or verdict in {"confirm", "reject"}:
         return False
     return mode == "always" or asks_for_several_steps(message)
+
+
+def gives_leave(message: str) -> bool:
+    """Returns whether a message says that something may be done without asking; `never send it without asking` not."""
+    return any(_gives(words_of(sentence)) for sentence in sentences_of(message[:LONGEST_READ]))
+
+
+def _gives(words: Phrase) -> bool:
+    """Returns whether words of a sentence say so, and no other of it denies."""
+    cues = {at: found for at in range(len(words)) if (found := UNASKED.now.longest_at(words, at))}
+    said = {at + more for at, (length, _) in cues.items() for more in range(length)}
+    rest = tuple(word for at, word in enumerate(words) if at not in said)
+    languages = {language for _, language in cues.values()}
+    return any(_DENIALS.isdisjoint(kinds_of(rest, language, LEXICON.now)) for language in languages)
 
 
 def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:

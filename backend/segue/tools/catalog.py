@@ -1,7 +1,7 @@
 """The tools of this process (built-in, native, of MCP servers), and how the definitions of the last have changed.
 
 Knows who offers a tool, not how it runs (`run.py`) or whether it may (`availability.py`). Owns `tool_definitions`, for
-which no turn waits. Does not decide what a change means for a yes: grants and plans keep the digest of what was shown.
+which no turn waits. Does not decide what a change means for a yes: mandates and plans keep the digest that was shown.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ BUILTIN: Final = frozenset(
         "current_time",
         "forget",
         "get_tool_result",
+        "propose_mandate",
         "remember",
         "search_conversation",
         "search_memory",

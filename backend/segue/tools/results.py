@@ -216,10 +216,16 @@ async def _first_call_behind(connection: AsyncConnection, session_id: str, turn_
     return (first.seq, first.id) if first else None
 
 
-async def granted_among(connection: AsyncConnection, ids: Collection[str]) -> set[str]:
-    """Returns the ids of the calls that ran under a grant for the session."""
-    statement = select(tool_calls.c.id).where(tool_calls.c.id.in_(ids), tool_calls.c.granted)
-    return set((await connection.execute(statement)).scalars()) if ids else set()
+async def allowed_among(connection: AsyncConnection, ids: Collection[str]) -> dict[str, dict[str, str]]:
+    """Returns what the messages of the calls that ran under a mandate say of that, by the calls' ids."""
+    if not ids:
+        return {}
+    columns = tool_calls.c.id, tool_calls.c.granted, tool_calls.c.mandate_id
+    statement = select(*columns).where(tool_calls.c.id.in_(ids), tool_calls.c.granted | columns[2].is_not(None))
+    return {
+        row.id: ({"grant": "session"} if row.granted else {}) | ({"mandate": row.mandate_id} if row.mandate_id else {})
+        for row in await connection.execute(statement)
+    }
 
 
 async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Reference]:
@@ -326,6 +332,7 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
             summary=row.summary,
             truncated_preview=row.preview,
             grant="session" if row.granted else None,
+            mandate=row.mandate_id,
             covered=shown.covered,
         ),
         result_ref=ResultRef(session_id=row.session_id, tool_call_id=row.id),

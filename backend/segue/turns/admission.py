@@ -23,7 +23,7 @@ from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, end
 from segue.domain.session import NO_OPTIONS, TurnKey, TurnStatus, turn_key
 from segue.domain.tool import Tool, ToolFailed
 from segue.memory.session_store import lock_session
-from segue.plans import approvals
+from segue.plans import mandates
 from segue.plans import store as plans
 from segue.plans.store import StalePlan, StoredPlan
 from segue.tools.availability import ToolAvailability
@@ -339,7 +339,7 @@ async def begin_decision(
     given: dict[str, Any] = {"args": button.args, "answer": button.answer, "chosen": button.chosen}
     await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **given)
     if button.remember:
-        await _remember(connection, stored, tools, now=now)
+        await _remember(connection, owner, stored, tools, now=now)
     return admitted
 
 
@@ -350,7 +350,9 @@ def _message_of(button: Button, plan: Plan) -> str:
     return PAGE_MESSAGE if plan.page_steps and button.decision == "confirm" else BUTTON_MESSAGES[button.decision]
 
 
-async def _remember(connection: AsyncConnection, stored: StoredPlan, tools: ToolAvailability, *, now: datetime) -> None:
+async def _remember(
+    connection: AsyncConnection, owner: str, stored: StoredPlan, tools: ToolAvailability, *, now: datetime
+) -> None:
     """Stores that the tool of the step that waits, as it was shown, need not ask again in the session. Raises AppError
     `unknown_tool` if it is gone, `invalid_request` if no tool was shown or it always asks.
     """
@@ -360,9 +362,8 @@ async def _remember(connection: AsyncConnection, stored: StoredPlan, tools: Tool
         raise InvalidRequest(detail)
     if tools.specs(step.tool)[step.tool].always_asks:
         raise InvalidRequest(f"{step.tool} asks about each call: no yes to it is kept. Decide without `remember`.")
-    await approvals.remember(
-        connection, stored.session_id, step.tool, stored.tool_hash, plan_id=stored.plan.id, now=now
-    )
+    of = connection, owner, stored.session_id, step.tool, stored.tool_hash
+    await mandates.remember(*of, plan_id=stored.plan.id, now=now)
 
 
 def _check_args(plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability, *, owner: str) -> None:

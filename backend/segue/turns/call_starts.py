@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Integer,
     Text,
     bindparam,
     column,
     exists,
+    false,
     func,
     insert,
     literal,
@@ -35,6 +37,7 @@ from segue.db.models import QUEUED, messages, sessions, tool_calls, turns
 from segue.domain.events import SteerRead
 from segue.domain.session import TurnKey, turn_key
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values, move_message
+from segue.plans.mandates import Use, book
 from segue.tools.results import PlanStep
 from segue.turns.claims import IS_HELD, Claim, held
 from segue.turns.store import StaleTurn, fenced_transaction
@@ -46,22 +49,24 @@ async def start_calls(
     message: NewMessage,
     *,
     step: PlanStep | None = None,
-    granted: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    under: Mapping[str, Use] = MappingProxyType({}),
     also: WriteWithStart | None = None,
 ) -> None:
-    """Stores a message and its calls, which have not run. `granted` has by the ids of those that run under a grant for
-    the session what it covered, `also` is written in the same transaction. Raises StaleTurn.
+    """Stores a message and its calls, which have not run. `under` has by their ids what some take of mandates, which is
+    booked in the same transaction, and so is `also` written. Raises StaleTurn, and MandateSpent with nothing stored.
     """
     values = message_values(claim.key, message) | held(claim)
     values["of_plan"], values["of_step"] = (step.plan_id, step.step_id) if step else (None, None)
     values["made"] = [
-        {"id": call.id, "tool_name": call.name, "args": call.args, "covered": granted.get(call.id)}
+        {"id": call.id, "tool_name": call.name, "args": call.args, **_under(under.get(call.id))}
         for call in message.tool_calls
     ]
-    if also is not None:
+    if also is not None or under:
         async with fenced_transaction(database, claim) as connection:
             await _start(connection, values)
-            await also(connection)
+            await book(connection, under, session_id=claim.key.session_id, now=message.created_at)
+            if also is not None:
+                await also(connection)
         return
 
     async def attempt() -> None:
@@ -70,6 +75,12 @@ async def start_calls(
 
     with suppress(IntegrityError):  # only an attempt whose answer was lost can have stored what has these ids
         await outlast(attempt)
+
+
+def _under(use: Use | None) -> dict[str, Any]:
+    if use is None:
+        return {}
+    return {"mandate_id": use.mandate_id, "granted": use.in_session, "covered": use.covered}
 
 
 async def _start(connection: AsyncConnection, values: Mapping[str, Any]) -> None:
@@ -88,7 +99,12 @@ def _starting() -> ReturningInsert[str]:
     )
     said = insert_message(allocated).returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
     made = func.jsonb_to_recordset(bindparam("made", type_=JSONB)).table_valued(
-        column("id", Text), column("tool_name", Text), column("args", JSONB), column("covered", JSONB)
+        column("id", Text),
+        column("tool_name", Text),
+        column("args", JSONB),
+        column("covered", JSONB),
+        column("mandate_id", Text),
+        column("granted", Boolean),
     )
     made = made.render_derived("made", with_types=True)
     row = {
@@ -101,7 +117,8 @@ def _starting() -> ReturningInsert[str]:
         "status": literal("running"),
         "plan_id": bindparam("of_plan", type_=Text),
         "step_id": bindparam("of_step", type_=Integer),
-        "granted": made.c.covered.is_not(None),
+        "granted": func.coalesce(made.c.granted, false()),
+        "mandate_id": made.c.mandate_id,
         "covered": made.c.covered,
         "started_at": NEW_MESSAGE_COLUMNS["created_at"],
     }

@@ -40,7 +40,7 @@ from segue.domain.telemetry import Backlog
 from segue.domain.tool import ToolCall, UnreadableCall
 from segue.memory.history import STEERED, final_messages
 from segue.memory.session_store import feedback_on
-from segue.tools.results import calls_of_turns, granted_among
+from segue.tools.results import allowed_among, calls_of_turns
 from segue.turns.claims import TurnRequest, request_of, runs_beside
 from segue.turns.run_record import prompt_of
 
@@ -136,17 +136,17 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
 
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
     """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
-    them, what the user thinks of them, the grant that a call ran under.
+    them, what the user thinks of them, the mandate that a call ran under.
     """
     of_report = (turns.c.report[name].as_string().label(name) for name in SHOWN_OF_REPORT)
     statement = select(turns.c.id, turns.c.request, *of_report).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
-    granted = await granted_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
+    allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
 
     def metadata_of(each: Message) -> dict[str, Any]:
-        grant = {"grant": "session"} if each.tool_call_id in granted else {}
-        return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {}) | grant
+        under = allowed.get(each.tool_call_id or "", {})
+        return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {}) | under
 
     return [replace(each, metadata=metadata_of(each)) for each in listed]
 

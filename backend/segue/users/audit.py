@@ -1,4 +1,5 @@
-"""What operators did: who, when, to what. Owns the table `audit`, from which no user and no session is erased.
+"""What operators did, and what users allowed for more than a call: who, when, to what. Owns the table `audit`, from
+which no user and no session is erased.
 
 Secrets are removed from what an operator wrote; nothing that a user said comes here.
 """
@@ -20,7 +21,7 @@ from segue.domain.redaction import without_secret_texts
 AuditedAction = Literal[
     "cancel_turn", "set_tool_state", "reset_tool_states", "read_session", "reload_agents", "retry_webhooks",
     "reconnect_mcp_server", "create_key", "rotate_key", "revoke_key", "set_user_limits", "adopt_user", "export_user",
-    "erase_user", "back_up", "restore",
+    "erase_user", "back_up", "restore", "give_mandate", "revoke_mandate",
 ]  # fmt: skip
 BATCH: Final = 500
 CLI: Final = Operator("cli")  # who acts at the command line

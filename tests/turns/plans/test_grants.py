@@ -52,15 +52,15 @@ async def test_what_a_button_grants_runs_unasked_in_its_session_is_shown_and_can
     session = await granted(client, provider)
     [grant] = await grants(client, session)
     assert (grant["tool"], grant["in_force"]) == (DELETE, True)
-    async with awaiting("grant_used") as used:
+    async with awaiting("mandate_used") as used:
         answer = await runs(client, provider, session, "itm-2")
         assert used.is_set()
     call = answer["tool_calls"][0]["tool_call_id"]
     stream = await replayed(client, session, answer["turn_id"])
     shown = [event.event["value"] for event in stream if event.event.get("name") == "grant_used"]
-    assert shown == [{"tool_call_id": call, "tool_name": DELETE}]
+    assert [(each["tool_call_id"], each["tool_name"]) for each in shown] == [(call, DELETE)]
     told = {each["tool_call_id"] or each["content"]: each["metadata"] for each in await client.messages(session)}
-    assert told[call] == {"grant": "session"}
+    assert told[call] == {"grant": "session", "mandate": shown[0]["mandate_id"]}
     assert (told["👍"]["remember"], told["👍"]["plan_id"]) == ("session", grant["plan_id"])
     body = {"message_id": answer["message"]["id"]}
     fork = (await client.http.post(f"/sessions/{session}/fork", json=body)).json()["id"]

@@ -24,10 +24,17 @@ ALL = [*plain(), *adaptive(), *said_for_the_user()]
 SAMPLE = ALL if os.environ.get("SWEEP") else random.Random(629).sample(ALL, 10)  # noqa: S311 (a seed, no secret)
 LONGEST_S = 1800 if "SWEEP" in os.environ else 240
 NOT_THE_USERS = ("model", "result:", "program:", "quoted:")
-GRANT_ALL = (
-    "INSERT INTO grants SELECT $1, key, max(value), 'plan', now() FROM plans, jsonb_each_text(made_with)"
-    " WHERE key LIKE 'mcp_%' GROUP BY key"
+# Each tool asked about so far: for the session, as a decision is remembered, and for all of the user's, with one bound.
+GRANT_ALL = """
+WITH asked AS (
+  SELECT key, max(value) AS digest FROM plans, jsonb_each_text(made_with) WHERE key LIKE 'mcp_%' GROUP BY key
 )
+INSERT INTO mandates (id, owner, session_id, tool, definition, args, plan_id, unattended, created_at)
+SELECT 'man_' || $1 || key, 'local', $1, key, digest, '{}'::jsonb, 'plan', true, now() FROM asked
+UNION ALL
+SELECT 'man_any_' || key, 'local', NULL, key, digest, '{"to": {"prefix": "ann@"}}', NULL, true, now() FROM asked
+ON CONFLICT (id) DO NOTHING
+"""
 NOT_FROM_YOU = {"en": "not from you", "it": "non da te", "zh": "不是您说的", "ar": "ليس منك"}
 
 

@@ -22,7 +22,12 @@ from segue.tools.tool_settings import ToolSettings
 
 
 async def builtin_tools(
-    stack: AsyncExitStack, settings: ToolSettings, database: Database, facts: UserFacts, search_said: SearchSaid
+    stack: AsyncExitStack,
+    settings: ToolSettings,
+    database: Database,
+    facts: UserFacts,
+    search_said: SearchSaid,
+    proposal: Tool | None = None,
 ) -> tuple[Tool, ...]:
     tools = [
         current_time_tool(),
@@ -33,6 +38,8 @@ async def builtin_tools(
         search_memory_tool(facts),
         search_conversation_tool(database, search_said),
     ]
+    if proposal is not None:
+        tools.append(proposal)
     if settings.web_search_provider != "none":
         searching = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
         tools.append(

@@ -86,7 +86,7 @@ let soon: ReturnType<typeof setTimeout> | undefined;
 
 /** Events come in bursts; one reading follows them. */
 function heard(event: FeedEvent): void {
-  if (event.type === "fact_noted") return;
+  if (event.type === "fact_noted" || event.type === "mandate_changed") return;
   clearTimeout(soon);
   soon = setTimeout(() => void readSessions(), 150);
 }

@@ -72,7 +72,7 @@ function complete(turn: Shown): void {
   for (const told of turn.summary?.tool_calls ?? []) {
     const call: Call = {
       id: told.tool_call_id, name: told.tool_name, args: told.args, status: told.status, durationMs: told.duration_ms, error: told.error,
-      summary: told.metadata.summary, size: told.metadata.size_bytes, granted: told.metadata.grant != null, progress: null,
+      summary: told.metadata.summary, size: told.metadata.size_bytes, granted: told.metadata.mandate != null || told.metadata.grant != null, progress: null,
     };
     const known = turn.blocks.find((block) => block.kind === "call" && block.id === call.id);
     if (known?.kind === "call") known.call = call;

@@ -17,6 +17,7 @@ import { me } from "../../me";
 import { href } from "../../router";
 import { visible } from "../../text";
 import { Logins } from "./Logins";
+import { Mandates } from "./Mandates";
 
 type Fact = Schemas["Memory"];
 type Kind = Fact["kind"];
@@ -57,6 +58,7 @@ export function Memory() {
           ))}
         </ul>
         {facts.more !== null && <Button onClick={facts.more}>{t("show_more")}</Button>}
+        <Mandates />
         <Logins />
         <Usage />
       </div>

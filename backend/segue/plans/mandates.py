@@ -1,0 +1,499 @@
+"""Mandates: yeses of a user's that last, each for one definition of a tool and within bounds that the user was shown.
+
+A call runs under one if all its values keep to the bounds. Its use is counted in the mandate's row by a guarded update
+in the transaction that starts the call, so no two processes pass a bound together. `agent/agreed_calls.py` asks right
+before a call. Owns the tables `mandates` and, for the release before, `grants`.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import islice
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, Strict, model_validator
+from sqlalchemy import (
+    ColumnElement,
+    Date,
+    DateTime,
+    Numeric,
+    Row,
+    Text,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import grants, mandates
+from segue.db.rows import came_before, newest_first, readable, reader
+from segue.domain.errors import InvalidRequest
+from segue.domain.field_types import doc
+from segue.domain.identity import Operator
+from segue.domain.ids import local_time, new_id
+from segue.domain.tool import Tool, ToolSpec, definition_of
+from segue.events.outbox import mandate_changed
+from segue.plans.arguments import MAX_VALUES, MODEL, is_users, leaves
+from segue.users.audit import record_act
+
+MAX_OF_USER: Final = 200
+_ITEMS: Final = re.compile(r"(?:\[\d+\])*")
+_BELOW: Final = re.compile(r"[.\[]")
+
+ArgumentPath = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+BoundText = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
+Number = Annotated[int | float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+Scalar = BoundText | bool | Number
+BoundOrigin = Literal["user", "due", "any"]
+MandateScope = Literal["session", "agent", "user"]
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Bound(_Given):
+    """What a value has to be. One with several has to keep to all."""
+
+    equals: Annotated[Scalar | None, doc("Exactly this.")] = None
+    one_of: Annotated[
+        list[Scalar] | None, Field(min_length=1, max_length=50, description="One of these, each exactly.")
+    ] = None
+    max: Annotated[Annotated[Number, Field(ge=0)] | None, doc("A number from 0 to this.")] = None
+    prefix: Annotated[BoundText | None, doc("A text that begins so, and has no `/..`.")] = None
+    origin: Annotated[
+        BoundOrigin | None,
+        doc(
+            "Who said it: `user`, as without a bound; `due`, also the schedule or trigger that began the turn; `any`, "
+            "as with one of the others."
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.origin is None and not self.fixes:
+            raise ValueError("give `equals`, `one_of`, `max`, `prefix` or `origin`")
+        return self
+
+    @property
+    def fixes(self) -> bool:
+        """Whether it is a bound on the value, and not only on who said it."""
+        return any(each is not None for each in (self.equals, self.one_of, self.max, self.prefix))
+
+    def holds(self, value: object, origin: str, *, brought_by: str | None) -> bool:
+        broken = (
+            (self.equals is not None and not _same(value, self.equals))
+            or (self.one_of is not None and not any(_same(value, each) for each in self.one_of))
+            or (self.max is not None and not 0 <= _number(value) <= self.max)
+            or (self.prefix is not None and not _begins(value, self.prefix))
+        )
+        is_due = self.origin == "due" and brought_by is not None and origin == f"program:{brought_by}"
+        is_free = self.origin == "any" or (self.origin is None and self.fixes)
+        return not broken and (is_free or is_due or is_users(origin))
+
+
+class Uses(_Given):
+    """How often it may be used."""
+
+    total: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | None, doc("In all.")] = None
+    per_day: Annotated[Annotated[int, Field(ge=1, le=100_000)] | None, doc("On one day in `time_zone`.")] = None
+
+
+class Sum(_Given):
+    """What the values of one argument may come to over all uses."""
+
+    path: Annotated[ArgumentPath, doc("Of a number that is not negative.")]
+    max: Annotated[Number, Field(ge=0), doc("At most.")]
+
+
+class Terms(_Given):
+    """What is allowed."""
+
+    tool: Annotated[str, Field(min_length=1, max_length=200), doc("One of `GET /tools`, as it is defined now.")]
+    scope: Annotated[MandateScope, doc("In one session, in all of the user's with one agent, or in all of them.")]
+    args: Annotated[
+        dict[ArgumentPath, Bound],
+        Field(max_length=20),
+        doc("By path. What no bound is for has to be the user's own words; a call that only reads may have any."),
+    ] = {}
+    uses: Annotated[Uses, doc("How often; without any, as often as is called for.")] = Uses()
+    sum: Annotated[Sum | None, doc("A sum over one argument.")] = None
+    unattended: Annotated[bool, doc("Whether it holds when nobody is there: in a turn that no user began.")] = False
+    valid_until: Annotated[
+        Annotated[AwareDatetime, Strict(strict=False)] | None, doc("When it ends; null for once it is revoked.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a mandate was used for."""
+
+    total: Annotated[int, doc("How often.")]
+    today: Annotated[int, doc("How often on this day in `time_zone`.")]
+    sum: Annotated[float, doc("What the values of `sum` came to; 0 without one.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """A yes that lasts, within its bounds."""
+
+    id: Annotated[str, doc("Begins with `man_`.")]
+    tool: Annotated[str, doc("The tool that runs unasked.")]
+    definition: Annotated[str, doc("The digest of its definition as the user was shown it.")]
+    scope: Annotated[MandateScope, doc("Where it holds.")]
+    session_id: Annotated[str | None, doc("The session, if it is for one.")]
+    agent: Annotated[str | None, doc("The agent, if it is for one.")]
+    args: Annotated[Mapping[str, Mapping[str, Any]], doc("The bounds, by path.")]
+    uses: Annotated[Mapping[str, int | None], doc("How often it may be used: in `total`, and `per_day`.")]
+    sum: Annotated[Sum | None, doc("The sum over one argument.")]
+    unattended: Annotated[bool, doc("Whether it holds when nobody is there.")]
+    valid_until: Annotated[datetime | None, doc("When it ends.")]
+    time_zone: Annotated[str, doc("In which its days begin.")]
+    used: Annotated[Used, doc("How much of it was used.")]
+    in_force: Annotated[bool, doc("Whether it has not ended, is not used up, and its tool is as it was.")]
+    created_at: Annotated[datetime, doc("When the user gave it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A yes that is remembered for a session: the mandate for its tool and values of the user's."""
+
+    tool: Annotated[str, doc("The tool that runs unasked.")]
+    definition: Annotated[str, doc("The digest of its definition as the question showed it.")]
+    in_force: Annotated[bool, doc("Whether the tool still has that definition, and may be granted. If not, it asks.")]
+    plan_id: Annotated[str, doc("The plan whose step was approved.")]
+    created_at: Annotated[datetime, doc("When the user decided.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a call takes of a mandate. `covered` says by path where its values come from; `amount` is what it adds to
+    the sum, `day` the one that it is counted for.
+    """
+
+    mandate_id: str
+    definition: str
+    covered: Mapping[str, str]
+    amount: Decimal
+    day: date
+    in_session: bool
+
+
+class MandateSpent(Exception):
+    """Calls, by their ids, that no longer have room under the mandates they were to run under: nothing was started."""
+
+    def __init__(self, calls: Sequence[str]) -> None:
+        super().__init__(", ".join(calls))
+        self.calls = frozenset(calls)
+
+
+_read_bounds = reader(dict[str, Bound])
+
+
+def use_of(
+    row: Row[Any],
+    args: Mapping[str, Any],
+    origins: Mapping[str, str],
+    *,
+    reads_only: bool,
+    brought_by: str | None,
+    now: datetime,
+) -> Use | None:
+    """Returns what a call takes of a mandate, None if it is not covered. `origins` are by path those of all values,
+    `brought_by` is the message of a schedule, a trigger or another program that began the turn: nobody is there then.
+    """
+    bounds = readable(_read_bounds, row.args, "mandates", row.id)
+    amount = _amount(row.sum_path, args)
+    if bounds is None or amount is None or (brought_by is not None and not row.unattended):
+        return None
+    if not _has_room(row, now, amount) or not _fits(bounds, args, origins, brought_by, reads_only=reads_only):
+        return None
+    return Use(row.id, row.definition, origins, amount, _day(row, now), row.session_id is not None)
+
+
+def _fits(
+    bounds: Mapping[str, Bound],
+    args: Mapping[str, Any],
+    origins: Mapping[str, str],
+    by: str | None,
+    *,
+    reads_only: bool,
+) -> bool:
+    values = dict(islice(leaves(args), MAX_VALUES + 1)) if args else {}
+    if len(values) > MAX_VALUES and (bounds or not reads_only):
+        return False
+    if any(bound.fixes and not any(_is_at(path, leaf) for leaf in values) for path, bound in bounds.items()):
+        return False
+    unbounded = Bound(origin="any" if reads_only else "user")
+
+    def keeps(leaf: str, value: object) -> bool:
+        over = [(path, bound) for path, bound in bounds.items() if _is_over(path, leaf)]
+        return all(
+            bound.holds(value, origins.get(leaf, MODEL), brought_by=by) and (not bound.fixes or _is_at(path, leaf))
+            for path, bound in over or [("", unbounded)]
+        )
+
+    return all(keeps(leaf, value) for leaf, value in values.items())
+
+
+def _is_at(path: str, leaf: str) -> bool:
+    """Returns whether a value stands at the path, or is an item of the list there."""
+    return leaf.startswith(path) and _ITEMS.fullmatch(leaf, len(path)) is not None
+
+
+def _is_over(path: str, leaf: str) -> bool:
+    return leaf == path or (leaf.startswith(path) and _BELOW.match(leaf, len(path)) is not None)
+
+
+def _number(value: object) -> float:
+    """Returns NaN, which no bound holds for, if it is no number."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _begins(value: object, prefix: str) -> bool:
+    return isinstance(value, str) and value.startswith(prefix) and "/.." not in value
+
+
+def _same(value: object, other: object) -> bool:
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
+def _amount(path: str | None, args: Mapping[str, Any]) -> Decimal | None:
+    """Returns what a call adds to the sum, None if it has no such number: then the sum says nothing of it."""
+    value = 0 if path is None else dict(islice(leaves(args), MAX_VALUES)).get(path)
+    return Decimal(str(value)) if 0 <= _number(value) < math.inf else None
+
+
+def _day(row: Row[Any], now: datetime) -> date:
+    return local_time(now, row.time_zone).date()
+
+
+def _used_today(row: Row[Any], now: datetime) -> int:
+    return row.used_today if row.used_on is not None and row.used_on >= _day(row, now) else 0
+
+
+def _has_room(row: Row[Any], now: datetime, amount: Decimal) -> bool:
+    return (
+        (row.valid_until is None or row.valid_until > now)
+        and (row.most_total is None or row.used_total < row.most_total)
+        and (row.most_per_day is None or _used_today(row, now) < row.most_per_day)
+        and (row.most_sum is None or row.used_sum + amount <= row.most_sum)
+    )
+
+
+_DAY, _AMOUNT = bindparam("on_day", type_=Date), bindparam("amount", type_=Numeric)
+_COUNTED_TODAY = mandates.c.used_on >= _DAY  # also by a process whose clock is ahead
+_BOOK = (
+    update(mandates)
+    .where(
+        mandates.c.id == bindparam("of_mandate", type_=Text),
+        mandates.c.definition == bindparam("shown", type_=Text),
+        or_(mandates.c.valid_until.is_(None), mandates.c.valid_until > bindparam("at", type_=DateTime(timezone=True))),
+        or_(mandates.c.most_total.is_(None), mandates.c.used_total < mandates.c.most_total),
+        or_(
+            mandates.c.most_per_day.is_(None),
+            func.coalesce(case((_COUNTED_TODAY, mandates.c.used_today)), 0) < mandates.c.most_per_day,
+        ),
+        or_(mandates.c.most_sum.is_(None), mandates.c.used_sum + _AMOUNT <= mandates.c.most_sum),
+    )
+    .values(
+        used_total=mandates.c.used_total + 1,
+        used_today=case((_COUNTED_TODAY, mandates.c.used_today + 1), else_=1),
+        used_on=func.greatest(mandates.c.used_on, _DAY),
+        used_sum=mandates.c.used_sum + _AMOUNT,
+    )
+    .returning(mandates.c.id, mandates.c.owner, mandates.c.tool)
+)
+
+
+async def book(connection: AsyncConnection, uses: Mapping[str, Use], *, session_id: str, now: datetime) -> None:
+    """Counts the uses of the calls with these ids, in the transaction that starts them. Raises MandateSpent."""
+    spent = []
+    for call_id, use in sorted(uses.items(), key=lambda item: item[1].mandate_id):  # rows are locked in one order
+        of = {"of_mandate": use.mandate_id, "shown": use.definition, "on_day": use.day, "amount": use.amount, "at": now}
+        row = (await connection.execute(_BOOK, of)).one_or_none()
+        if row is None:
+            spent.append(call_id)
+        else:
+            about = {"mandate_id": row.id, "tool": row.tool, "tool_call_id": call_id}
+            await mandate_changed(connection, "used", f"{call_id}_man", row.owner, about, session_id=session_id)
+    if spent:
+        raise MandateSpent(spent)
+
+
+def covers(spec: ToolSpec, definition: str | None) -> bool:
+    """Returns whether a mandate for a definition is one for the tool as it is now."""
+    return definition == definition_of(spec) and not spec.always_asks
+
+
+async def mandates_for(
+    connection: AsyncConnection, owner: str, session_id: str, agent: str, spec: ToolSpec
+) -> Sequence[Row[Any]]:
+    """Returns the user's mandates for the tool as it is defined now that hold in a session, the narrowest first."""
+    if spec.always_asks:
+        return ()
+    elsewhere = mandates.c.session_id.is_(None) & or_(mandates.c.agent.is_(None), mandates.c.agent == agent)
+    found = (
+        select(mandates)
+        .where(mandates.c.owner == owner, mandates.c.tool == spec.name)
+        .where(or_(mandates.c.session_id == session_id, elsewhere))
+        .order_by(mandates.c.session_id.is_(None), mandates.c.agent.is_(None), mandates.c.seq)
+        .limit(MAX_OF_USER)
+    )
+    return [row for row in await connection.execute(found) if covers(spec, row.definition)]
+
+
+async def give(
+    connection: AsyncConnection,
+    owner: str,
+    terms: Terms,
+    tool: ToolSpec,
+    *,
+    session_id: str | None,
+    agent: str | None,
+    time_zone: str,
+    now: datetime,
+    mandate_id: str | None = None,
+) -> Row[Any]:
+    """Stores a mandate and returns its row, as it is if there is one with this id. Raises InvalidRequest."""
+    _check(terms, tool, now)
+    mine = select(func.count()).where(mandates.c.owner == owner, mandates.c.plan_id.is_(None))
+    if (await connection.execute(mine)).scalar_one() >= MAX_OF_USER:
+        raise InvalidRequest(f"A user may have {MAX_OF_USER} mandates. Revoke some first.")
+    row = {
+        "id": mandate_id or new_id("man", now),
+        "owner": owner,
+        "session_id": session_id if terms.scope == "session" else None,
+        "agent": agent if terms.scope == "agent" else None,
+        "tool": tool.name,
+        "definition": definition_of(tool),
+        "args": {path: bound.model_dump(exclude_none=True) for path, bound in terms.args.items()},
+        "most_total": terms.uses.total,
+        "most_per_day": terms.uses.per_day,
+        "sum_path": terms.sum.path if terms.sum else None,
+        "most_sum": Decimal(str(terms.sum.max)) if terms.sum else None,
+        "unattended": terms.unattended,
+        "valid_until": terms.valid_until,
+        "time_zone": time_zone,
+        "created_at": now,
+    }
+    stored = insert(mandates).values(row).on_conflict_do_nothing(index_elements=[mandates.c.id]).returning(mandates)
+    given: Row[Any] | None = (await connection.execute(stored)).one_or_none()
+    if given is None:
+        return (await connection.execute(select(mandates).where(mandates.c.id == row["id"]))).one()
+    await _tell(connection, "given", [given])
+    return given
+
+
+def _check(terms: Terms, tool: ToolSpec, now: datetime) -> None:
+    if tool.always_asks or tool.ephemeral:
+        raise InvalidRequest(f"{tool.name} takes no mandate: it asks about each call, or never asks.")
+    if terms.valid_until is not None and terms.valid_until <= now:
+        raise InvalidRequest("`valid_until` has passed.")
+
+
+async def remember(
+    connection: AsyncConnection, owner: str, session_id: str, tool: str, definition: str, *, plan_id: str, now: datetime
+) -> None:
+    """Stores the mandate for all calls of a tool in a session whose values are the user's, in place of the one for
+    another definition of the tool.
+    """
+    given = {"definition": definition, "plan_id": plan_id, "created_at": now}
+    row = {"id": new_id("man", now), "owner": owner, "session_id": session_id, "tool": tool, **given}
+    stored = insert(mandates).values(row)
+    one, remembered = ["session_id", "tool"], mandates.c.plan_id.is_not(None)
+    stored = stored.on_conflict_do_update(index_elements=one, index_where=remembered, set_=given)
+    await _tell(connection, "given", (await connection.execute(stored.returning(mandates))).all())
+
+
+async def revoke(connection: AsyncConnection, owner: str, mandate_id: str) -> bool:
+    """Returns whether there was one. The next call of a turn that runs asks already."""
+    return await _remove(connection, mandates.c.owner == owner, mandates.c.id == mandate_id)
+
+
+async def forget(connection: AsyncConnection, session_id: str, tool: str) -> bool:
+    """Lets a tool ask again in a session where a decision was remembered. Returns whether there was one."""
+    of_session = mandates.c.session_id == session_id, mandates.c.tool == tool
+    return await _remove(connection, *of_session, mandates.c.plan_id.is_not(None))
+
+
+async def _remove(connection: AsyncConnection, *which: ColumnElement[bool]) -> bool:
+    gone = (await connection.execute(delete(mandates).where(*which).returning(mandates))).all()
+    for row in gone:
+        if row.plan_id is not None:  # what the release before reads goes too
+            of_grant = grants.c.session_id == row.session_id, grants.c.tool == row.tool
+            await connection.execute(delete(grants).where(*of_grant))
+    await _tell(connection, "revoked", gone)
+    return bool(gone)
+
+
+async def _tell(connection: AsyncConnection, what: Literal["given", "revoked"], rows: Sequence[Row[Any]]) -> None:
+    """Stores the act and the webhook's event of each."""
+    for row in rows:
+        about = {"mandate_id": row.id, "tool": row.tool, "scope": _scope(row)}
+        act: Literal["give_mandate", "revoke_mandate"] = "give_mandate" if what == "given" else "revoke_mandate"
+        user = Operator(row.owner)
+        await record_act(connection, user, act, session_id=row.session_id, tool=row.tool, details=about)
+        event = f"{row.id}_{what}_{row.definition[:8]}"
+        await mandate_changed(connection, what, event, row.owner, about, session_id=row.session_id)
+
+
+async def list_mandates(
+    connection: AsyncConnection, owner: str, *, before: str | None, limit: int
+) -> Sequence[Row[Any]]:
+    """Returns the newest rows first; `before` is the id of the last one seen."""
+    statement = select(mandates).where(mandates.c.owner == owner).order_by(*newest_first(mandates)).limit(limit)
+    if before is not None:
+        statement = statement.where(came_before(mandates, before))
+    return (await connection.execute(statement)).all()
+
+
+def shown(row: Row[Any], tools: Mapping[str, Tool], *, now: datetime) -> Mandate:
+    """Returns a mandate as its user sees it."""
+    return Mandate(
+        id=row.id,
+        tool=row.tool,
+        definition=row.definition,
+        scope=_scope(row),
+        session_id=row.session_id,
+        agent=row.agent,
+        args=row.args,
+        uses={"total": row.most_total, "per_day": row.most_per_day},
+        sum=Sum(path=row.sum_path, max=float(row.most_sum)) if row.sum_path is not None else None,
+        unattended=row.unattended,
+        valid_until=row.valid_until,
+        time_zone=row.time_zone,
+        used=Used(row.used_total, _used_today(row, now), float(row.used_sum)),
+        in_force=_is_as_shown(row, tools) and _has_room(row, now, Decimal(0)),
+        created_at=row.created_at,
+    )
+
+
+def _scope(row: Row[Any]) -> MandateScope:
+    return "session" if row.session_id is not None else "user" if row.agent is None else "agent"
+
+
+def _is_as_shown(row: Row[Any], tools: Mapping[str, Tool]) -> bool:
+    return row.tool in tools and covers(tools[row.tool].spec, row.definition)
+
+
+async def list_grants(
+    connection: AsyncConnection, session_id: str, tools: Mapping[str, Tool], *, after: str | None, limit: int
+) -> list[Grant]:
+    """Returns what is remembered for a session by the names of the tools; `after` is the last one seen."""
+    of_session = mandates.c.session_id == session_id, mandates.c.plan_id.is_not(None)
+    statement = select(mandates).where(*of_session).order_by(mandates.c.tool).limit(limit)
+    if after is not None:
+        statement = statement.where(mandates.c.tool > after)
+    return [
+        Grant(row.tool, row.definition, _is_as_shown(row, tools), row.plan_id, row.created_at)
+        for row in await connection.execute(statement)
+    ]
