@@ -59,6 +59,7 @@ OWNERS_OF_TABLES = {
     "turns/presence.py": "turns.lease_until, of processes that are gone",
     "turns/queries.py": "turns",
     "turns/run_record.py": "what turns did, dropped when that is old",
+    "turns/schedules.py": "schedules",
     "turns/store.py": "turns",
     "turns/terminations.py": "turns",
     "users/api_keys.py": "api_keys; stream_tokens",

@@ -62,6 +62,7 @@ from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.jobs.summarize import Summaries, Summariser, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
+from segue.turns.schedules import LOOKS_A_LEASE, Schedules
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
@@ -173,6 +174,7 @@ async def start(
         span=span,
     )
     turns = await enter(TurnService(deps, redis, takes_turns=takes_turns))
+    await enter(JobLoop(Schedules(database, turns, events, clock), interval_s=settings.turn_lease_s / LOOKS_A_LEASE))
     metrics.add_process_state(lambda: process_metrics(turns, events, database, redis, mcp))
     return Services(
         **vars(deps),

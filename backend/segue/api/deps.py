@@ -132,7 +132,10 @@ async def _origin(request: Request, services: ServicesDep, identity: IdentityDep
 
 
 def _id(
-    prefix: Prefix, thing: Literal["session", "turn", "tool_result", "message", "memory", "branch", "attachment", "key"]
+    prefix: Prefix,
+    thing: Literal[
+        "session", "turn", "tool_result", "message", "memory", "branch", "attachment", "key", "schedule", "trigger"
+    ],
 ) -> AfterValidator:
     """Raises NotFound for a text that is no id of this kind, without asking a store."""
 
@@ -156,6 +159,8 @@ MessageId = Annotated[str, Path(description="A message of the session."), _id("m
 AttachmentId = Annotated[str, Path(description="A file of the session."), _id("att", "attachment")]
 BranchId = Annotated[str, _id("br", "branch")]
 KeyId = Annotated[str, Path(description="An API key of any user."), _id("key", "key")]
+ScheduleId = Annotated[str, Path(description="A schedule of the caller's."), _id("sch", "schedule")]
+TriggerId = Annotated[str, Path(description="A trigger of the caller's."), _id("trg", "trigger")]
 MemoryId = Annotated[str, Path(description="A fact of the caller's."), _id("mem", "memory")]
 IdempotencyKey = Annotated[
     str | None,

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
-Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att", "evt", "login"]
+Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att", "evt", "login", "sch", "trg"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64
