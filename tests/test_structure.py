@@ -61,6 +61,7 @@ OWNERS_OF_TABLES = {
     "turns/run_record.py": "what turns did, dropped when that is old",
     "turns/schedules.py": "schedules",
     "turns/store.py": "turns",
+    "turns/triggers.py": "triggers",
     "turns/terminations.py": "turns",
     "users/api_keys.py": "api_keys; stream_tokens",
     "users/audit.py": "audit",

@@ -30,7 +30,7 @@ from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.postgres_server import StoreClock, is_newest
-from segue.db.redis import Cache, Streams
+from segue.db.redis import Cache, Rates, Streams
 from segue.db.redis_server import RedisServer
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
@@ -63,6 +63,7 @@ from segue.turns.jobs.summarize import Summaries, Summariser, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
 from segue.turns.schedules import LOOKS_A_LEASE, Schedules
+from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
@@ -184,6 +185,7 @@ async def start(
         feeds=feeds,
         turns=turns,
         attachments=Attachments(database, settings, clock),
+        triggers=_triggers(settings, database, cache, clock, turns),
         mcp=mcp,
         examine=Doctor(settings, stores, mcp, availability, clock, files).examine,
         metrics=metrics,
@@ -291,6 +293,16 @@ def _personal_servers(settings: Settings, database: Database, clock: Clock, serv
         )
     logins = Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, clock)
     return PersonalServers(logins, database)
+
+
+def _triggers(settings: Settings, database: Database, cache: Cache, clock: Clock, turns: TurnService) -> Triggers:
+    seal = None
+    if settings.mcp_token_keys:
+        from segue.mcp.oauth.login_tokens import Seal  # noqa: PLC0415 (cryptography is slow to import)
+
+        seal = Seal(settings.mcp_token_keys)
+    zone = settings.session_time_zone
+    return Triggers(database, turns, Rates(cache), seal, settings, settings.base_url, zone, clock)
 
 
 async def _speakers(

@@ -22,6 +22,7 @@ from segue.api import (
     schedules,
     sessions,
     tools,
+    triggers,
     user_admin,
 )
 from segue.api.access_control import Gate
@@ -53,6 +54,8 @@ ROUTERS = (
     mcp.prompts_router,
     plans.approvals_router,
     schedules.router,
+    triggers.router,
+    triggers.hooks_router,
     tools.results_router,
     tools.router,
     tools.states_router,

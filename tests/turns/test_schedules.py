@@ -193,7 +193,8 @@ async def test_two_instances_say_what_is_due_at_one_moment_once_each(
         columns = "owner, at, agent, groups, message, time_zone, missed, overlap, retries, status, made_by"
         await stores.database.execute(
             f"INSERT INTO schedules (id, next_at, starts_at, created_at, {columns})"  # noqa: S608 (constants)
-            f" SELECT 'sch_' || lpad(n::text, 26, '0'), next_at, now(), now(), {columns} FROM schedules, generate_series(2, $1) n",
+            f" SELECT 'sch_' || lpad(n::text, 26, '0'), next_at, now(), now(), {columns}"
+            " FROM schedules, generate_series(2, $1) n",
             DUE_AT_ONCE,
         )
         await pass_time(stores)
@@ -305,7 +306,7 @@ async def test_a_turn_that_failed_is_run_again_as_often_as_set_and_then_its_owne
             schedule = await made(client, session_id=session, at=SOON, retries=2)
             await pass_time(stores)
             for tries in (2, 1, 0):
-                await stores.until("SELECT count(*) = 1 FROM schedules WHERE tries_left = $1", tries)
+                await provider.wait_for_requests(3 - tries)
                 await last_of(client, schedule, "failed")
                 await look(stores)
             await stores.until("SELECT count(*) = 1 FROM schedules WHERE tries_left IS NULL AND look_at IS NULL")

@@ -25,6 +25,7 @@ from segue.events.user_feed import UserFeeds
 from segue.mcp.mcp_servers import McpServers
 from segue.tools.attachment_store import Attachments
 from segue.turns.claims import Origin
+from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Authenticator
@@ -58,6 +59,7 @@ class Services(TurnDeps):
     feeds: UserFeeds
     turns: TurnService
     attachments: Attachments
+    triggers: Triggers
     mcp: McpServers
     examine: Examine
     metrics: Metrics

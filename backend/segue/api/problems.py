@@ -79,6 +79,8 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_answer": (422, "Send an `answer` that fits `asks.schema` of the waiting step, or none if it has none."),
     "invalid_args": (422, "Send arguments that the tool of the waiting step takes: `GET /tools` has their schema."),
     "invalid_cursor": (422, "Use `next_cursor` of the page before as it is, or none."),
+    "trigger_key_missing": (409, "Nothing was made. Operators set MCP_TOKEN_KEY, which seals secrets."),
+    "signature_invalid": (401, "Nothing was begun. Sign the event with the trigger's secret, within five minutes."),
     "not_confirmed": (422, "Name the user in `confirm` whose rows are to go: `GET /me` tells the caller's."),
     "idempotency_key_reused": (422, "Use a new key for a new message."),
     "client_tools": (422, "Offer fewer or smaller tools of the page, or others, as `detail` says."),

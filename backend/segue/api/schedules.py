@@ -25,10 +25,12 @@ router = router_of("schedules", "/schedules")
 KINDS: Final = ("at", "cron", "rrule")
 _POSITION = id_position("sch")
 
-Said = Annotated[FilledText, Field(max_length=LONGEST_MESSAGE), doc("What is said, in up to `MAX_MESSAGE_CHARS`.")]
+ScheduledMessage = Annotated[
+    FilledText, Field(max_length=LONGEST_MESSAGE), doc("What is said, in up to `MAX_MESSAGE_CHARS`.")
+]
 
 
-class Place(Body):
+class InSession(Body):
     """Where a message is said: in a session, or in a new one each time."""
 
     session_id: Annotated[Annotated[str, Field(max_length=200)] | None, doc("A session of the caller's.")] = None
@@ -58,10 +60,10 @@ class When(Body):
         return [kind for kind in KINDS if getattr(self, kind) is not None]
 
 
-class NewSchedule(Place, When):
+class NewSchedule(InSession, When):
     """A message to say at set times: `at`, `cron` or `rrule`."""
 
-    message: Said
+    message: ScheduledMessage
     missed: Annotated[Missed, doc("What was due while nothing ran: once, late, or not at all.")] = "once"
     overlap: Annotated[Overlap, doc("While its last turn is open. `parallel` goes with `new_session`.")] = "skip"
     retries: Annotated[int, Field(ge=0, le=5), doc("How often a turn that failed for now is run again.")] = 2
@@ -76,7 +78,7 @@ class NewSchedule(Place, When):
 class ScheduleChanges(When):
     """What is not given stays as it is."""
 
-    message: Annotated[Said | None, doc("What is said.")] = None
+    message: Annotated[ScheduledMessage | None, doc("What is said.")] = None
     missed: Annotated[Missed | None, doc("What was due while nothing ran.")] = None
     overlap: Annotated[Overlap | None, doc("While its last turn is open.")] = None
     retries: Annotated[Annotated[int, Field(ge=0, le=5)] | None, doc("How often a failed turn is run again.")] = None
@@ -169,7 +171,7 @@ async def run_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: C
     return AcceptedTurn(turn.turn_id, "queued", events_url(http, turn))
 
 
-def check_place(services: Services, caller: str, place: Place, message: str, origin: Origin) -> None:
+def check_place(services: Services, caller: str, place: InSession, message: str, origin: Origin) -> None:
     """Raises AppError `unknown_agent`, `invalid_request`."""
     services.agents.check(place.agent, caller, origin.groups, status=422)
     check_length(services, message)
