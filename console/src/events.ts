@@ -95,7 +95,7 @@ export async function* turnEvents(
 const isPassing = (problem: Problem): boolean => problem.code === "unreachable" || problem.status === 503;
 
 export interface FeedEvent {
-  type: "replay_gap" | "session_created" | "session_titled" | "turn_started" | "turn_ended" | "approval_asked" | "fact_noted";
+  type: "replay_gap" | "session_created" | "session_titled" | "turn_started" | "turn_ended" | "approval_asked" | "schedule_failed" | "fact_noted";
   session_id?: string;
   turn_id?: string;
   title?: string | null;

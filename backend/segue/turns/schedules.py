@@ -362,15 +362,17 @@ class Schedules:
         on = {"next_at": following, "status": "active" if following else "ended"}
         if due is None or leaves_out:
             why = "overlap" if leaves_out else "missed"
-            log.info("schedule_left_out", due_at=job.next_at, why=why, **self.ids(job))
+            log.info("schedule_left_out", due_at=str(job.next_at), why=why, **self.ids(job))
             return await self._move(job, look_at=_sooner(job, LOOK_S, following) if leaves_out else following, **on)
         try:
             begun = await self.turns.begin(job.owner, job.message, partial(self._begin, job, due, on))
         except KeyTaken:  # such as in a store that was restored
             return await self._move(job, look_at=following, **on)
-        if begun is not None:
-            log.info("schedule_begun", due_at=due, turn_id=begun.turn.turn_id, **self.ids(job))
-        return begun is not None
+        if begun is None:
+            log.info("schedule_waited_for_another", **self.ids(job))
+            return False
+        log.info("schedule_begun", due_at=str(due), turn_id=begun.turn.turn_id, **self.ids(job))
+        return True
 
     async def _begin(
         self, job: Row[Any], due: datetime, on: Mapping[str, Any], connection: AsyncConnection, turn_id: str
