@@ -62,7 +62,7 @@ from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.jobs.summarize import Summaries, Summariser, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
-from segue.turns.schedules import LOOKS_A_LEASE, Schedules
+from segue.turns.schedules import LOOKS_A_LEASE, Promised, Schedules
 from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
@@ -127,7 +127,8 @@ async def start(
     native = native_tools(tools, disabled=settings.disabled_tools)
     taken = [tool.spec.name for tool in native]
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
-    builtin = await builtin_tools(stack, settings, database, long_term, search_said)
+    promises = Promised(database, settings, long_term.says)
+    builtin = await builtin_tools(stack, settings, database, long_term, search_said, promises)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),
         database,

@@ -31,6 +31,7 @@ BUILTIN: Final = frozenset(
         "current_time",
         "forget",
         "get_tool_result",
+        "promise",
         "remember",
         "search_conversation",
         "search_memory",

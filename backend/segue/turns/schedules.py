@@ -7,7 +7,7 @@ its owner was told. Times are PostgreSQL's. A turn is admitted as any other.
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,24 +18,28 @@ from zoneinfo import ZoneInfo
 import structlog
 from cronsim import CronSim, CronSimError
 from dateutil.rrule import rrulestr
-from sqlalchemy import Row, Select, Text, bindparam, delete, func, insert, select, update
+from sqlalchemy import Row, Select, Text, bindparam, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_once
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.prompts import UNATTENDED
+from segue.agent.prompts import PROMISED, UNATTENDED
 from segue.db.engine import Database
 from segue.db.leases import claim_row, due_in
 from segue.db.models import schedules, turns
 from segue.db.rows import came_before, newest_first
 from segue.domain import turn_errors
+from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import Clock, digest_of_json, new_id
 from segue.domain.session import TurnKey, TurnStatus
+from segue.domain.tool import ToolContext
 from segue.events import outbox, user_feed
 from segue.events.event_log import EventLog
 from segue.memory.session_store import check_session, create_session, lock_session
 from segue.turns.admission import MAX_QUEUED, Admitted
 from segue.turns.claims import Origin
+from segue.turns.queries import groups_of_last
 from segue.turns.store import ChatRequest, KeyTaken, Once, begin_turn
 from segue.turns.turn_service import TurnService
 from segue.turns.turn_settings import TurnSettings
@@ -209,10 +213,10 @@ async def make_schedule(
     if (count or 0) >= most:
         detail = f"You have {count} schedules, and may have {most} (SCHEDULES_PER_USER). Delete one of them."
         raise AppError("too_many_schedules", status=409, title="Too many schedules", detail=detail)
-    schedule_id, due = new_id("sch", now), {"status": "active", "next_at": first, "look_at": first}
-    made = insert(schedules).values(**given, **due, id=schedule_id, owner=owner, created_at=func.now())
-    await connection.execute(made)
-    return schedule_id
+    due = {"id": new_id("sch", now), "status": "active", "next_at": first, "look_at": first}
+    made = insert_once(schedules).values({**due, **given, "owner": owner, "created_at": func.now()})
+    await connection.execute(made.on_conflict_do_nothing())  # a promise that is made again has its id
+    return str({**due, **given}["id"])
 
 
 async def get_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Schedule:
@@ -289,11 +293,15 @@ async def begin_now(
     look_at = func.least(schedules.c.look_at, due_in(LOOK_S))
     last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
     await change_schedule(connection, schedule_id, {"look_at": look_at, **last})
-    request = unattended(row, turn_id, Once(f"{schedule_id} {turn_id}", digest_of_json([row.message])))
+    request = unattended(row, turn_id, Once(f"{schedule_id} {turn_id}", digest_of_json([row.message])), _note(row))
     return await begin_unattended(connection, row, request, time_zone=row.time_zone, now=now)
 
 
-def unattended(row: Any, turn_id: str, once: Once, note: str = UNATTENDED) -> ChatRequest:
+def _note(row: Any) -> str:
+    return f"{UNATTENDED} {PROMISED.format(promise=row.id)}" if row.made_by == "promise" else UNATTENDED
+
+
+def unattended(row: Any, turn_id: str, once: Once, note: str) -> ChatRequest:
     """Returns what a schedule or a trigger says. It is a program's: a yes in it is none."""
     said: dict[str, Any] = {"approves": False, "unattended": True, "note": note}
     return ChatRequest(row.message, once=once, turn_id=turn_id, origin=Origin(groups=tuple(row.groups)), **said)
@@ -381,7 +389,8 @@ class Schedules:
         last = {"last_at": due, "last_turn_id": turn_id, "tries_left": job.retries}
         if not await _moved(connection, job, look_at=_sooner(job, LOOK_S, on["next_at"]), **on, **last):
             return None
-        request = unattended(job, turn_id, Once(f"{job.id} {due.isoformat()}", digest_of_json([job.message])))
+        once = Once(f"{job.id} {due.isoformat()}", digest_of_json([job.message]))
+        request = unattended(job, turn_id, once, _note(job))
         return await begin_unattended(connection, job, request, time_zone=job.time_zone, now=self.clock())
 
     async def _try_again(self, job: Row[Any], last: Row[Any]) -> None:
@@ -405,6 +414,39 @@ class Schedules:
     async def _move(self, job: Row[Any], **values: Any) -> bool:
         async with self.database.autocommit() as connection:
             return await _moved(connection, job, **values)
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What the assistant has promised: schedules of the session in which it did. `says` asks what the user has said."""
+
+    database: Database
+    settings: TurnSettings
+    says: Callable[[str, str, str, str], Awaitable[bool]]
+
+    async def make(
+        self, context: ToolContext, what: str, *, at: datetime, rrule: str | None, until: datetime | None
+    ) -> tuple[str, datetime] | None:
+        if not await self.says(context.owner, context.session_id, what, context.time_zone):
+            return None
+        rule = Rule(None if rrule else at, None, rrule, context.time_zone, until, at)
+        first = await check_rule(rule, self.settings, now=context.now)
+        given = {each.name: getattr(rule, each.name) for each in fields(Rule)} | _OF_PROMISES
+        given |= {"id": f"sch_{context.tool_call_id.removeprefix('call_')}", "message": f"⏰ {what}"}
+        given |= {"session_id": context.session_id, "made_by": "promise"}
+        async with self.database.transaction() as connection:
+            given["groups"] = list(await groups_of_last(connection, context.session_id))
+            most, now = self.settings.schedules_per_user, context.now
+            return await make_schedule(connection, context.owner, given, first=first, most=most, now=now), first
+
+    async def end(self, context: ToolContext, promise_id: str) -> bool:
+        is_it = (schedules.c.id == promise_id, schedules.c.owner == context.owner, schedules.c.made_by == "promise")
+        over = {"status": "ended", "next_at": None, "look_at": None}
+        async with self.database.autocommit() as connection:
+            return bool((await connection.execute(update(schedules).where(*is_it).values(over))).rowcount)
+
+
+_OF_PROMISES = {"agent": DEFAULT_AGENT, "missed": "once", "overlap": "skip", "retries": 2}
 
 
 async def _moved(connection: AsyncConnection, job: Row[Any], **values: Any) -> bool:

@@ -31,6 +31,7 @@ from segue.tools.native import native_tools
 from segue.tools.tool_health import is_blocked
 from segue.tools.tool_states import GlobalToolState
 from segue.turns.queries import OpenTurn, list_turns, open_turns_of
+from segue.turns.schedules import Promised
 from segue.turns.store import last_ended
 
 LATE_S = 5.0  # a turn that no process has claimed
@@ -114,7 +115,8 @@ async def _open_tools(
     stack: AsyncExitStack, settings: Settings, stores: OpenStores, mcp: McpServers | None
 ) -> tuple[ToolAvailability, Clock]:
     memory = LongTermMemory(stores.database)
-    builtin = await builtin_tools(stack, settings, stores.database, memory, search_said)
+    promises = Promised(stores.database, settings, memory.says)
+    builtin = await builtin_tools(stack, settings, stores.database, memory, search_said, promises)
     clock = await stack.enter_async_context(StoreClock(stores.database))
     catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp)
     everywhere = GlobalToolState(stores.cache, settings, unobserved)

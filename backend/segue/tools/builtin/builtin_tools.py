@@ -8,6 +8,7 @@ from segue.db.engine import Database
 from segue.domain.tool import Tool
 from segue.net.http_client import checked_client, tls_context
 from segue.tools.builtin.get_tool_result import get_tool_result_tool
+from segue.tools.builtin.promise import Promises, promise_tool
 from segue.tools.builtin.remember import (
     UserFacts,
     current_time_tool,
@@ -22,7 +23,12 @@ from segue.tools.tool_settings import ToolSettings
 
 
 async def builtin_tools(
-    stack: AsyncExitStack, settings: ToolSettings, database: Database, facts: UserFacts, search_said: SearchSaid
+    stack: AsyncExitStack,
+    settings: ToolSettings,
+    database: Database,
+    facts: UserFacts,
+    search_said: SearchSaid,
+    promises: Promises,
 ) -> tuple[Tool, ...]:
     tools = [
         current_time_tool(),
@@ -32,6 +38,7 @@ async def builtin_tools(
         forget_tool(facts),
         search_memory_tool(facts),
         search_conversation_tool(database, search_said),
+        promise_tool(promises),
     ]
     if settings.web_search_provider != "none":
         searching = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
