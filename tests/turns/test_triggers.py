@@ -156,7 +156,7 @@ async def test_events_beyond_the_rate_wait_and_none_can_be_made_beyond_the_numbe
         events = [await send(client, trigger, b"{}", clock=clock, event=f"msg_{n}") for n in (1, 1, 2)]
         assert [each.status_code for each in events] == [202, 202, 429]
         again = await client.http.post("/triggers", json={"message": TICKET, "new_session": True})
-        assert again.json()["code"] == "too_many_triggers"
+        assert again.json()["code"] == "too_many_unattended"
         assert (await client.http.delete(f"/triggers/{trigger['id']}")).status_code == 204
         await stores.until("SELECT count(*) = 1 FROM turns WHERE status = 'completed'")
     async with running(settings.model_copy(update={"mcp_token_key": None})) as client:

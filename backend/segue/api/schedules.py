@@ -1,10 +1,10 @@
 """Routes to schedules: messages that are said at set times, whoever is there."""
 
+from functools import partial
 from typing import Annotated, Any, Final, Literal, Self
 
 from fastapi import Request
 from pydantic import Field, model_validator
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.chat import AcceptedTurn, events_url
 from segue.api.deps import Caller, OriginDep, ScheduleId, Services, ServicesDep, router_of
@@ -16,7 +16,6 @@ from segue.domain.field_types import doc
 from segue.domain.session import LONGEST_MESSAGE
 from segue.memory.session_store import get_session
 from segue.turns import schedules
-from segue.turns.admission import Admitted
 from segue.turns.claims import Origin
 from segue.turns.schedules import Missed, Overlap, Rule, Schedule
 
@@ -93,7 +92,7 @@ class ScheduleChanges(When):
         return self
 
 
-@router.post("", status_code=201, responses=problems("session_not_found", "unknown_agent", "too_many_schedules"))
+@router.post("", status_code=201, responses=problems("session_not_found", "unknown_agent", "too_many_unattended"))
 async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Caller, origin: OriginDep) -> Schedule:
     """Makes a schedule. Each moment that it is due at becomes one turn, which nobody has to wait for: what needs a yes
     waits as a plan.
@@ -160,14 +159,8 @@ async def delete_schedule(schedule_id: ScheduleId, services: ServicesDep, caller
 @router.post("/{schedule_id}/run", status_code=202, responses=problems("too_many_queued"))
 async def run_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller, http: Request) -> AcceptedTurn:
     """Says its message now. When it is due next stays as it is."""
-    now = services.clock()
-    async with services.database.read_only() as connection:
-        said = await schedules.get_schedule(connection, caller, schedule_id)
-
-    async def begin(connection: AsyncConnection, turn_id: str) -> Admitted:
-        return await schedules.begin_now(connection, caller, schedule_id, turn_id=turn_id, now=now)
-
-    turn = (await services.turns.begin(caller, said.message, begin)).turn
+    begin = partial(schedules.begin_now, owner=caller, schedule_id=schedule_id, now=services.clock())
+    turn = (await services.turns.begin(caller, "", begin)).turn
     return AcceptedTurn(turn.turn_id, "queued", events_url(http, turn))
 
 

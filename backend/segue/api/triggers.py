@@ -43,7 +43,7 @@ class BegunTurn:
 @router.post(
     "",
     status_code=201,
-    responses=problems("session_not_found", "unknown_agent", "too_many_triggers", "trigger_key_missing"),
+    responses=problems("session_not_found", "unknown_agent", "too_many_unattended", "trigger_key_missing"),
 )
 async def create_trigger(
     body: NewTrigger, services: ServicesDep, caller: Caller, origin: OriginDep

@@ -8,7 +8,7 @@ its owner was told. Times are PostgreSQL's. A turn is admitted as any other.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice, pairwise
@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import structlog
 from cronsim import CronSim, CronSimError
 from dateutil.rrule import rrulestr
-from sqlalchemy import Row, Select, Text, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, Table, Text, bindparam, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_once
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -183,11 +183,6 @@ class Schedule:
     created_at: Annotated[datetime, doc("When it was made.")]
 
 
-def rule_of(row: Any) -> Rule:
-    """Returns the rule in the columns of a row, or in an object that has their names."""
-    return Rule(**{each.name: getattr(row, each.name) for each in fields(Rule)})
-
-
 async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> datetime:
     """Returns when it is due first. Raises what `Rule.check` raises."""
     return await asyncio.to_thread(rule.check, now, min_interval_s=settings.schedule_min_interval_s)
@@ -202,21 +197,28 @@ async def make_schedule(
     connection: AsyncConnection, owner: str, given: Mapping[str, Any], *, first: datetime, most: int, now: datetime
 ) -> str:
     """Stores a schedule of these columns, which is due `first`. Returns its id. Raises NotFound for the session,
-    AppError `too_many_schedules` beyond `most` that have not ended.
+    AppError `too_many_unattended` beyond `most` that have not ended.
     """
     if given["session_id"] is not None:
         await check_session(connection, owner, given["session_id"])
-    await connection.execute(_LOCK, {"of_owner": f"schedules of {owner}"})
     has_ended, mine = schedules.c.status == "ended", schedules.c.owner == owner
     await connection.execute(delete(schedules).where(mine, has_ended, func.now() - KEPT > _ENDED_AT))
-    count = await connection.scalar(select(func.count()).select_from(schedules).where(mine, ~has_ended))
-    if (count or 0) >= most:
-        detail = f"You have {count} schedules, and may have {most} (SCHEDULES_PER_USER). Delete one of them."
-        raise AppError("too_many_schedules", status=409, title="Too many schedules", detail=detail)
+    await check_room(connection, schedules, owner, ~has_ended, most=most)
     due = {"id": new_id("sch", now), "status": "active", "next_at": first, "look_at": first}
     made = insert_once(schedules).values({**due, **given, "owner": owner, "created_at": func.now()})
     await connection.execute(made.on_conflict_do_nothing())  # a promise that is made again has its id
     return str({**due, **given}["id"])
+
+
+async def check_room(
+    connection: AsyncConnection, table: Table, owner: str, *counted: ColumnElement[bool], most: int
+) -> None:
+    """Lets one row be stored that makes at most `most` of the owner's. Raises AppError `too_many_unattended`."""
+    await connection.execute(_LOCK, {"of_owner": f"{table.name} of {owner}"})
+    count = select(func.count()).select_from(table).where(table.c.owner == owner, *counted)
+    if (await connection.scalar(count) or 0) >= most:
+        detail = f"You may have {most} {table.name} ({table.name.upper()}_PER_USER). Delete one that you do not need."
+        raise AppError("too_many_unattended", status=409, title=f"Too many {table.name}", detail=detail)
 
 
 async def get_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Schedule:
@@ -286,7 +288,7 @@ async def begin_unattended(
 
 
 async def begin_now(
-    connection: AsyncConnection, owner: str, schedule_id: str, *, turn_id: str, now: datetime
+    connection: AsyncConnection, turn_id: str, *, owner: str, schedule_id: str, now: datetime
 ) -> Admitted:
     """Says the message of a schedule now; its moments stay. Raises what `begin_unattended` raises."""
     row = await lock_schedule(connection, owner, schedule_id)
@@ -431,7 +433,7 @@ class Promised:
             return None
         rule = Rule(None if rrule else at, None, rrule, context.time_zone, until, at)
         first = await check_rule(rule, self.settings, now=context.now)
-        given = {each.name: getattr(rule, each.name) for each in fields(Rule)} | _OF_PROMISES
+        given = asdict(rule) | _OF_PROMISES
         given |= {"id": f"sch_{context.tool_call_id.removeprefix('call_')}", "message": f"⏰ {what}"}
         given |= {"session_id": context.session_id, "made_by": "promise"}
         async with self.database.transaction() as connection:
@@ -457,8 +459,9 @@ async def _moved(connection: AsyncConnection, job: Row[Any], **values: Any) -> b
 
 def _moments(job: Row[Any]) -> tuple[datetime | None, datetime | None]:
     """Returns the moment that a schedule is to be said for now, None if that was missed, and the next one to come."""
-    due, rule = job.next_at, rule_of(job)
-    if job.missed == "skip" and job.now - due > LATE:
+    due, rule = job.next_at, Rule(**{name: getattr(job, name) for name in Rule.__slots__})
+    has_waited = job.overlap == "queue" and job.tries_left is not None  # for the last turn
+    if job.missed == "skip" and job.now - due > LATE and not has_waited:
         due = rule.after(job.now - LATE)
     following = rule.after(job.now)
     return (due if due is not None and due <= job.now else None), following

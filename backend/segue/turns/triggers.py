@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import orjson
 import structlog
-from sqlalchemy import Row, Text, bindparam, delete, func, insert, select, update
+from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import brought
@@ -33,7 +33,7 @@ from segue.memory.session_store import check_session, find_named, name_session
 from segue.tools.normalize import clean_text
 from segue.turns.admission import Admitted, accepted_before
 from segue.turns.jobs.webhooks import signatures
-from segue.turns.schedules import begin_unattended, unattended
+from segue.turns.schedules import begin_unattended, check_room, unattended
 from segue.turns.store import KeyTaken, Once
 from segue.turns.turn_service import TurnService
 from segue.turns.turn_settings import TurnSettings
@@ -73,9 +73,6 @@ class TriggerWithSecret(Trigger):
     secret: Annotated[str, doc("Begins with `whsec_`.")] = field(repr=False)
 
 
-_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
-
-
 @dataclass(frozen=True, slots=True)
 class Triggers:
     """`seal` is None without MCP_TOKEN_KEY: then none can be made. `base_url` is where the service is reached."""
@@ -90,29 +87,25 @@ class Triggers:
     clock: Clock
 
     async def make(self, owner: str, given: Mapping[str, Any]) -> TriggerWithSecret:
-        """Raises NotFound for the session, AppError `too_many_triggers`, `trigger_key_missing`."""
+        """Raises NotFound for the session, AppError `too_many_unattended`, `trigger_key_missing`."""
         trigger_id, secret, most = new_id("trg", self.clock()), _new_secret(), self.settings.triggers_per_user
         sealed = self._sealed(trigger_id, secret)
         async with self.database.transaction() as connection:
             if given["session_id"] is not None:
                 await check_session(connection, owner, given["session_id"])
-            await connection.execute(_LOCK, {"of_owner": f"triggers of {owner}"})
-            count = select(func.count()).select_from(triggers).where(triggers.c.owner == owner)
-            if (await connection.scalar(count) or 0) >= most:
-                detail = f"You may have {most} triggers (TRIGGERS_PER_USER). Delete one that you do not need."
-                raise AppError("too_many_triggers", status=409, title="Too many triggers", detail=detail)
+            await check_room(connection, triggers, owner, most=most)
             made = {"id": trigger_id, "owner": owner, "sealed": sealed, "status": "active", "created_at": func.now()}
             stored = await connection.execute(insert(triggers).values(**given, **made).returning(triggers))
-            return self._with_secret(stored.one(), secret)
+            return TriggerWithSecret(**self._shown(stored.one()), secret=secret)
 
     async def roll(self, owner: str, trigger_id: str) -> TriggerWithSecret:
         """Gives a trigger another secret. The one before holds for a day. Raises NotFound."""
         async with self.database.transaction() as connection:
-            row = await _find(connection, trigger_id, owner=owner, locked=True)
+            row = await _find(connection, trigger_id, owner=owner)
             secret, before = _new_secret(), next(iter(self._secrets(row)), None)
             sealed = self._sealed(trigger_id, secret, before=before, until=self.clock() + ROLLED_LASTS)
             await connection.execute(update(triggers).where(triggers.c.id == trigger_id).values(sealed=sealed))
-        return self._with_secret(row, secret)
+        return TriggerWithSecret(**self._shown(row), secret=secret)
 
     async def listed(self, owner: str, *, before: str | None, limit: int) -> list[Trigger]:
         """Newest first."""
@@ -124,11 +117,12 @@ class Triggers:
 
     async def change(self, owner: str, trigger_id: str, changes: Mapping[str, Any]) -> Trigger:
         """Raises NotFound."""
-        async with self.database.transaction() as connection:
-            await _find(connection, trigger_id, owner=owner, locked=True)
-            if changes:
-                await connection.execute(update(triggers).where(triggers.c.id == trigger_id).values(**changes))
-            return Trigger(**self._shown(await _find(connection, trigger_id, owner=owner)))
+        mine = update(triggers).where(triggers.c.id == trigger_id, triggers.c.owner == owner).returning(triggers)
+        async with self.database.autocommit() as connection:
+            found = await connection.execute(mine.values({"status": triggers.c.status, **changes}))
+            if (row := found.one_or_none()) is None:
+                raise NotFound("trigger")
+        return Trigger(**self._shown(row))
 
     async def delete(self, owner: str, trigger_id: str) -> None:
         """Raises NotFound."""
@@ -184,7 +178,8 @@ class Triggers:
         event_id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
         is_recent = re.fullmatch("[0-9]{1,12}", at) and abs(self.clock().timestamp() - int(at)) <= WINDOW_S
         if _EVENT_ID.fullmatch(event_id) and is_recent:
-            expected = signatures([_key_of(each) for each in self._secrets(row)], event_id, int(at), body).split()
+            keys = [base64.b64decode(each.removeprefix("whsec_")) for each in self._secrets(row)]
+            expected = signatures(keys, event_id, int(at), body).split()
             given = headers.get("webhook-signature", "").split()
             if any(hmac.compare_digest(one.encode(), other.encode()) for one in expected for other in given):
                 return event_id
@@ -212,18 +207,13 @@ class Triggers:
         known = {name: getattr(row, name) for name in Trigger.__slots__ if name in triggers.c}
         return {**known, "url": f"{self.base_url}/hooks/{row.id}", "new_session": row.session_id is None}
 
-    def _with_secret(self, row: Row[Any], secret: str) -> TriggerWithSecret:
-        return TriggerWithSecret(**self._shown(row), secret=secret)
 
-
-async def _find(
-    connection: AsyncConnection, trigger_id: str, *, owner: str | None = None, locked: bool = False
-) -> Row[Any]:
-    """Raises NotFound, with an owner also for another user's."""
+async def _find(connection: AsyncConnection, trigger_id: str, *, owner: str | None = None) -> Row[Any]:
+    """Returns the row; with an owner, locked. Raises NotFound, with an owner also for another user's."""
     statement = select(triggers).where(triggers.c.id == trigger_id)
     if owner is not None:
-        statement = statement.where(triggers.c.owner == owner)
-    row = (await connection.execute(statement.with_for_update() if locked else statement)).one_or_none()
+        statement = statement.where(triggers.c.owner == owner).with_for_update()
+    row = (await connection.execute(statement)).one_or_none()
     if row is None:
         raise NotFound("trigger")
     return row
@@ -231,7 +221,3 @@ async def _find(
 
 def _new_secret() -> str:
     return f"whsec_{base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()}"
-
-
-def _key_of(secret: str) -> bytes:
-    return base64.b64decode(secret.removeprefix("whsec_"))
