@@ -23,7 +23,7 @@ from segue.domain.tool import ToolCall, ToolSpec, ToolState
 from segue.domain.user_request import UserRequest
 from segue.memory.summary import SECTIONS
 from segue.models.tool_schemas import offered_name
-from segue.models.untrusted import CLOSE, CLOSE_NOTES, EARLIER_RESULTS, OPEN, OPEN_NOTES, clipped, fenced
+from segue.models.untrusted import CLOSE, CLOSE_NOTES, EARLIER_RESULTS, OPEN, OPEN_NOTES, clipped, fenced, without_notes
 from segue.plans.policy import needs_confirmation
 from segue.tools.normalize import described
 from segue.tools.summaries import one_line
@@ -382,8 +382,8 @@ def taken_back(calls: Iterable[str]) -> str:
 
 
 def brought(event: str) -> str:
-    """Returns what is stored with the message of a trigger: what its event brought, as JSON."""
-    return f"{UNATTENDED}\n\n{_fenced_lines(BROUGHT, [event])}"
+    """Returns what is stored with the message of a trigger: what its event brought, which ends no notes."""
+    return f"{UNATTENDED}\n\n{_fenced_lines(BROUGHT, [without_notes(event)])}"
 
 
 def plan_block(plan: Plan) -> str:
