@@ -118,7 +118,7 @@ async def main(definitions: Definitions, conversations: Iterable[Mapping[str, An
     settings = Settings(_env_file=None)
     async with AsyncExitStack() as stack:
         memory = LongTermMemory(NO_STORE)
-        builtin = await builtin_tools(stack, settings, NO_STORE, memory, NO_STORE)
+        builtin = await builtin_tools(stack, settings, NO_STORE, memory, NO_STORE, NO_STORE)
         offered = (
             Tool(ToolSpec(name, each["description"], each["parameters"], source="mcp:bfcl"), NO_STORE)
             for name, each in definitions.items()

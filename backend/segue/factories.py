@@ -31,7 +31,7 @@ from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.postgres_server import StoreClock, is_newest
-from segue.db.redis import Cache, Streams
+from segue.db.redis import Cache, Rates, Streams
 from segue.db.redis_server import RedisServer
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
@@ -55,6 +55,7 @@ from segue.secret_files import SecretFiles
 from segue.tools.attachment_store import Attachments
 from segue.tools.availability import ToolAvailability
 from segue.tools.builtin.builtin_tools import builtin_tools
+from segue.tools.builtin.promise import promise_tool
 from segue.tools.catalog import DefinitionNotes, ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools.tool_states import GlobalToolState
@@ -64,6 +65,8 @@ from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.jobs.summarize import Summaries, Summariser, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
+from segue.turns.schedules import LOOKS_A_LEASE, Promised, Schedules
+from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
@@ -130,8 +133,8 @@ async def start(
     native = native_tools(tools, disabled=settings.disabled_tools)
     taken = [tool.spec.name for tool in native]
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
-    proposal = proposal_tool(database, tools_for, events.tell)
-    builtin = await builtin_tools(stack, settings, database, long_term, search_said, proposal)
+    own = (proposal_tool(database, tools_for, events.tell), promise_tool(Promised(database, settings, long_term.says)))
+    builtin = await builtin_tools(stack, settings, database, long_term, search_said, own)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),
         database,
@@ -179,6 +182,7 @@ async def start(
         span=span,
     )
     turns = await enter(TurnService(deps, redis, takes_turns=takes_turns))
+    await enter(JobLoop(Schedules(database, turns, events, clock), interval_s=settings.turn_lease_s / LOOKS_A_LEASE))
     metrics.add_process_state(lambda: process_metrics(turns, events, database, redis, mcp))
     return Services(
         **vars(deps),
@@ -188,6 +192,7 @@ async def start(
         feeds=feeds,
         turns=turns,
         attachments=Attachments(database, settings, clock),
+        triggers=_triggers(settings, database, cache, clock, turns),
         mcp=mcp,
         examine=Doctor(settings, stores, mcp, availability, clock, files).examine,
         metrics=metrics,
@@ -295,6 +300,16 @@ def _personal_servers(settings: Settings, database: Database, clock: Clock, serv
         )
     logins = Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, clock)
     return PersonalServers(logins, database)
+
+
+def _triggers(settings: Settings, database: Database, cache: Cache, clock: Clock, turns: TurnService) -> Triggers:
+    seal = None
+    if settings.mcp_token_keys:
+        from segue.mcp.oauth.login_tokens import Seal  # noqa: PLC0415 (cryptography is slow to import)
+
+        seal = Seal(settings.mcp_token_keys)
+    zone = settings.session_time_zone
+    return Triggers(database, turns, Rates(cache), seal, settings, settings.base_url, zone, clock)
 
 
 async def _speakers(

@@ -20,8 +20,10 @@ from segue.api import (
     ops,
     pages,
     plans,
+    schedules,
     sessions,
     tools,
+    triggers,
     user_admin,
 )
 from segue.api.access_control import Gate
@@ -53,6 +55,9 @@ ROUTERS = (
     plans.approvals_router,
     mandates.router,
     mandates.grants_router,
+    schedules.router,
+    triggers.router,
+    triggers.hooks_router,
     tools.results_router,
     tools.router,
     tools.states_router,

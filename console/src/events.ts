@@ -97,7 +97,9 @@ export async function* turnEvents(
 export const isPassing = (problem: Problem): boolean => problem.code === "unreachable" || problem.status === 503;
 
 export interface FeedEvent {
-  type: "replay_gap" | "session_created" | "session_titled" | "turn_started" | "turn_ended" | "approval_asked" | "fact_noted" | "mandate_changed";
+  type:
+    | "replay_gap" | "session_created" | "session_titled" | "turn_started" | "turn_ended" | "approval_asked" | "schedule_failed"
+    | "fact_noted" | "mandate_changed";
   session_id?: string;
   turn_id?: string;
   title?: string | null;

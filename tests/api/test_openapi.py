@@ -118,7 +118,7 @@ def test_every_operation_says_which_problems_it_has_and_what_to_do() -> None:
             assert f"| {code} | {status} | {what_to_do} |" in problem["description"], name
         declared |= set(problem["x-problem-codes"])
     assert declared == WHAT_TO_DO.keys()
-    assert set(raised()) - NOT_OVER_HTTP == WHAT_TO_DO.keys() - {"body_too_large"}  # Starlette's, with our code
+    assert set(raised()) - NOT_OVER_HTTP == WHAT_TO_DO.keys()
 
 
 def test_the_events_of_a_turn_are_described_wherever_they_are_sent() -> None:

@@ -3,6 +3,7 @@
 Without a key 401; with somebody else's, what is not theirs looks exactly as if it were not there.
 """
 
+import base64
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
+from pydantic import SecretStr
 
 from segue.api.access_control import OPEN_FOLDER, OPEN_PATHS
 from segue.config import Settings
@@ -32,10 +34,13 @@ OWNED: dict[str, Prefix] = {
     "thread_id": "ses",
     "run_id": "turn",
     "attachment_id": "att",
+    "schedule_id": "sch",
+    "trigger_id": "trg",
     "key_id": "key",
     "response_id": "turn",
     "conversation_id": "ses",
 }
+SEALING = base64.urlsafe_b64encode(bytes(32)).decode()
 SHARED = {
     "tool": "current_time",
     "agent_id": "segue",
@@ -106,7 +111,8 @@ NAMING = [call for call in CLOSED if set(call.parameters) & OWNED.keys()]
 @pytest.fixture
 async def guarded(settings: Settings) -> Settings:
     """Keys are asked for, and the offline model answers."""
-    return settings.model_copy(update={"auth": "api_key", "openai_base_url": None})
+    many = {"schedules_per_user": 1000, "triggers_per_user": 1000, "mcp_token_key": SecretStr(SEALING)}
+    return settings.model_copy(update={"auth": "api_key", "openai_base_url": None, **many})
 
 
 @pytest.fixture
@@ -135,6 +141,9 @@ async def things_of(client: Client) -> Things:
     noted = await client.http.post("/memories", json={"content": "likes tea", "kind": "fact"})
     allowed = await client.http.post("/mandates", json={"tool": "remember", "scope": "user"})
     key = await client.http.post("/ops/keys", json={"user": (await client.get("/me"))["user"]})
+    said = {"session_id": session, "message": "x"}
+    schedule = await client.http.post("/schedules", json={**said, "cron": "0 9 * * *"})
+    trigger = await client.http.post("/triggers", json=said)
     things = {
         "session_id": session,
         "turn_id": answer["turn_id"],
@@ -146,6 +155,8 @@ async def things_of(client: Client) -> Things:
         "thread_id": session,
         "run_id": answer["turn_id"],
         "attachment_id": file.json()["id"],
+        "schedule_id": schedule.json()["id"],
+        "trigger_id": trigger.json()["id"],
         "key_id": key.json()["key"]["id"] if key.status_code == 201 else new_id("key", utc_now()),  # for ops alone
         "response_id": f"resp_{session.removeprefix('ses_')}{answer['turn_id'].removeprefix('turn_')}",
         "conversation_id": session,
@@ -186,6 +197,7 @@ def test_what_is_open_is_only_what_was_meant_to_be() -> None:
         "/health/ready",
         "/docs",
         "/openapi.json",
+        "/hooks/{trigger_id}",
         CALLBACK_PATH,
         DOCUMENT_PATH,
     }

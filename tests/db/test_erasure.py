@@ -114,6 +114,15 @@ async def test_a_deleted_session_leaves_no_word_of_what_was_said(
         assert await keys_with(stores, word) == set()
 
 
+OF_NOBODY_THERE = """
+INSERT INTO schedules (id, owner, agent, groups, message, status, created_at, time_zone, missed, overlap, retries,
+    made_by, starts_at)
+    VALUES ('sch', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'UTC', 'once', 'skip', 2, 'user', now());
+INSERT INTO triggers (id, owner, agent, groups, message, status, created_at, sealed)
+    VALUES ('trg', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'sealed')
+"""
+
+
 async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_others_are_not(
     service: Client, settings: Settings, provider: Provider, stores: Stores, tmp_path: Path
 ) -> None:
@@ -155,6 +164,7 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
             "INSERT INTO mcp_logins VALUES ('ada*', 'diary', 'login', 1, 'sealed', '', now())"
         )
         await stores.database.execute("INSERT INTO mcp_login_attempts VALUES ('of', 'ada*', 'diary', 'sealed', now())")
+        await stores.database.execute(OF_NOBODY_THERE)
         (folder := tmp_path / "exports").mkdir()
         export = ("export", "--user", "ada*", "--output", str(folder / "ada.ndjson"))
         async with stores.hidden("usage"):

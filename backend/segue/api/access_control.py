@@ -19,7 +19,7 @@ from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
 from segue.users.api_keys import Unauthorized, user_of_stream_token
 
 OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi.json", CALLBACK_PATH, DOCUMENT_PATH})
-OPEN_FOLDER = "/assets/"
+OPEN_FOLDER = ("/assets/", "/hooks/")  # the events of triggers are signed
 METRICS_PATH = "/metrics"
 _EVENTS_PATH = re.compile("/sessions/[^/]+/turns/([^/]+)/events")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -25,6 +25,7 @@ from segue.events.user_feed import UserFeeds
 from segue.mcp.mcp_servers import McpServers
 from segue.tools.attachment_store import Attachments
 from segue.turns.claims import Origin
+from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Authenticator
@@ -58,6 +59,7 @@ class Services(TurnDeps):
     feeds: UserFeeds
     turns: TurnService
     attachments: Attachments
+    triggers: Triggers
     mcp: McpServers
     examine: Examine
     metrics: Metrics
@@ -133,7 +135,19 @@ async def _origin(request: Request, services: ServicesDep, identity: IdentityDep
 
 def _id(
     prefix: Prefix,
-    thing: Literal["session", "turn", "tool_result", "message", "memory", "branch", "attachment", "key", "mandate"],
+    thing: Literal[
+        "session",
+        "turn",
+        "tool_result",
+        "message",
+        "memory",
+        "branch",
+        "attachment",
+        "key",
+        "mandate",
+        "schedule",
+        "trigger",
+    ],
 ) -> AfterValidator:
     """Raises NotFound for a text that is no id of this kind, without asking a store."""
 
@@ -158,6 +172,8 @@ AttachmentId = Annotated[str, Path(description="A file of the session."), _id("a
 BranchId = Annotated[str, _id("br", "branch")]
 KeyId = Annotated[str, Path(description="An API key of any user."), _id("key", "key")]
 MandateId = Annotated[str, Path(description="A mandate of the caller's."), _id("man", "mandate")]
+ScheduleId = Annotated[str, Path(description="A schedule of the caller's."), _id("sch", "schedule")]
+TriggerId = Annotated[str, Path(description="A trigger of the caller's."), _id("trg", "trigger")]
 MemoryId = Annotated[str, Path(description="A fact of the caller's."), _id("mem", "memory")]
 IdempotencyKey = Annotated[
     str | None,

@@ -20,8 +20,12 @@ its `timeline` which processes had it before.
 `summary_references` are the lines of JSON that list the results of the turns in the summary.
 `sealed` is encrypted, and opens for its owner and server only: tokens of users, secrets of clients.
 `tool_choice` has the names of the tools that requests have, if there are more than they may have.
+A schedule is due at `next_at`, and looked at by a process at `look_at`; its rule counts from `starts_at`. Its last
+turn may still be run again `tries_left` times, null once that has been settled.
 `summary_seq` is the `turn_seq` of the last turn in the summary, `summary_until` that of the last one it is to cover.
 """
+
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -577,6 +581,60 @@ reservations = Table(
     Column("cost", Numeric, nullable=False),
     Column("until", _time(), nullable=False),
     Index("reservations_owner_idx", "owner"),
+)
+
+
+def _unattended() -> list[Column[Any]]:
+    """What a schedule and a trigger have in common: whose it is, and what is said where."""
+    return [
+        _seq(),
+        Column("owner", Text, nullable=False),
+        Column("session_id", _id(), _session_key()),  # null: a new one each time
+        Column("agent", Text, nullable=False),
+        Column("groups", _json(), nullable=False),
+        Column("message", Text, nullable=False),
+    ]
+
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    *_unattended(),
+    Column("at", _time()),
+    Column("cron", Text),
+    Column("rrule", Text),
+    Column("time_zone", Text, nullable=False),
+    Column("until", _time()),
+    Column("missed", Text, nullable=False),
+    Column("overlap", Text, nullable=False),
+    Column("retries", SmallInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("made_by", Text, nullable=False),
+    Column("starts_at", _time(), nullable=False),
+    Column("next_at", _time()),
+    Column("look_at", _time()),
+    Column("last_at", _time()),
+    Column("last_turn_id", _id()),
+    Column("tries_left", SmallInteger),
+    Column("created_at", _time(), nullable=False),
+    CheckConstraint("status IN ('active', 'paused', 'ended')", name="status"),
+    Index("schedules_owner_seq_idx", "owner", "seq", "id"),
+    Index("schedules_session_id_idx", "session_id"),
+    Index("schedules_look_at_idx", "look_at", postgresql_where=text("look_at IS NOT NULL")),
+)
+
+triggers = Table(
+    "triggers",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    *_unattended(),
+    Column("sealed", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("created_at", _time(), nullable=False),
+    CheckConstraint("status IN ('active', 'paused')", name="status"),
+    Index("triggers_owner_seq_idx", "owner", "seq", "id"),
+    Index("triggers_session_id_idx", "session_id"),
 )
 
 

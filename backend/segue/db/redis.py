@@ -81,7 +81,7 @@ if count <= tonumber(ARGV[1]) then return -1 end
 return redis.call('PTTL', KEYS[1])
 """
 
-RateKind = Literal["requests", "turns"]
+RateKind = Literal["requests", "turns", "triggers"]
 
 log = structlog.get_logger()
 

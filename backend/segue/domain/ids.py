@@ -19,7 +19,9 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
-Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att", "evt", "login", "man"]
+Prefix = Literal[
+    "ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att", "evt", "login", "man", "sch", "trg"
+]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64

@@ -17,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Insert,
+    Row,
     Text,
     case,
     cast,
@@ -165,7 +166,20 @@ async def approval_requested(connection: AsyncConnection, plan: Plan, *, session
     if outbox.content:
         about |= {"goal": plan.goal, "args": step.args if len(orjson.dumps(step.args)) <= MAX_ARGS_BYTES else None}
     payload = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
-    event_id, kind = f"evt_{plan.id}_{plan.version}", "approval.requested"
+    await _store(connection, f"evt_{plan.id}_{plan.version}", "approval.requested", payload, session_id)
+
+
+async def schedule_failed(connection: AsyncConnection, schedule_id: str, turn: Row[Any]) -> None:
+    """Stores the event for a schedule whose turn, by its `id`, `session_id` and `error`, is not run again."""
+    if outbox_of(connection) is not None:
+        about = {"schedule_id": schedule_id, "turn_id": turn.id, "error_code": turn.error["code"]}
+        payload = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
+        await _store(connection, f"evt_{schedule_id}_{turn.id}", "schedule.failed", payload, turn.session_id)
+
+
+async def _store(
+    connection: AsyncConnection, event_id: str, kind: str, payload: ColumnElement[Any], session_id: str
+) -> None:
     row = select(literal(event_id), sessions.c.id, literal(kind), payload, func.clock_timestamp(), _due())
     await connection.execute(insert(webhook_events).from_select(_WRITTEN, row.where(sessions.c.id == session_id)))
 

@@ -53,6 +53,11 @@ def turn_ended(turn: TurnKey, outcome: TurnAnswer) -> list[bytes]:
     return [ended, _event("approval_asked", **ids, plan_id=plan.id, version=plan.version)]
 
 
+def schedule_failed(schedule_id: str, turn: TurnKey, code: str) -> bytes:
+    ids = {"schedule_id": schedule_id, "session_id": turn.session_id, "turn_id": turn.turn_id}
+    return _event("schedule_failed", **ids, code=code)
+
+
 def fact_noted(memory: Memory) -> bytes:
     return _event("fact_noted", memory_id=memory.id, session_id=memory.session_id)
 

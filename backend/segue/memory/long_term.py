@@ -136,6 +136,12 @@ class LongTermMemory:
         self.noted(owner, fact)
         return fact
 
+    async def says(self, owner: str, session_id: str, content: str, time_zone: str) -> bool:
+        """Returns whether a message of the user's in this session says this: a page may have."""
+        async with self._database.read_only() as connection:
+            said = await recent_user_messages(connection, owner, session_id)
+        return _message_that_says(content, said, time_zone) is not None
+
     async def forget(self, owner: str, session_id: str, contents: Collection[str]) -> list[str] | None:
         """Deletes the facts of these words and those they replaced; returns what they said. None if the user has not
         asked for it in their last messages of this session: a page may have.

@@ -32,6 +32,7 @@ BUILTIN: Final = frozenset(
         "forget",
         "get_tool_result",
         "propose_mandate",
+        "promise",
         "remember",
         "search_conversation",
         "search_memory",

@@ -55,7 +55,8 @@ class TurnRequest:
     """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
     `language` and `time_zone` the session's, the latter empty if nobody has named one. `amends`, `args_changed` and
     `remember` say of a button what it did. `steers` is the turn that was to read the message. What waits stays as it is
-    for a yes without `approves`. `options` are what the client asked of the turn.
+    for a yes without `approves`. `options` are what the client asked of the turn. One that is
+    `unattended` was begun by a schedule or a trigger: nobody waits for its answer.
     """
 
     force_web_search: bool
@@ -71,6 +72,7 @@ class TurnRequest:
     steers: str | None = None
     approves: bool = True
     options: TurnOptions = NO_OPTIONS
+    unattended: bool = False
 
 
 _read_request, _read_references, _read_choice = reader(TurnRequest), reader(tuple[str, ...]), reader(ToolChoice)
@@ -116,6 +118,7 @@ class Claim:
     decided_plan_id: str | None
     amends: bool
     approves: bool
+    unattended: bool
     options: TurnOptions
     shown_plan: tuple[str, int] | None
     language: str | None

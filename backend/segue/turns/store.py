@@ -91,6 +91,7 @@ class ChatRequest:
     and version, that the message is said instead of an answer to: if it waits, it is cancelled.
     A button may have `args_changed` and `remember`; one that `amends` has a text of the user's. `steers` is
     the turn that is to read the message if it can. A program's message has no `approves`: a yes in it is none.
+    That of a schedule or a trigger is `unattended`.
     The client named `attachment_ids`, whose files are `attachments`, and `options` of the turn.
     """
 
@@ -110,6 +111,7 @@ class ChatRequest:
     abandons: tuple[str, int] | None = None
     steers: str | None = None
     approves: bool = True
+    unattended: bool = False
     options: TurnOptions = NO_OPTIONS
     attachment_ids: tuple[str, ...] = ()
     attachments: tuple[Attached, ...] = ()

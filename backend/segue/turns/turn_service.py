@@ -5,11 +5,11 @@ answer. A client that leaves stops nothing.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -46,6 +46,7 @@ from segue.turns.turn_deps import Speaker, TurnDeps
 
 CANCEL_ANSWER_S = 4.5
 MOST_WAITING = 200  # questions of one user, in all sessions
+Begun = TypeVar("Begun", bound=Admitted | None)
 
 
 class TurnService:
@@ -131,6 +132,19 @@ class TurnService:
             return admitted
         await self._interrupt(owner, request, admitted)
         await self._dispatch(owner, turn_id, admitted)
+        return admitted
+
+    async def begin(self, owner: str, message: str, store: Callable[[AsyncConnection, str], Awaitable[Begun]]) -> Begun:
+        """Begins a turn that `store` stores in one transaction with what else it changes, under the id it is given, if
+        it does. Raises AppError `rate_limited`, and what `store` raises.
+        """
+        starting, transaction = self._deps.limiter.starting(owner, message), self._deps.database.transaction
+        async with starting as turn_id, transaction() as connection:
+            admitted = await store(connection, turn_id)
+        if admitted is None:
+            await self._deps.limiter.release(owner, turn_id)
+        else:
+            await self._dispatch(owner, turn_id, admitted)
         return admitted
 
     async def retry(self, owner: str, session_id: str, turn_id: str, request: ChatRequest) -> Admitted:

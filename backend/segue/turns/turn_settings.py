@@ -16,6 +16,10 @@ class TurnSettings(AgentSettings):
     turn_details_ttl_days: KeptDays = 0
     usage_ttl_days: KeptDays = 0
     audit_ttl_days: KeptDays = 400
+    schedules_per_user: PositiveCount = 100
+    schedule_min_interval_s: Seconds = 300
+    triggers_per_user: PositiveCount = 20
+    trigger_events_per_minute: PositiveCount = 60
 
     @property
     def lease_s(self) -> float:

@@ -26,11 +26,13 @@ from segue.memory.session_store import get_session, owner_of
 from segue.plans.store import StoredPlan, open_plan
 from segue.tools.availability import ToolAvailability
 from segue.tools.builtin.builtin_tools import builtin_tools
+from segue.tools.builtin.promise import promise_tool
 from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools.tool_health import is_blocked
 from segue.tools.tool_states import GlobalToolState
 from segue.turns.queries import OpenTurn, list_turns, open_turns_of
+from segue.turns.schedules import Promised
 from segue.turns.store import last_ended
 
 LATE_S = 5.0  # a turn that no process has claimed
@@ -114,7 +116,8 @@ async def _open_tools(
     stack: AsyncExitStack, settings: Settings, stores: OpenStores, mcp: McpServers | None
 ) -> tuple[ToolAvailability, Clock]:
     memory = LongTermMemory(stores.database)
-    builtin = await builtin_tools(stack, settings, stores.database, memory, search_said)
+    own = (promise_tool(Promised(stores.database, settings, memory.says)),)
+    builtin = await builtin_tools(stack, settings, stores.database, memory, search_said, own)
     clock = await stack.enter_async_context(StoreClock(stores.database))
     catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp)
     everywhere = GlobalToolState(stores.cache, settings, unobserved)

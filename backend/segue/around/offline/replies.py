@@ -55,7 +55,7 @@ _FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', r
 _NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
 FORGET = "forget"
 # It picks none of these by its words: results and facts are in its prompt, and facts are extracted after the turn.
-UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_conversation", "search_memory", FORGET})
+UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_conversation", "search_memory", "promise", FORGET})
 
 
 @dataclass(frozen=True)

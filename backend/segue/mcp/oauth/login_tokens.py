@@ -37,13 +37,24 @@ class Seal:
         self._keys = MultiFernet([Fernet(key) for key in keys])
 
     def seal(self, value: SealedValue) -> str:
-        return self._keys.encrypt(value.model_dump_json().encode()).decode()
+        return self.seal_text(value.model_dump_json())
+
+    def seal_text(self, text: str) -> str:
+        return self._keys.encrypt(text.encode()).decode()
 
     def open(self, kind: type[Sealed], sealed: str) -> Sealed | None:
         """Returns None for what no key opens, and for what another release has written."""
+        text = self.open_text(sealed)
         try:
-            return kind.model_validate_json(self._keys.decrypt(sealed))
-        except (InvalidToken, ValidationError):
+            return kind.model_validate_json(text) if text is not None else None
+        except ValidationError:
+            return None
+
+    def open_text(self, sealed: str) -> bytes | None:
+        """Returns None for what no key opens."""
+        try:
+            return self._keys.decrypt(sealed)
+        except InvalidToken:
             return None
 
 

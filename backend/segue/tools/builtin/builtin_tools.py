@@ -1,5 +1,6 @@
 """The tools of the service itself, made from the settings. A new one is added here."""
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import httpx2
@@ -27,8 +28,9 @@ async def builtin_tools(
     database: Database,
     facts: UserFacts,
     search_said: SearchSaid,
-    proposal: Tool | None = None,
+    own: Sequence[Tool],
 ) -> tuple[Tool, ...]:
+    """`own` are those that a higher room makes."""
     tools = [
         current_time_tool(),
         web_fetch_tool(client=await stack.enter_async_context(checked_client())),
@@ -37,9 +39,8 @@ async def builtin_tools(
         forget_tool(facts),
         search_memory_tool(facts),
         search_conversation_tool(database, search_said),
+        *own,
     ]
-    if proposal is not None:
-        tools.append(proposal)
     if settings.web_search_provider != "none":
         searching = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
         tools.append(

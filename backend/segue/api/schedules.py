@@ -1,0 +1,194 @@
+"""Routes to schedules: messages that are said at set times, whoever is there."""
+
+from functools import partial
+from typing import Annotated, Any, Final, Literal, Self
+
+from fastapi import Request
+from pydantic import Field, model_validator
+
+from segue.api.chat import AcceptedTurn, events_url
+from segue.api.deps import Caller, OriginDep, ScheduleId, Services, ServicesDep, router_of
+from segue.api.problems import problems
+from segue.api.schemas import Body, FilledText, Moment, Page, PagingDep, TimeZone, id_position
+from segue.domain.agent import DEFAULT_AGENT
+from segue.domain.errors import InvalidRequest
+from segue.domain.field_types import doc
+from segue.domain.session import LONGEST_MESSAGE
+from segue.memory.session_store import get_session
+from segue.turns import schedules
+from segue.turns.claims import Origin
+from segue.turns.schedules import Missed, Overlap, Rule, Schedule
+
+router = router_of("schedules", "/schedules")
+
+KINDS: Final = ("at", "cron", "rrule")
+_POSITION = id_position("sch")
+
+ScheduledMessage = Annotated[
+    FilledText, Field(max_length=LONGEST_MESSAGE), doc("What is said, in up to `MAX_MESSAGE_CHARS`.")
+]
+
+
+class InSession(Body):
+    """Where a message is said: in a session, or in a new one each time."""
+
+    session_id: Annotated[Annotated[str, Field(max_length=200)] | None, doc("A session of the caller's.")] = None
+    new_session: Annotated[bool, doc("In a new session each time; then without `session_id`.")] = False
+    agent: Annotated[str, Field(max_length=200), doc("Of new sessions: one of `GET /agents`.")] = DEFAULT_AGENT
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.session_id is None) != self.new_session:
+            raise ValueError('give `session_id`, or `"new_session": true`')
+        return self
+
+
+class When(Body):
+    """When a schedule is due."""
+
+    at: Annotated[Moment | None, doc("Once, at this moment.")] = None
+    cron: Annotated[Annotated[str, Field(max_length=100)] | None, doc("As the five fields of cron.")] = None
+    rrule: Annotated[
+        Annotated[str, Field(max_length=500)] | None, doc("As an RRULE of RFC 5545: hourly, daily, weekly and so on.")
+    ] = None
+    time_zone: Annotated[TimeZone | None, doc("An IANA name; null for that of the session or of TIME_ZONE.")] = None
+    until: Annotated[Moment | None, doc("Not after this moment.")] = None
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind in KINDS if getattr(self, kind) is not None]
+
+
+class NewSchedule(InSession, When):
+    """A message to say at set times: `at`, `cron` or `rrule`."""
+
+    message: ScheduledMessage
+    missed: Annotated[Missed, doc("What was due while nothing ran: once, late, or not at all.")] = "once"
+    overlap: Annotated[Overlap, doc("While its last turn is open. `parallel` goes with `new_session`.")] = "skip"
+    retries: Annotated[int, Field(ge=0, le=5), doc("How often a turn that failed for now is run again.")] = 2
+
+    @model_validator(mode="after")
+    def _is_due(self) -> Self:
+        if len(self.kinds) != 1:
+            raise ValueError("give one of `at`, `cron` and `rrule`")
+        return self
+
+
+class ScheduleChanges(When):
+    """What is not given stays as it is."""
+
+    message: Annotated[ScheduledMessage | None, doc("What is said.")] = None
+    missed: Annotated[Missed | None, doc("What was due while nothing ran.")] = None
+    overlap: Annotated[Overlap | None, doc("While its last turn is open.")] = None
+    retries: Annotated[Annotated[int, Field(ge=0, le=5)] | None, doc("How often a failed turn is run again.")] = None
+    status: Annotated[Literal["active", "paused"] | None, doc("Paused: what would be due meanwhile is not said.")] = (
+        None
+    )
+
+    @model_validator(mode="after")
+    def _is_due(self) -> Self:
+        if len(self.kinds) > 1:
+            raise ValueError("give one of `at`, `cron` and `rrule`")
+        return self
+
+
+@router.post("", status_code=201, responses=problems("session_not_found", "unknown_agent", "too_many_unattended"))
+async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Caller, origin: OriginDep) -> Schedule:
+    """Makes a schedule. Each moment that it is due at becomes one turn, which nobody has to wait for: what needs a yes
+    waits as a plan.
+    """
+    check_place(services, caller, body, body.message, origin)
+    _check_overlap(body.overlap, new_session=body.new_session)
+    now, zone = services.clock(), body.time_zone or services.settings.time_zone
+    async with services.database.read_only() as connection:
+        if body.session_id is not None and body.time_zone is None:
+            zone = (await get_session(connection, caller, body.session_id)).time_zone
+    rule = Rule(body.at, body.cron, body.rrule, zone, body.until, now)
+    first = await schedules.check_rule(rule, services.settings, now=now)
+    given = body.model_dump(exclude={"new_session"}) | {"time_zone": zone, "starts_at": now, "made_by": "user"}
+    given["groups"] = list(origin.groups)
+    async with services.database.transaction() as connection:
+        most = services.settings.schedules_per_user
+        made = await schedules.make_schedule(connection, caller, given, first=first, most=most, now=now)
+        return await schedules.get_schedule(connection, caller, made)
+
+
+@router.get("")
+async def list_schedules(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Schedule]:
+    """Lists the caller's schedules, in all sessions. Newest first."""
+    before = paging.after(_POSITION)
+    async with services.database.read_only() as connection:
+        found = await schedules.list_schedules(connection, caller, before=before, limit=paging.limit + 1)
+    return paging.page(found, lambda each: each.id)
+
+
+@router.get("/{schedule_id}")
+async def get_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller) -> Schedule:
+    """Shows a schedule."""
+    async with services.database.read_only() as connection:
+        return await schedules.get_schedule(connection, caller, schedule_id)
+
+
+@router.patch("/{schedule_id}")
+async def change_schedule(
+    schedule_id: ScheduleId, body: ScheduleChanges, services: ServicesDep, caller: Caller
+) -> Schedule:
+    """Changes a schedule, pauses it or goes on with it."""
+    changes = {name: each for name, each in body.model_dump(exclude_unset=True).items() if each is not None}
+    if "until" in body.model_fields_set:
+        changes["until"] = body.until
+    if body.kinds:
+        changes |= {kind: getattr(body, kind) for kind in KINDS} | {"starts_at": services.clock()}
+    check_length(services, body.message or "")
+    async with services.database.transaction() as connection:
+        row = await schedules.lock_schedule(connection, caller, schedule_id)
+        _check_overlap(changes.get("overlap", row.overlap), new_session=row.session_id is None)
+        changes |= await _moved(services, row, changes)
+        if changes:
+            await schedules.change_schedule(connection, schedule_id, changes)
+        return await schedules.get_schedule(connection, caller, schedule_id)
+
+
+@router.delete("/{schedule_id}", status_code=204)
+async def delete_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller) -> None:
+    """Deletes a schedule. A turn that it has begun goes on."""
+    async with services.database.autocommit() as connection:
+        await schedules.delete_schedule(connection, caller, schedule_id)
+
+
+@router.post("/{schedule_id}/run", status_code=202, responses=problems("too_many_queued"))
+async def run_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller, http: Request) -> AcceptedTurn:
+    """Says its message now. When it is due next stays as it is."""
+    begin = partial(schedules.begin_now, owner=caller, schedule_id=schedule_id, now=services.clock())
+    turn = (await services.turns.begin(caller, "", begin)).turn
+    return AcceptedTurn(turn.turn_id, "queued", events_url(http, turn))
+
+
+def check_place(services: Services, caller: str, place: InSession, message: str, origin: Origin) -> None:
+    """Raises AppError `unknown_agent`, `invalid_request`."""
+    services.agents.check(place.agent, caller, origin.groups, status=422)
+    check_length(services, message)
+
+
+def check_length(services: Services, message: str) -> None:
+    if len(message) > (at_most := services.settings.max_message_chars):
+        detail = f"The message has {len(message)} characters, and may have {at_most} (MAX_MESSAGE_CHARS)."
+        raise InvalidRequest(detail)
+
+
+def _check_overlap(overlap: str, *, new_session: bool) -> None:
+    if overlap == "parallel" and not new_session:
+        raise InvalidRequest("A session runs one turn at a time: `parallel` goes with `new_session` only.")
+
+
+async def _moved(services: Services, row: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    """Returns the columns that say when a schedule is due, as far as the changes change them."""
+    of_rule = changes.keys() & {*KINDS, "time_zone", "until"}
+    status = changes.get("status", "active" if row.status == "ended" and of_rule else row.status)
+    if status == row.status and not (of_rule and status == "active"):
+        return {}
+    if status == "paused":
+        return {"status": status, "next_at": None, "look_at": None, "tries_left": None}
+    known = {name: changes.get(name, getattr(row, name)) for name in Rule.__slots__}
+    first = await schedules.check_rule(Rule(**known), services.settings, now=services.clock())
+    return {"status": status, "next_at": first, "look_at": first}

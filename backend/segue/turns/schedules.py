@@ -1,0 +1,473 @@
+"""Schedules: messages that are said at set times, whoever is there. Owns the table `schedules`.
+
+Each due moment is one turn: the transaction that stores the turn moves its schedule on, if no other process has. A
+process looks at a schedule under a lease (`JobLoop`) when it is due, and at its last turn until that has ended well or
+its owner was told. Times are PostgreSQL's. A turn is admitted as any other.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice, pairwise
+from typing import Annotated, Any, Final, Literal
+from zoneinfo import ZoneInfo
+
+import structlog
+from cronsim import CronSim, CronSimError
+from dateutil.rrule import rrulestr
+from sqlalchemy import ColumnElement, Row, Select, Table, Text, bindparam, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_once
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.agent.prompts import PROMISED, UNATTENDED
+from segue.db.engine import Database
+from segue.db.leases import claim_row, due_in
+from segue.db.models import schedules, turns
+from segue.db.rows import came_before, newest_first
+from segue.domain import turn_errors
+from segue.domain.agent import DEFAULT_AGENT
+from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.field_types import doc
+from segue.domain.ids import Clock, digest_of_json, new_id
+from segue.domain.session import TurnKey, TurnStatus
+from segue.domain.tool import ToolContext
+from segue.events import outbox, user_feed
+from segue.events.event_log import EventLog
+from segue.memory.session_store import check_session, create_session, lock_session
+from segue.turns.admission import MAX_QUEUED, Admitted
+from segue.turns.claims import Origin
+from segue.turns.queries import groups_of_last
+from segue.turns.store import ChatRequest, KeyTaken, Once, begin_turn
+from segue.turns.turn_service import TurnService
+from segue.turns.turn_settings import TurnSettings
+
+Missed = Literal["once", "skip"]
+Overlap = Literal["skip", "queue", "parallel"]
+ScheduleStatus = Literal["active", "paused", "ended"]
+MadeBy = Literal["user", "promise"]
+
+LOOKS_A_LEASE: Final = 30  # of a turn: every second, as TURN_LEASE_S is set by default
+LEASE_S: Final = 15.0
+LATE: Final = timedelta(minutes=1)  # a moment that nobody has looked at for as long was missed
+LOOK_S: Final = 30.0  # after which the last turn is looked at; four times as long after each time it is run again
+AGAIN_S: Final = 5.0  # while one that is to wait for the last turn waits
+KEPT: Final = timedelta(days=30)  # of those that have ended
+GAPS_MEASURED: Final = 50
+LONGEST: Final = timedelta(days=36_525)
+LONGEST_SHIFT: Final = timedelta(hours=3)  # by which the clocks of a zone are set on or back
+# The calendar repeats itself after 400 years. Rules are walked in the last cycle that there is: one that never comes
+# true would be walked to the year 9999.
+CYCLES: Final = 7600
+_RRULE: Final = re.compile(r"([A-Z]+=[A-Z0-9,+-]+)(;[A-Z]+=[A-Z0-9,+-]+)*")
+_RARELY: Final = {"FREQ", "INTERVAL", "COUNT", "WKST", "BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYMONTH"}
+_PARTS: Final[Mapping[str, set[str]]] = {
+    # An hour that the others would have to meet may never come.
+    "HOURLY": {"FREQ", "INTERVAL", "COUNT", "BYDAY", "BYMINUTE"},
+    **dict.fromkeys(("DAILY", "WEEKLY", "MONTHLY", "YEARLY"), _RARELY | {"BYHOUR", "BYMINUTE", "BYSETPOS"}),
+}
+_MOST_HOURS, _MOST = 23, 1000
+_NO_RULE: Final = (CronSimError, ValueError, TypeError, LookupError, AttributeError)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a schedule is due: at one moment, or as cron or RFC 5545's RRULE has it, counted from `starts_at` and not
+    after `until`. A local time that daylight saving leaves out or repeats is meant as RFC 5545 has it for both: with
+    the offset before the gap, and the first of the two.
+    """
+
+    at: datetime | None
+    cron: str | None
+    rrule: str | None
+    time_zone: str
+    until: datetime | None
+    starts_at: datetime
+
+    def after(self, moment: datetime) -> datetime | None:
+        return next(self._after(moment), None)
+
+    def check(self, now: datetime, *, min_interval_s: float) -> datetime:
+        """Returns when it is due first. Raises InvalidRequest if it is none, is never due, or is due too often."""
+        try:
+            if self.rrule is not None:
+                _check_parts(self.rrule)
+            if self.cron is not None and len(self.cron.split()) != len(("minute", "hour", "day", "month", "weekday")):
+                raise ValueError("cron has five fields")
+            if any(each is not None and each - now > LONGEST for each in (self.at, self.until)):
+                raise ValueError("no time is more than a hundred years ahead")
+            first = list(islice(self._after(now), GAPS_MEASURED))
+        except _NO_RULE as error:
+            detail = f"This is no rule that can be followed: {str(error)[:200] or 'see docs/unattended.md'}."
+            raise InvalidRequest(detail) from error
+        if not first:
+            raise InvalidRequest("The schedule would never be due: give a time that is to come.")
+        if any((later - earlier).total_seconds() < min_interval_s for earlier, later in pairwise(first)):
+            raise InvalidRequest(f"It may be due every {min_interval_s:g} s at most (SCHEDULE_MIN_INTERVAL_S).")
+        return first[0]
+
+    def _after(self, moment: datetime) -> Iterator[datetime]:
+        for each in self._moments(moment):
+            if self.until is not None and each > self.until:
+                return
+            if each > moment:
+                moment = each  # two local times may be one moment
+                yield each
+
+    def _moments(self, moment: datetime) -> Iterator[datetime]:
+        if self.at is not None:
+            return iter([self.at])
+        zone = ZoneInfo(self.time_zone)
+        start, since = (at.astimezone(zone).replace(tzinfo=None) for at in (self.starts_at, moment - LONGEST_SHIFT))
+        local = CronSim(self.cron, since) if self.cron is not None else _local_times(self.rrule or "", start, since)
+        return (each.replace(tzinfo=zone).astimezone(UTC) for each in local)
+
+
+def _local_times(rrule: str, start: datetime, since: datetime) -> Iterator[datetime]:
+    first = start.replace(year=start.year + CYCLES, second=0, microsecond=0)
+    found = rrulestr(rrule, dtstart=first).xafter(since.replace(year=since.year + CYCLES), inc=True)
+    return (each.replace(year=each.year - CYCLES) for each in found)
+
+
+def _check_parts(rrule: str) -> None:
+    """Raises ValueError for a rule that could be walked for long without coming true."""
+    if _RRULE.fullmatch(rrule) is None:
+        raise ValueError("an rrule is as FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0")
+    named = [part.partition("=")[::2] for part in rrule.split(";")]
+    parts = dict(named)
+    taken = _PARTS.get(parts.get("FREQ", ""), set())
+    if not taken:
+        raise ValueError(f"FREQ is one of {', '.join(_PARTS)}")
+    if wrong := sorted(parts.keys() - taken):
+        raise ValueError(f"with FREQ={parts['FREQ']} it takes no {', '.join(wrong)}")
+    most = _MOST_HOURS if parts["FREQ"] == "HOURLY" else _MOST
+    if len(parts) < len(named) or not 1 <= int(parts.get("INTERVAL", 1)) <= most:
+        raise ValueError(f"each part stands once, and INTERVAL is from 1 to {most}")
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The turn that a schedule began last."""
+
+    at: Annotated[datetime, doc("The moment that it was due at.")]
+    turn_id: Annotated[str, doc("The turn.")]
+    session_id: Annotated[str | None, doc("The session it is in; null if that was deleted.")]
+    status: Annotated[TurnStatus | None, doc("How it stands; null if it was deleted.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A message that is said at set times."""
+
+    id: Annotated[str, doc("Begins with `sch_`.")]
+    session_id: Annotated[str | None, doc("Where it is said; null for a new session each time.")]
+    new_session: Annotated[bool, doc("Whether it is said in a new session each time.")]
+    agent: Annotated[str, doc("The agent of new sessions.")]
+    message: Annotated[str, doc("What is said.")]
+    at: Annotated[datetime | None, doc("When, if it is said once.")]
+    cron: Annotated[str | None, doc("When, as the five fields of cron.")]
+    rrule: Annotated[str | None, doc("When, as an RRULE of RFC 5545 that counts from when it was given.")]
+    time_zone: Annotated[str, doc("The IANA name of the zone that the rule is in.")]
+    until: Annotated[datetime | None, doc("It is not due after this.")]
+    missed: Annotated[Missed, doc("What was due while nothing ran: said once, late, or not at all.")]
+    overlap: Annotated[Overlap, doc("What is due while its last turn is open: left out, waits, or runs beside it.")]
+    retries: Annotated[int, doc("How often a turn that failed is run again.")]
+    status: Annotated[ScheduleStatus, doc("One that has ended is deleted after 30 days.")]
+    made_by: Annotated[MadeBy, doc("The user, or the assistant that promised it.")]
+    next_at: Annotated[datetime | None, doc("When it is due next.")]
+    last: Annotated[LastRun | None, doc("The turn that it began last.")]
+    created_at: Annotated[datetime, doc("When it was made.")]
+
+
+async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> datetime:
+    """Returns when it is due first. Raises what `Rule.check` raises."""
+    return await asyncio.to_thread(rule.check, now, min_interval_s=settings.schedule_min_interval_s)
+
+
+_SHOWN = [name for name in Schedule.__slots__ if name in schedules.c]
+_ENDED_AT = func.coalesce(schedules.c.last_at, schedules.c.created_at)
+_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
+
+
+async def make_schedule(
+    connection: AsyncConnection, owner: str, given: Mapping[str, Any], *, first: datetime, most: int, now: datetime
+) -> str:
+    """Stores a schedule of these columns, which is due `first`. Returns its id. Raises NotFound for the session,
+    AppError `too_many_unattended` beyond `most` that have not ended.
+    """
+    if given["session_id"] is not None:
+        await check_session(connection, owner, given["session_id"])
+    has_ended, mine = schedules.c.status == "ended", schedules.c.owner == owner
+    await connection.execute(delete(schedules).where(mine, has_ended, func.now() - KEPT > _ENDED_AT))
+    await check_room(connection, schedules, owner, ~has_ended, most=most)
+    due = {"id": new_id("sch", now), "status": "active", "next_at": first, "look_at": first}
+    made = insert_once(schedules).values({**due, **given, "owner": owner, "created_at": func.now()})
+    await connection.execute(made.on_conflict_do_nothing())  # a promise that is made again has its id
+    return str({**due, **given}["id"])
+
+
+async def check_room(
+    connection: AsyncConnection, table: Table, owner: str, *counted: ColumnElement[bool], most: int
+) -> None:
+    """Lets one row be stored that makes at most `most` of the owner's. Raises AppError `too_many_unattended`."""
+    await connection.execute(_LOCK, {"of_owner": f"{table.name} of {owner}"})
+    count = select(func.count()).select_from(table).where(table.c.owner == owner, *counted)
+    if (await connection.scalar(count) or 0) >= most:
+        detail = f"You may have {most} {table.name} ({table.name.upper()}_PER_USER). Delete one that you do not need."
+        raise AppError("too_many_unattended", status=409, title=f"Too many {table.name}", detail=detail)
+
+
+async def get_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Schedule:
+    """Raises NotFound."""
+    row = (await connection.execute(_owned(owner).where(schedules.c.id == schedule_id))).one_or_none()
+    if row is None:
+        raise NotFound("schedule")
+    return _schedule(row)
+
+
+async def list_schedules(connection: AsyncConnection, owner: str, *, before: str | None, limit: int) -> list[Schedule]:
+    """Newest first."""
+    statement = _owned(owner).order_by(*newest_first(schedules)).limit(limit)
+    if before is not None:
+        statement = statement.where(came_before(schedules, before))
+    return [_schedule(row) for row in await connection.execute(statement)]
+
+
+async def lock_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Row[Any]:
+    """Returns the row, which nothing else changes until the caller's transaction ends. Raises NotFound."""
+    mine = select(schedules).where(schedules.c.id == schedule_id, schedules.c.owner == owner)
+    row = (await connection.execute(mine.with_for_update())).one_or_none()
+    if row is None:
+        raise NotFound("schedule")
+    return row
+
+
+async def change_schedule(connection: AsyncConnection, schedule_id: str, changes: Mapping[str, Any]) -> None:
+    """Sets columns of a schedule that is locked. A process that was just about to begin it does not."""
+    await connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(**changes))
+
+
+async def delete_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> None:
+    """A turn that it has begun goes on. Raises NotFound."""
+    mine = (schedules.c.id == schedule_id, schedules.c.owner == owner)
+    if not (await connection.execute(delete(schedules).where(*mine))).rowcount:
+        raise NotFound("schedule")
+
+
+def _owned(owner: str) -> Select[Any]:
+    last = (turns.c.session_id.label("last_session_id"), turns.c.status.label("last_status"))
+    both = schedules.outerjoin(turns, turns.c.id == schedules.c.last_turn_id)
+    return select(schedules, *last).select_from(both).where(schedules.c.owner == owner)
+
+
+def _schedule(row: Any) -> Schedule:
+    last = row.last_turn_id and LastRun(row.last_at, row.last_turn_id, row.last_session_id, row.last_status)
+    shown = {name: getattr(row, name) for name in _SHOWN}
+    return Schedule(**shown, new_session=row.session_id is None, last=last)
+
+
+async def begin_unattended(
+    connection: AsyncConnection, row: Any, request: ChatRequest, *, time_zone: str, now: datetime
+) -> Admitted:
+    """Stores the message of a schedule or a trigger, by its row, as a turn in its session or in a new one. Raises
+    NotFound, KeyTaken, AppError `too_many_queued`.
+    """
+    session_id = row.session_id
+    if session_id is None:
+        new = {"title": None, "metadata": {}, "agent": row.agent, "time_zone": time_zone}
+        session_id = (await create_session(connection, row.owner, **new, now=now)).id
+    await lock_session(connection, row.owner, session_id)
+    turn = await begin_turn(connection, row.owner, session_id, request, now=now, room=MAX_QUEUED + 1)
+    if turn is None:
+        raise turn_errors.too_many_queued(MAX_QUEUED)
+    return Admitted(turn)
+
+
+async def begin_now(
+    connection: AsyncConnection, turn_id: str, *, owner: str, schedule_id: str, now: datetime
+) -> Admitted:
+    """Says the message of a schedule now; its moments stay. Raises what `begin_unattended` raises."""
+    row = await lock_schedule(connection, owner, schedule_id)
+    look_at = func.least(schedules.c.look_at, due_in(LOOK_S))
+    last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
+    await change_schedule(connection, schedule_id, {"look_at": look_at, **last})
+    request = unattended(row, turn_id, Once(f"{schedule_id} {turn_id}", digest_of_json([row.message])), _note(row))
+    return await begin_unattended(connection, row, request, time_zone=row.time_zone, now=now)
+
+
+def _note(row: Any) -> str:
+    return f"{UNATTENDED} {PROMISED.format(promise=row.id)}" if row.made_by == "promise" else UNATTENDED
+
+
+def unattended(row: Any, turn_id: str, once: Once, note: str) -> ChatRequest:
+    """Returns what a schedule or a trigger says. It is a program's: a yes in it is none."""
+    said: dict[str, Any] = {"approves": False, "unattended": True, "note": note}
+    return ChatRequest(row.message, once=once, turn_id=turn_id, origin=Origin(groups=tuple(row.groups)), **said)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """A kind of job: a schedule that is to be looked at, by its row, whose `look_at` is the fence."""
+
+    database: Database
+    turns: TurnService
+    events: EventLog
+    clock: Clock
+
+    name = "schedules that are due"
+    slots = 8
+    log_not_claimed = "schedules_not_found"
+    log_failed = "schedule_not_begun"
+    log_raised = "schedule_raised"
+
+    async def claim(self) -> Row[Any] | None:
+        async with self.database.autocommit() as connection:
+            return await claim_row(
+                connection,
+                schedules,
+                "look_at",
+                values={"look_at": due_in(LEASE_S)},
+                returning=(*schedules.c, func.now().label("now")),
+            )
+
+    async def run(self, job: Row[Any]) -> bool:
+        """Settles the last turn and begins the one that is due. Returns whether it may be due again."""
+        last = await self._last_turn(job) if job.tries_left is not None else None
+        is_due = job.next_at is not None and job.next_at <= job.now
+        is_open = last is not None and last.status in ("queued", "running")
+        if last is not None and last.status == "failed":
+            if job.tries_left and last.error["retryable"] and not is_due:
+                await self._try_again(job, last)
+                return False
+            await self._tell(job, last)
+        if is_due and not (is_open and job.overlap == "queue" and job.session_id is None):
+            return await self._say(job, leaves_out=is_open and job.overlap == "skip")
+        if is_due:
+            await self._move(job, look_at=due_in(AGAIN_S))
+        elif is_open:
+            await self._move(job, look_at=_sooner(job, LOOK_S, job.next_at))
+        else:
+            await self._move(job, look_at=job.next_at, tries_left=None)
+        return False
+
+    async def give_back(self, job: Row[Any], wait_s: float) -> None:
+        await self._move(job, look_at=due_in(wait_s))
+
+    def ids(self, job: Row[Any]) -> dict[str, str]:
+        return {"schedule_id": job.id}
+
+    async def _last_turn(self, job: Row[Any]) -> Row[Any] | None:
+        columns = (turns.c[name] for name in ("id", "session_id", "status", "error"))
+        async with self.database.read_only() as connection:
+            found = await connection.execute(select(*columns).where(turns.c.id == job.last_turn_id))
+            return found.one_or_none()
+
+    async def _say(self, job: Row[Any], *, leaves_out: bool) -> bool:
+        """Begins the turn of the moment that is due, unless it was missed or is left out."""
+        due, following = await asyncio.to_thread(_moments, job)
+        on = {"next_at": following, "status": "active" if following else "ended"}
+        if due is None or leaves_out:
+            why = "overlap" if leaves_out else "missed"
+            log.info("schedule_left_out", due_at=str(job.next_at), why=why, **self.ids(job))
+            return await self._move(job, look_at=_sooner(job, LOOK_S, following) if leaves_out else following, **on)
+        try:
+            begun = await self.turns.begin(job.owner, job.message, partial(self._begin, job, due, on))
+        except KeyTaken:  # such as in a store that was restored
+            return await self._move(job, look_at=following, **on)
+        if begun is None:
+            log.info("schedule_waited_for_another", **self.ids(job))
+            return False
+        log.info("schedule_begun", due_at=str(due), turn_id=begun.turn.turn_id, **self.ids(job))
+        return True
+
+    async def _begin(
+        self, job: Row[Any], due: datetime, on: Mapping[str, Any], connection: AsyncConnection, turn_id: str
+    ) -> Admitted | None:
+        """Returns None if another process has moved the schedule on, or its user has changed it."""
+        last = {"last_at": due, "last_turn_id": turn_id, "tries_left": job.retries}
+        if not await _moved(connection, job, look_at=_sooner(job, LOOK_S, on["next_at"]), **on, **last):
+            return None
+        once = Once(f"{job.id} {due.isoformat()}", digest_of_json([job.message]))
+        request = unattended(job, turn_id, once, _note(job))
+        return await begin_unattended(connection, job, request, time_zone=job.time_zone, now=self.clock())
+
+    async def _try_again(self, job: Row[Any], last: Row[Any]) -> None:
+        """The try is counted before it is begun: a process that dies in between costs one."""
+        tries = job.retries - job.tries_left + 1
+        look_at = _sooner(job, LOOK_S * 4.0 ** min(tries, 5), job.next_at)
+        if await self._move(job, look_at=look_at, tries_left=job.tries_left - 1):
+            again = ChatRequest("", origin=Origin(groups=tuple(job.groups)))
+            await self.turns.retry(job.owner, last.session_id, last.id, again)
+            log.info("schedule_tried_again", turn_id=last.id, tries=tries, **self.ids(job))
+
+    async def _tell(self, job: Row[Any], last: Row[Any]) -> None:
+        async with self.database.transaction() as connection:
+            if not await _moved(connection, job, tries_left=None):
+                return
+            await outbox.schedule_failed(connection, job.id, last)
+        turn = TurnKey(last.session_id, last.id, 0)
+        self.events.tell(job.owner, user_feed.schedule_failed(job.id, turn, last.error["code"]))
+        log.warning("schedule_failed", turn_id=last.id, code=last.error["code"], **self.ids(job))
+
+    async def _move(self, job: Row[Any], **values: Any) -> bool:
+        async with self.database.autocommit() as connection:
+            return await _moved(connection, job, **values)
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What the assistant has promised: schedules of the session in which it did. `says` asks what the user has said."""
+
+    database: Database
+    settings: TurnSettings
+    says: Callable[[str, str, str, str], Awaitable[bool]]
+
+    async def make(
+        self, context: ToolContext, what: str, *, at: datetime, rrule: str | None, until: datetime | None
+    ) -> tuple[str, datetime] | None:
+        if not await self.says(context.owner, context.session_id, what, context.time_zone):
+            return None
+        rule = Rule(None if rrule else at, None, rrule, context.time_zone, until, at)
+        first = await check_rule(rule, self.settings, now=context.now)
+        given = asdict(rule) | _OF_PROMISES
+        given |= {"id": f"sch_{context.tool_call_id.removeprefix('call_')}", "message": f"⏰ {what}"}
+        given |= {"session_id": context.session_id, "made_by": "promise"}
+        async with self.database.transaction() as connection:
+            given["groups"] = list(await groups_of_last(connection, context.session_id))
+            most, now = self.settings.schedules_per_user, context.now
+            return await make_schedule(connection, context.owner, given, first=first, most=most, now=now), first
+
+    async def end(self, context: ToolContext, promise_id: str) -> bool:
+        is_it = (schedules.c.id == promise_id, schedules.c.owner == context.owner, schedules.c.made_by == "promise")
+        over = {"status": "ended", "next_at": None, "look_at": None}
+        async with self.database.autocommit() as connection:
+            return bool((await connection.execute(update(schedules).where(*is_it).values(over))).rowcount)
+
+
+_OF_PROMISES = {"agent": DEFAULT_AGENT, "missed": "once", "overlap": "skip", "retries": 2}
+
+
+async def _moved(connection: AsyncConnection, job: Row[Any], **values: Any) -> bool:
+    """Changes a claimed schedule. Returns False if another process has claimed it since, or its user has changed it."""
+    is_ours = (schedules.c.id == job.id, schedules.c.look_at == job.look_at)
+    return bool((await connection.execute(update(schedules).where(*is_ours).values(**values))).rowcount)
+
+
+def _moments(job: Row[Any]) -> tuple[datetime | None, datetime | None]:
+    """Returns the moment that a schedule is to be said for now, None if that was missed, and the next one to come."""
+    due, rule = job.next_at, Rule(**{name: getattr(job, name) for name in Rule.__slots__})
+    has_waited = job.overlap == "queue" and job.tries_left is not None  # for the last turn
+    if job.missed == "skip" and job.now - due > LATE and not has_waited:
+        due = rule.after(job.now - LATE)
+    following = rule.after(job.now)
+    return (due if due is not None and due <= job.now else None), following
+
+
+def _sooner(job: Row[Any], wait_s: float, next_at: datetime | None) -> datetime:
+    """Returns when a schedule is looked at again: in `wait_s` seconds, or when it is due before that."""
+    look_at: datetime = job.now + timedelta(seconds=wait_s)
+    return look_at if next_at is None else min(look_at, next_at)

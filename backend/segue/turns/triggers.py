@@ -1,0 +1,223 @@
+"""Triggers: signed events from elsewhere, each of which begins one turn. Owns the table `triggers`.
+
+An event is signed as https://www.standardwebhooks.com says, and is one turn however often it is sent. What it brings is
+data beside the message that the user has set up. Secrets are sealed in their rows.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import orjson
+import structlog
+from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.agent.prompts import brought
+from segue.db.engine import Database
+from segue.db.models import triggers
+from segue.db.redis import Rates
+from segue.db.rows import came_before, newest_first
+from segue.domain import turn_errors
+from segue.domain.errors import AppError, NotFound
+from segue.domain.field_types import doc
+from segue.domain.ids import Clock, new_id
+from segue.memory.session_store import check_session, find_named, name_session
+from segue.tools.normalize import clean_text
+from segue.turns.admission import Admitted, accepted_before
+from segue.turns.jobs.webhooks import signatures
+from segue.turns.schedules import begin_unattended, check_room, unattended
+from segue.turns.store import KeyTaken, Once
+from segue.turns.turn_service import TurnService
+from segue.turns.turn_settings import TurnSettings
+
+if TYPE_CHECKING:  # cryptography is slow to import
+    from segue.mcp.oauth.login_tokens import Seal
+
+TriggerStatus = Literal["active", "paused"]
+
+MAX_EVENT_BYTES: Final = 32_000
+WINDOW_S: Final = 300
+ROLLED_LASTS: Final = timedelta(days=1)
+SECRET_BYTES: Final = 32
+_EVENT_ID: Final = re.compile(r"[\x21-\x7e]{1,150}")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A message that is said for each event that comes to its address."""
+
+    id: Annotated[str, doc("Begins with `trg_`.")]
+    url: Annotated[str, doc("Where its events are sent to.")]
+    session_id: Annotated[str | None, doc("Where it is said; null for a new session each time.")]
+    new_session: Annotated[bool, doc("Whether it is said in a new session each time.")]
+    agent: Annotated[str, doc("The agent of new sessions.")]
+    message: Annotated[str, doc("What is said. What the event brings goes with it, as data.")]
+    status: Annotated[TriggerStatus, doc("A paused one refuses its events.")]
+    created_at: Annotated[datetime, doc("When it was made.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerWithSecret(Trigger):
+    """A trigger and the secret that signs its events, which is not shown again."""
+
+    secret: Annotated[str, doc("Begins with `whsec_`.")] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Triggers:
+    """`seal` is None without MCP_TOKEN_KEY: then none can be made. `base_url` is where the service is reached."""
+
+    database: Database
+    turns: TurnService
+    rates: Rates
+    seal: "Seal | None"
+    settings: TurnSettings
+    base_url: str
+    time_zone: str
+    clock: Clock
+
+    async def make(self, owner: str, given: Mapping[str, Any]) -> TriggerWithSecret:
+        """Raises NotFound for the session, AppError `too_many_unattended`, `trigger_key_missing`."""
+        trigger_id, secret, most = new_id("trg", self.clock()), _new_secret(), self.settings.triggers_per_user
+        sealed = self._sealed(trigger_id, secret)
+        async with self.database.transaction() as connection:
+            if given["session_id"] is not None:
+                await check_session(connection, owner, given["session_id"])
+            await check_room(connection, triggers, owner, most=most)
+            made = {"id": trigger_id, "owner": owner, "sealed": sealed, "status": "active", "created_at": func.now()}
+            stored = await connection.execute(insert(triggers).values(**given, **made).returning(triggers))
+            return TriggerWithSecret(**self._shown(stored.one()), secret=secret)
+
+    async def roll(self, owner: str, trigger_id: str) -> TriggerWithSecret:
+        """Gives a trigger another secret. The one before holds for a day. Raises NotFound."""
+        async with self.database.transaction() as connection:
+            row = await _find(connection, trigger_id, owner=owner)
+            secret, before = _new_secret(), next(iter(self._secrets(row)), None)
+            sealed = self._sealed(trigger_id, secret, before=before, until=self.clock() + ROLLED_LASTS)
+            await connection.execute(update(triggers).where(triggers.c.id == trigger_id).values(sealed=sealed))
+        return TriggerWithSecret(**self._shown(row), secret=secret)
+
+    async def listed(self, owner: str, *, before: str | None, limit: int) -> list[Trigger]:
+        """Newest first."""
+        statement = select(triggers).where(triggers.c.owner == owner).order_by(*newest_first(triggers)).limit(limit)
+        if before is not None:
+            statement = statement.where(came_before(triggers, before))
+        async with self.database.read_only() as connection:
+            return [Trigger(**self._shown(row)) for row in await connection.execute(statement)]
+
+    async def change(self, owner: str, trigger_id: str, changes: Mapping[str, Any]) -> Trigger:
+        """Raises NotFound."""
+        mine = update(triggers).where(triggers.c.id == trigger_id, triggers.c.owner == owner).returning(triggers)
+        async with self.database.autocommit() as connection:
+            found = await connection.execute(mine.values({"status": triggers.c.status, **changes}))
+            if (row := found.one_or_none()) is None:
+                raise NotFound("trigger")
+        return Trigger(**self._shown(row))
+
+    async def delete(self, owner: str, trigger_id: str) -> None:
+        """Raises NotFound."""
+        mine = (triggers.c.id == trigger_id, triggers.c.owner == owner)
+        async with self.database.autocommit() as connection:
+            if not (await connection.execute(delete(triggers).where(*mine))).rowcount:
+                raise NotFound("trigger")
+
+    async def receive(self, trigger_id: str, headers: Mapping[str, str], body: bytes) -> Admitted:
+        """Begins the turn of an event, or returns the one that it has begun before. Raises NotFound, AppError
+        `signature_invalid`, `rate_limited`, `too_many_queued`, `idempotency_key_reused`.
+        """
+        async with self.database.read_only() as connection:
+            row = await _find(connection, trigger_id)
+        if row.status != "active":
+            raise NotFound("trigger")
+        once = Once(f"{trigger_id} {self._check(row, headers, body)}", hashlib.sha256(body).hexdigest())
+        if (known := await self._known(row, once)) is not None:
+            return known
+        wait_s = await self.rates.count("triggers", trigger_id, self.settings.trigger_events_per_minute)
+        if wait_s is not None:
+            raise turn_errors.rate_limited("trigger_events_per_minute", self.settings.trigger_events_per_minute, wait_s)
+        note = brought(clean_text(body.decode(errors="replace")))
+        try:
+            begun = await self.turns.begin(row.owner, row.message, partial(self._begin, row, once, note))
+        except KeyTaken:  # the same event came twice at one moment
+            if (known := await self._known(row, once)) is None:
+                raise NotFound("trigger") from None
+            return known
+        log.info("trigger_pulled", trigger_id=trigger_id, turn_id=begun.turn.turn_id)
+        return begun
+
+    async def _begin(self, row: Row[Any], once: Once, note: str, connection: AsyncConnection, turn_id: str) -> Admitted:
+        """The name of a new session is unique, and so the event is one turn there too."""
+        request = unattended(row, turn_id, once, note)
+        zone, now = self.time_zone, self.clock()
+        begun = await begin_unattended(connection, row, request, time_zone=zone, now=now)
+        if row.session_id is None and not await name_session(connection, row.owner, once.key, begun.turn.session_id):
+            raise KeyTaken
+        return begun
+
+    async def _known(self, row: Row[Any], once: Once) -> Admitted | None:
+        async with self.database.read_only() as connection:
+            session_id = row.session_id
+            if session_id is None and (named := await find_named(connection, row.owner, once.key)) is not None:
+                session_id = named.id
+            return await accepted_before(connection, row.owner, session_id, once) if session_id else None
+
+    def _check(self, row: Row[Any], headers: Mapping[str, str], body: bytes) -> str:
+        """Returns the id of an event that is signed, and was so within five minutes. Raises AppError
+        `signature_invalid`.
+        """
+        event_id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+        is_recent = re.fullmatch("[0-9]{1,12}", at) and abs(self.clock().timestamp() - int(at)) <= WINDOW_S
+        if _EVENT_ID.fullmatch(event_id) and is_recent:
+            keys = [base64.b64decode(each.removeprefix("whsec_")) for each in self._secrets(row)]
+            expected = signatures(keys, event_id, int(at), body).split()
+            given = headers.get("webhook-signature", "").split()
+            if any(hmac.compare_digest(one.encode(), other.encode()) for one in expected for other in given):
+                return event_id
+        log.info("trigger_refused", trigger_id=row.id)
+        detail = "Sign the event with the trigger's secret, as standardwebhooks.com says, within five minutes."
+        raise AppError("signature_invalid", status=401, title="The signature does not hold", detail=detail)
+
+    def _secrets(self, row: Row[Any]) -> list[str]:
+        """Returns those that hold, the newest first; none if no key opens them."""
+        opened = self.seal.open_text(row.sealed) if self.seal is not None else None
+        known = orjson.loads(opened) if opened is not None else {}
+        if known.get("trigger") != row.id:
+            return []
+        is_before = known["until"] is not None and self.clock() < datetime.fromisoformat(known["until"])
+        return [known["secret"], *([known["before"]] if is_before and known["before"] else [])]
+
+    def _sealed(self, trigger_id: str, secret: str, *, before: str | None = None, until: datetime | None = None) -> str:
+        if self.seal is None:
+            detail = "Its secret could not be kept: set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints."
+            raise AppError("trigger_key_missing", status=409, title="No key to seal secrets with", detail=detail)
+        known = {"trigger": trigger_id, "secret": secret, "before": before, "until": until}
+        return self.seal.seal_text(orjson.dumps(known).decode())
+
+    def _shown(self, row: Row[Any]) -> dict[str, Any]:
+        known = {name: getattr(row, name) for name in Trigger.__slots__ if name in triggers.c}
+        return {**known, "url": f"{self.base_url}/hooks/{row.id}", "new_session": row.session_id is None}
+
+
+async def _find(connection: AsyncConnection, trigger_id: str, *, owner: str | None = None) -> Row[Any]:
+    """Returns the row; with an owner, locked. Raises NotFound, with an owner also for another user's."""
+    statement = select(triggers).where(triggers.c.id == trigger_id)
+    if owner is not None:
+        statement = statement.where(triggers.c.owner == owner).with_for_update()
+    row = (await connection.execute(statement)).one_or_none()
+    if row is None:
+        raise NotFound("trigger")
+    return row
+
+
+def _new_secret() -> str:
+    return f"whsec_{base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()}"
