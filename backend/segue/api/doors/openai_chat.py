@@ -4,6 +4,7 @@ Calls of tools are never passed on: the client would take them for its own. What
 reasoning content. `/v1/responses` reads a turn by the same pieces.
 """
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
@@ -16,7 +17,6 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from segue.api.agents import AgentId
-from segue.api.attachments import SentFile
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin, note_heard
@@ -29,7 +29,7 @@ from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.session import WRITTEN_BY, TurnKey
 from segue.events.agui_encoding import answer_json
-from segue.tools.summaries import shortened
+from segue.tools.summaries import place_of, shortened
 from segue.turns.turn_deps import Speaker
 
 
@@ -59,6 +59,7 @@ class CompletionMessage(BaseModel):
     refusal: Annotated[
         str | None, doc("What is said in the place of JSON: the question of a plan, or what the service wrote.")
     ] = None
+    annotations: Annotated[list[dict[str, Any]], doc("Pages that it rests on, as `url_citation`.")] = []
 
 
 class CompletionChoice(BaseModel):
@@ -270,6 +271,7 @@ async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
 
 
 MAX_CITED_CHARS: Final = 1000  # of a source, for Open WebUI
+NO_TEXTS: Final[Mapping[str, str]] = {}
 DONE: Final = b"data: [DONE]\n\n"
 CHUNKS: Final = described_stream(
     "Chunks as OpenAI sends them, the last one `[DONE]`.",
@@ -318,12 +320,15 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     is_structured = request.options.output_schema is not None
     if body.stream:
         found = [file for file in request.files if file.mark is not None]
-        writer = Chunks(head, usage=wants_usage, events=is_open_webui(client.http), sources=found)
+        texts = {each.name: each.content[: 4 * MAX_CITED_CHARS].decode(errors="ignore") for each in found}
+        writer = Chunks(head, usage=wants_usage, events=is_open_webui(client.http), texts=texts)
         return stream(client, turn, writer, at_its_end=is_structured)
     answer = await answer_of(client, turn)
     said: dict[str, Any] = {"content": answer["message"]["content"]}
     if is_structured and is_in_words(answer):
         said = {"content": None, "refusal": said["content"]}
+    elif pages := url_citations(said["content"], answer["sources"]):
+        said["annotations"] = [{"type": "url_citation", "url_citation": each} for each in pages]
     completion = _completion(head, said, answer["usage"], finish_reason_of(answer))
     return JSONResponse(completion, headers=turn_headers(turn))
 
@@ -331,6 +336,20 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
 def finish_reason_of(answer: Mapping[str, Any]) -> str:
     """`answer` is a ChatAnswer, or what there is of one for a task."""
     return str(answer.get("message", {}).get("metadata", {}).get("finish_reason", "stop"))
+
+
+def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the pages among the sources of an answer, each with the place in its text, in characters, that cites it:
+    the end of one that is not cited there.
+    """
+    cited = []
+    for each in filter(lambda source: source["url"], sources):
+        at = place_of(each["url"], text)
+        start, end = (len(text), len(text)) if at is None else (at, at + len(each["url"]))
+        if link := re.search(r"\[[^\[\]\n]{0,300}\]\($", text[max(start - 303, 0) : start]):
+            start, end = start - len(link[0]), end + 1
+        cited.append({"start_index": start, "end_index": end, "title": each["title"], "url": each["url"]})
+    return cited
 
 
 def _completion(
@@ -346,19 +365,19 @@ def _data(value: object) -> bytes:
 
 class Chunks:
     """Writes the events of one turn as chunks. With `events` for Open WebUI: what goes on, which it shows above the
-    answer, and the sources.
+    answer, and the sources. `texts` are by name those of sources that the client has sent itself.
     """
 
     interrupted = _data(error_body(turn_errors.interrupted())) + DONE
     end = DONE
 
     def __init__(
-        self, head: Mapping[str, Any], *, usage: bool, events: bool = False, sources: Sequence[SentFile] = ()
+        self, head: Mapping[str, Any], *, usage: bool, events: bool = False, texts: Mapping[str, str] = NO_TEXTS
     ) -> None:
         self._head = {**head, "object": "chat.completion.chunk"}
         self._usage = usage
         self._events = events
-        self._sources = sources
+        self._texts = texts
 
     def begin(self) -> bytes:
         return self._delta(role="assistant", content="")
@@ -377,7 +396,7 @@ class Chunks:
             case InWords(text):
                 return self._delta(refusal=text)
             case Answered(answer):
-                return self._ended(answer["usage"], finish_reason_of(answer))
+                return self._cited(answer["sources"]) + self._ended(answer["usage"], finish_reason_of(answer))
             case AppError():
                 return _data(error_body(piece))
             case _:
@@ -391,19 +410,21 @@ class Chunks:
             return b""
         return self._event("status", {"description": activity.status, "done": activity.is_done})
 
-    def _cited(self, source: SentFile) -> bytes:
+    def _cited(self, sources: Sequence[Mapping[str, Any]]) -> bytes:
         """Open WebUI puts sources with the same `source` in their metadata together."""
-        about, text = {"source": source.name, "name": source.name}, source.content[: 4 * MAX_CITED_CHARS]
-        passage = text.decode(errors="ignore")[:MAX_CITED_CHARS]
-        data = {"source": {"id": source.name, "name": source.name}, "document": [passage], "metadata": [about]}
-        return self._event("source", data)
+        frames = b""
+        for each in sources:
+            name, link = each["title"], each["url"] or each["title"]
+            passage, about = self._texts.get(name, link)[:MAX_CITED_CHARS], {"source": link, "name": name}
+            shown = {"id": link, "name": name, **({"url": link} if each["url"] else {})}
+            frames += self._event("source", {"source": shown, "document": [passage], "metadata": [about]})
+        return frames
 
     def _event(self, kind: str, data: Mapping[str, Any]) -> bytes:
         return self._chunk([], event={"type": kind, "data": data}) if self._events else b""
 
     def _ended(self, usage: Mapping[str, Any], finish_reason: str) -> bytes:
-        end = b"".join(map(self._cited, self._sources))
-        end += self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
+        end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
         return end + (self._chunk([], usage=usage_of(usage, "prompt", "completion")) if self._usage else b"")
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
