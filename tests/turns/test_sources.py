@@ -80,11 +80,12 @@ async def test_each_door_has_them_in_its_own_form(client: Client, provider: Prov
         completion = await ai.chat.completions.create(
             model="segue", messages=[{"role": "user", "content": "how long?"}]
         )
+    noted: Any
+    annotation: Any
     [noted] = [each for each in streamed if each.type == "response.output_text.annotation.added"]
     [annotation] = streamed[-1].response.output[-1].content[0].annotations
     assert noted.annotation.model_dump() == annotation.model_dump()
-    assert completion.choices[0].message.annotations
-    of_completion = completion.choices[0].message.annotations[0].url_citation
+    of_completion = (completion.choices[0].message.annotations or [])[0].url_citation
     for each in (annotation, of_completion):
         assert (each.title, each.url) == tuple(MILAN.values())
         assert CITED[each.start_index : each.end_index] == "[1](https://example.org/rome/milan)"
