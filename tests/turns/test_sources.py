@@ -76,7 +76,9 @@ async def test_a_page_that_was_read_for_an_answer_that_names_none_and_files_of_t
 async def test_each_door_has_them_in_its_own_form(client: Client, provider: Provider) -> None:
     provider.will(*[calls(FOUND), says(CITED)] * 4)
     async with openai_client(client) as ai:
-        streamed = [event async for event in await ai.responses.create(model="segue", input="how?", stream=True)]
+        streamed: list[Any] = [
+            event async for event in await ai.responses.create(model="segue", input="how?", stream=True)
+        ]
         completion = await ai.chat.completions.create(
             model="segue", messages=[{"role": "user", "content": "how long?"}]
         )

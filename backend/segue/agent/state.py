@@ -156,8 +156,7 @@ def web_search_report(state: TurnState) -> WebSearchReport:
     return WebSearchReport(requested=state["force_web_search"], performed=any(ended), reason=reason)
 
 
-def carries_files(state: TurnState) -> bool:
-    """Whether the message has files beside the sources that a frontend found for it."""
+def carries_files(state: TurnState) -> bool:  # beside the sources that a frontend found
     return not all(each.is_source for each in state["files"])
 
 

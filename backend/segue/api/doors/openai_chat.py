@@ -271,7 +271,6 @@ async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
 
 
 MAX_CITED_CHARS: Final = 1000  # of a source, for Open WebUI
-NO_TEXTS: Final[Mapping[str, str]] = {}
 DONE: Final = b"data: [DONE]\n\n"
 CHUNKS: Final = described_stream(
     "Chunks as OpenAI sends them, the last one `[DONE]`.",
@@ -372,12 +371,12 @@ class Chunks:
     end = DONE
 
     def __init__(
-        self, head: Mapping[str, Any], *, usage: bool, events: bool = False, texts: Mapping[str, str] = NO_TEXTS
+        self, head: Mapping[str, Any], *, usage: bool, events: bool = False, texts: Mapping[str, str] | None = None
     ) -> None:
         self._head = {**head, "object": "chat.completion.chunk"}
         self._usage = usage
         self._events = events
-        self._texts = texts
+        self._texts = texts or {}
 
     def begin(self) -> bytes:
         return self._delta(role="assistant", content="")
