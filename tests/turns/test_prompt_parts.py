@@ -46,8 +46,13 @@ async def test_the_next_request_is_made_of_the_parts_that_were_shown_before_it_a
     await client.chat(session, "Look up canary")
     async with looking_into(settings) as stores:
         await stores.database.execute(SUMMARISED, session)
-    shown = await client.get(f"/sessions/{session}/prompt")
+    path = f"/sessions/{session}/prompt"
+    shown = await client.get(path)
     assert "canary" not in json.dumps(shown)
+    texts = {each["part"]: each["text"] for each in (await client.get(path, include="text"))["parts"]}
+    assert (texts["instructions"], "likes tea" in texts["summary"]) == (SYSTEM, True)
+    assert json.loads(texts["messages"])[0] == {"role": "user", "content": "Look up canary"}
+    assert "echo" in [each["name"] for each in json.loads(texts["tools"])]
     assert [part["part"] for part in shown["parts"] if part["cacheable"]] == [
         "tools",
         "instructions",
@@ -98,9 +103,18 @@ async def test_a_session_is_seen_by_its_owner_and_by_ops_alone(settings: Setting
     async with running(settings) as service:
         keys = {name: await new_key(settings, name) for name in ("ada", "eve")}
         keys["op"] = await new_key(settings, "op", ["ops"])
+        keys["reader"] = await new_key(settings, "reader", ["ops", "ops:content"])
         async with speaking(service, keys["ada"]) as ada:
             path = f"/sessions/{await ada.new_session()}/prompt"
             mine = await ada.get(path)
         async with speaking(service, keys["eve"]) as eve, speaking(service, keys["op"]) as op:
             assert (await eve.http.get(path)).json()["code"] == "session_not_found"
             assert tokens(await op.get(path)) == tokens(mine)
+            words = await op.http.get(path, params={"include": "text"})
+            assert (words.status_code, words.json()["code"]) == (403, "forbidden")
+            assert (await eve.http.get(path, params={"include": "text"})).status_code == 404
+        async with speaking(service, keys["reader"]) as reader:
+            read = await reader.get(path, include="text")
+            assert any((part["text"] or "").startswith("You are Segue") for part in read["parts"])
+            [act, *_] = (await reader.get("/ops/audit"))["items"]
+        assert (act["action"], act["actor"]) == ("read_session", "reader")

@@ -17,7 +17,7 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
 from segue.agent.plan_node import plan
-from segue.agent.state import TurnInput, TurnState, Update, language_of
+from segue.agent.state import TurnInput, TurnState, Update, carries_files, language_of
 from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.domain.errors import AppError
@@ -41,9 +41,9 @@ async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]
         acknowledgement = Acknowledgement("amend", "button")
     else:
         acknowledgement = classify(state["message"], question=_question(state))
-        if acknowledgement.verdict == "confirm" and state["carries_files"]:
+        if acknowledgement.verdict == "confirm" and carries_files(state):
             acknowledgement = replace(acknowledgement, verdict="amend", rule="attachment", strength=None)
-        if state["carries_files"]:
+        if carries_files(state):
             acknowledgement = replace(acknowledgement, carries_yes=False)
     search = should_search_web(state["message"], force=state["force_web_search"], verdict=acknowledgement.verdict)
     return {"acknowledgement": acknowledgement, "search": search}

@@ -16,7 +16,7 @@ from segue.agent.context import TurnContext
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
 from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, UNHEARD, VERDICT_NOTES, WAITING, steers_in, with_plan
-from segue.agent.state import TurnState, Update, acknowledgement_report, language_of, web_search_report
+from segue.agent.state import TurnState, Update, acknowledgement_report, carries_files, language_of, web_search_report
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict
@@ -160,7 +160,7 @@ async def _read_reply(
     where these see a change, a yes with more in it, or a short message that they cannot tell.
     """
     read, waiting = state["acknowledgement"], plan.waiting_steps
-    if state["carries_files"] or state["amends"]:
+    if carries_files(state) or state["amends"]:
         return read, None
     if len(waiting) > 1 and (chosen := chosen_of(state["message"], [step.id for step in waiting])):
         return replace(read, verdict="confirm", rule="selection", strength="strong"), chosen

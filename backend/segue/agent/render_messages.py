@@ -12,6 +12,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
+from langchain_core.messages.utils import convert_to_openai_messages
 
 from segue.agent.prompts import (
     BY_SERVICE,
@@ -30,7 +31,7 @@ from segue.agent.prompts import (
 )
 from segue.domain.plan import Plan
 from segue.domain.session import WRITTEN_BY, Memory, Message, PromptPart, PromptReport, RequestedCall
-from segue.domain.tool import Reference
+from segue.domain.tool import Reference, ToolSpec
 from segue.memory.history_window import (
     CountTokens,
     ShownForm,
@@ -148,7 +149,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: CountToke
         else HumanMessage(with_notes(without_notes(str(message.content)), opening))
         for index, message in enumerate(window.history)
     ]
-    cached = tuple(PromptPart(part, tokens, cacheable=True) for part, tokens in before.items())
+    cached = tuple(PromptPart(part, tokens, cacheable=True, text=system.get(part)) for part, tokens in before.items())
     return Prompt([SystemMessage(joined(system)), *shown], window.cut_off, cached)
 
 
@@ -167,6 +168,15 @@ def request_parts(
     ]
     shown = tuple(part for part in parts if part.tokens)
     return PromptReport(shown, sum(part.tokens for part in shown))
+
+
+def with_texts(report: PromptReport, messages: Sequence[BaseMessage], tools: Iterable[ToolSpec]) -> PromptReport:
+    """Returns the report with what its parts say; tools and earlier messages as JSON."""
+    at = running_message(messages)
+    offered = [{"name": each.name, "description": each.description, "args": each.input_schema} for each in tools]
+    earlier = convert_to_openai_messages(messages[1:at])
+    said = {"tools": as_json(offered), "messages": as_json(earlier), "notes": notes_and_message(messages[at].text)[0]}
+    return replace(report, parts=tuple(replace(each, text=each.text or said.get(each.part)) for each in report.parts))
 
 
 def to_model(

@@ -1,14 +1,24 @@
 """The state of a turn in the graph: plain data, every key declared. Live objects are in `TurnContext`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from langchain_core.messages import BaseMessage
 
 from segue.agent.stream_reply import StartedMessage
 from segue.domain.errors import AppError
-from segue.domain.session import AcknowledgementReport, Memory, PromptPart, WebSearchReport
+from segue.domain.session import (
+    LEFT_OUT,
+    READ_ATTACHMENT,
+    AcknowledgementReport,
+    Attached,
+    Memory,
+    PromptPart,
+    Source,
+    WebSearchReport,
+)
 from segue.domain.tool import Reference, ToolCall
 from segue.language.detect_language import ENGLISH
 from segue.memory.short_term import ShortTermMemory
@@ -17,6 +27,12 @@ from segue.plans.policy import WEB_SEARCH, SearchDecision, SearchReason
 from segue.plans.store import StoredPlan
 from segue.tools.results import LedgerCall
 from segue.tools.run import CallOutcome
+from segue.tools.summaries import place_of
+
+MAX_SOURCES = 50
+MAX_CITING_CHARS = 100_000  # of an answer
+MIN_TITLE_CHARS = 8  # shorter ones are words like others
+MIN_ID_CHARS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +47,7 @@ class TurnInput(TypedDict):
     """The snapshot a turn starts from.
 
     message, message_id: the user's message. `message_count` counts the session's stored messages.
-    attachments: what reading the message's files comes to, by their ids. `carries_files`: not all of them are sources
-        that a frontend found.
+    attachments: what reading the message's `files` comes to, by their ids.
     prompt: what the model is shown: the system message, then the history, which ends with the user's message or with
         what an `earlier` attempt has added to it.
     prompt_parts: the parts of it before the user's message.
@@ -51,7 +66,7 @@ class TurnInput(TypedDict):
 
     message: str
     attachments: Mapping[str, CallOutcome]
-    carries_files: bool
+    files: Sequence[Attached]
     message_id: str
     message_count: int
     force_web_search: bool
@@ -87,6 +102,7 @@ class TurnState(TurnInput, total=False):
         id it is stored under, `postscript` a text that follows it. It `is_structured` if it is JSON that fits the
         schema of the client. `problem` is why the model gave none: at the end, why the service wrote it.
     tool_calls, references: the calls this turn made, in order, and the references to their results, newest first.
+    found: what in these results has a title or an address.
     """
 
     acknowledgement: Acknowledgement
@@ -107,6 +123,7 @@ class TurnState(TurnInput, total=False):
     problem: AppError | None
     tool_calls: list[ToolCall]
     references: list[Reference]
+    found: list[Source]
 
 
 Update = dict[str, Any]
@@ -137,3 +154,67 @@ def web_search_report(state: TurnState) -> WebSearchReport:
     elif search.search:
         reason = "failed" if ended else "offered"
     return WebSearchReport(requested=state["force_web_search"], performed=any(ended), reason=reason)
+
+
+def carries_files(state: TurnState) -> bool:  # beside the sources that a frontend found
+    return not all(each.is_source for each in state["files"])
+
+
+def sources_of(state: TurnState) -> tuple[Source, ...]:
+    """Returns what the answer rests on: the message's files, then, in the order of the text, what it names of results
+    by an address, a title or an identifier; if it names none, the pages that were read for it. A turn without files and
+    results costs nothing.
+    """
+    results = (*state.get("references", ()), *state["earlier_results"])
+    if state.get("problem") or not (state["files"] or results):
+        return ()
+    answer = (state["answer"] or "")[:MAX_CITING_CHARS]
+    named = sorted(_named(answer, state.get("found", ()), results), key=lambda each: each[0])
+    read = [each for each in state.get("found", ()) if each.url and each.part is None]
+    used = [each for _, each in named] or read
+    distinct = dict[object, Source]()
+    for each in used:
+        distinct.setdefault(each.url or (each.tool_call_id, each.part), each)
+    return _numbered(answer, [*_files(state), *distinct.values()][:MAX_SOURCES])
+
+
+def _files(state: TurnState) -> Iterator[Source]:
+    calls = state.get("tool_calls", ())
+    made = {call.args.get("attachment_id"): call for call in calls if call.tool_name == READ_ATTACHMENT}
+    for file in state["files"]:
+        if file.mark != LEFT_OUT and file.id in made and made[file.id].status == "succeeded":
+            yield Source((file.mark or "").strip("[]"), file.name, tool_call_id=made[file.id].tool_call_id)
+
+
+def _named(answer: str, found: Sequence[Source], results: Sequence[Reference]) -> Iterator[tuple[int, Source]]:
+    """Yields where in the answer each source is named first, and the source."""
+    folded, cited = answer.casefold(), set[str | None]()
+    for each in found:
+        at = place_of(each.url, answer) if each.url else None
+        if at is None and len(each.title) >= MIN_TITLE_CHARS:
+            at = place_of(each.title.casefold(), folded)
+        if at is not None:
+            cited |= {each.url, each.tool_call_id}
+            yield at, each
+    for result in results:
+        is_page = {text: text.startswith(("http://", "https://")) for text in result.identifiers}
+        for text in sorted(is_page, key=is_page.__getitem__, reverse=True):
+            url = text if is_page[text] else None
+            if len(text) < MIN_ID_CHARS or (url or result.tool_call_id) in cited:
+                continue
+            if (at := place_of(text, answer)) is not None:
+                cited |= {url, result.tool_call_id}
+                yield at, Source("", url or result.summary, url, result.tool_call_id)
+
+
+def _numbered(answer: str, sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Gives each source without a mark the number of its link in the text, or the next one that is free."""
+    ids = {each.id for each in sources}
+    numbered = []
+    for each in sources:
+        made = each.url and re.search(rf"\[(\d{{1,3}})\]\({re.escape(each.url)}", answer)
+        free = (str(number) for number in range(1, len(sources) + len(ids) + 1) if str(number) not in ids)
+        number = each.id or (made[1] if made and made[1] not in ids else next(free))
+        ids.add(number)
+        numbered.append(replace(each, id=number))
+    return tuple(numbered)

@@ -411,6 +411,7 @@ def keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outc
     answer = render_messages.fresh_result(request.id, outcome, max_bytes=max_bytes)
     if outcome.status != "failed" and _is_recorded(tool):
         turn.answers[call_key(request)] = answer
+    turn.keep_sources(request, outcome)
     return answer
 
 

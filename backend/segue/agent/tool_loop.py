@@ -85,6 +85,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         **update,
         "conversation": conversation,
         "references": turn.references,
+        "found": turn.found,
         "message_count": state["message_count"] + turn.stored_messages,
     }
 

@@ -5,6 +5,7 @@ Also what changes them from outside: tools that the model's endpoint refuses, an
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import structlog
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -12,7 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.render_messages import image_message
 from segue.domain.events import ToolStateChanged
-from segue.domain.session import READ_ATTACHMENT, Memory, RequestedCall
+from segue.domain.session import READ_ATTACHMENT, Memory, RequestedCall, Source
 from segue.domain.tool import PROPOSE_MANDATE, Reference, Tool, ToolCall, ToolSpec, canonical_args
 from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
@@ -24,8 +25,12 @@ from segue.plans.store import StoredPlan
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import IMAGES, PDF, BinaryPart
 from segue.tools.run import CallOutcome
+from segue.tools.summaries import named_objects, one_line
 
 MAX_IMAGES_BYTES = 6_000_000  # of a turn, and as much of PDFs: every later request of it repeats them
+
+MAX_FOUND = 200  # objects of a result that can be named as sources
+MAX_TITLE_CHARS = 200
 
 log = structlog.get_logger()
 
@@ -64,7 +69,7 @@ class TurnCalls:
     turn knows of the user, `under` by the ids of calls that run unasked what they take of which mandate. `brought_by`
     is the program's message that began the turn: nobody is there; None if the user began it.
     `asking` is the plan that a call of the loop has made, since its tool asks the user something first. `by_page` has
-    the ids of calls that the client's page has run: it is not told of them.
+    the ids of calls that the client's page has run: it is not told of them. `found` is what an answer may rest on.
     """
 
     context: TurnContext
@@ -85,6 +90,7 @@ class TurnCalls:
     brought_by: str | None = None
     asking: StoredPlan | None = None
     by_page: set[str] = field(default_factory=set)
+    found: list[Source] = field(default_factory=list)
 
     @property
     def recorded(self) -> list[ToolCall]:
@@ -134,6 +140,17 @@ class TurnCalls:
                 kept.append(part)
         if kept:
             self.images[request.id] = tuple(kept)
+
+    def keep_sources(self, request: RequestedCall, outcome: CallOutcome) -> None:
+        """Keeps what a result has titles and addresses of: also of a part of an earlier one that was loaded again."""
+        value, loaded = outcome.payload.value, request.args.get("tool_call_id")
+        if outcome.status != "succeeded" or request.name == READ_ATTACHMENT or not isinstance(value, dict | list):
+            return
+        of_earlier = request.name == "get_tool_result" and isinstance(loaded, str)
+        call_id = str(loaded) if of_earlier else request.id
+        for path, title, url in islice(named_objects(value), MAX_FOUND):
+            part = path if path and not of_earlier else None
+            self.found.append(Source("", one_line(title, MAX_TITLE_CHARS), url, call_id, part))
 
     def new_images(self) -> list[BaseMessage]:
         """Returns the images of the calls that have ended since in a message that goes behind their results, and PDFs

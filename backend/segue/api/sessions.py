@@ -3,7 +3,7 @@ say what one thinks of an answer.
 """
 
 import asyncio
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -26,6 +26,7 @@ from segue.api.schemas import (
 )
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
+from segue.domain.identity import Operator
 from segue.domain.ids import id_pattern
 from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.domain.session import (
@@ -48,6 +49,7 @@ from segue.memory.session_search import SearchPosition, search_sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory
+from segue.users.audit import record_act
 
 FACTS_SHOWN = 50
 
@@ -60,6 +62,7 @@ Around = Annotated[
 ]
 InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
 Include = Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")]
+WithText = Annotated[Literal["text"] | None, Query(description="What each part says.")]
 Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
 MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
 Rated = Annotated[Rating | None, Query(description="Only those.")]
@@ -203,17 +206,26 @@ async def list_messages(
     return PageAround(found, *cursors)
 
 
-@router.get("/{session_id}/prompt", responses=problems("unreadable"))
-async def get_prompt(session_id: SessionId, services: ServicesDep, identity: IdentityDep) -> PromptReport:
-    """Shows what the next request to the model is made of. In its order and in tokens; with the scope `ops` of any
-    session.
+@router.get("/{session_id}/prompt", responses=problems("unreadable", "forbidden"))
+async def get_prompt(
+    session_id: SessionId, services: ServicesDep, identity: IdentityDep, origin: OriginDep, include: WithText = None
+) -> PromptReport:
+    """Shows what the next request to the model is made of. In its order and in tokens, with `include=text` also in its
+    words; of any session with the scope `ops`, its words with `ops:content` too.
     """
     owner, groups = identity.user, {*identity.groups}
     if "ops" in identity.scopes:
         async with services.database.read_only() as connection:
             owner = await session_store.owner_of(connection, session_id)
             groups = groups if owner == identity.user else {*await groups_of_last(connection, session_id)}
-    return await services.turns.next_request(owner, session_id, groups)
+    if include and owner != identity.user:
+        if "ops:content" not in identity.scopes:
+            detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
+            raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+        async with services.database.transaction() as connection:
+            operator = Operator(**asdict(identity), request_id=origin.request_id)
+            await record_act(connection, operator, "read_session", session_id=session_id)
+    return await services.turns.next_request(owner, session_id, groups, texts=include is not None)
 
 
 @router.get("/{session_id}/memory")

@@ -138,6 +138,17 @@ class RequestedCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """What an answer rests on: a page, a file, or a result of a tool or a part of it."""
+
+    id: Annotated[str, doc("Its number: that of its mark in the text, `[1]`, if it has one there.")]
+    title: Annotated[str, doc("What it is called.")]
+    url: Annotated[str | None, doc("The address of a page.")] = None
+    tool_call_id: Annotated[str | None, doc("The result that it is in.")] = None
+    part: Annotated[str | None, doc("Where in that, as the `path` of a tool result.")] = None
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """A stored message."""
 
@@ -154,6 +165,7 @@ class Message:
     metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `feedback`, `steered`, `written_by`.")] = field(
         default_factory=dict
     )
+    sources: Annotated[tuple[Source, ...], doc("What an answer rests on.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +227,7 @@ class PromptPart:
     part: Annotated[str, doc("What it is, as `instructions`, `tools` or `history`.")]
     tokens: Annotated[int, doc("How long it is, as the budget counts.")]
     cacheable: Annotated[bool, doc("Whether it stands before all that changes with every message.")]
+    text: Annotated[str | None, doc("What it says, if that was asked for.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +276,7 @@ class TurnReport:
     written_by: Literal["service"] | None = None
     problem: str | None = None
     error: TurnError | None = None
+    sources: tuple[Source, ...] = ()
 
 
 def answer_metadata(report: Any) -> dict[str, Any]:
@@ -294,6 +308,7 @@ class ChatAnswer:
     output: Annotated[Any, doc("With `output_schema`: the answer as JSON that fits it; null while a plan waits.")] = (
         None
     )
+    sources: Annotated[tuple[Source, ...], doc("What the answer rests on.")] = ()
 
 
 TurnAnswer = ChatAnswer | AppError
@@ -304,7 +319,7 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
         session_id=turn.session_id,
         turn_id=turn.turn_id,
         status="completed",
-        message=replace(message, metadata=answer_metadata(report)),
+        message=replace(message, metadata=answer_metadata(report), sources=report.sources),
         tool_calls=calls,
         output=orjson.loads(str(message.content)) if report.is_structured else None,
         **{name: getattr(report, name) for name in TurnReport.__slots__ if name in ChatAnswer.__slots__},

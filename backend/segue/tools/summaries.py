@@ -5,6 +5,7 @@ need (ids, addresses, names of files). Pure.
 import csv
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
@@ -43,6 +44,9 @@ MAX_BESIDE_CHARS = 200
 MAX_KEYS_READ = 20
 MAX_FACTS = 6
 _NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
+_TITLES = ("title", "subject", "name")
+_PAGES = ("url", "link", "href")
+MAX_URL_CHARS = 4096
 _KINDS = ("media_type", "mime_type", "mimeType")
 _OUTPUTS = ("stderr", "stdout", "output")  # of a program: its last line says how it went
 _STATES = ("status", "state", "outcome", "result")
@@ -82,6 +86,41 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
         yield value
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from _objects(item)
+
+
+def named_objects(value: Any) -> Iterator[tuple[str, str, str | None]]:
+    """Yields of the objects in a result that have a title or an address: their path (JMESPath), title and address.
+    Looks at MAX_LEAVES values at most, those that lie deepest last.
+    """
+    left, places = MAX_LEAVES, deque[tuple[str, Any]]([("", value)])
+    while places:
+        path, item = places.popleft()
+        if isinstance(item, dict):
+            texts = [[text for key in keys if isinstance(text := item.get(key), str)] for keys in (_TITLES, _PAGES)]
+            url = next((text for text in texts[1] if text.startswith(("http://", "https://"))), None)
+            if title := next(filter(None, texts[0]), url):
+                yield path, title, url if url and len(url) <= MAX_URL_CHARS else None
+        pairs = item.items() if isinstance(item, dict) else enumerate(item)
+        for key, inner in islice(pairs, left):
+            left -= 1
+            if isinstance(inner, dict | list):
+                places.append((_path(path, key), inner))
+
+
+def _path(path: str, key: str | int) -> str:
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    name = key if key.isascii() and key.isidentifier() else json.dumps(key)
+    return f"{path}.{name}" if path else name
+
+
+def place_of(name: str, answer: str) -> int | None:
+    """Returns where an address or identifier stands in a text, not as a part of a longer one; None if nowhere."""
+    name = name.rstrip("/")
+    if name not in answer:
+        return None
+    found = re.search(rf"(?<![\w-]){re.escape(name)}/?(?![\w/?#&=%~+-]|\.\w)", answer)
+    return found.start() if found else None
 
 
 def _within(texts: dict[str, None], max_chars: int) -> Iterator[str]:

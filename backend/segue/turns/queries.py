@@ -24,6 +24,7 @@ from segue.domain.session import (
     WRITTEN_BY,
     Message,
     MessageOfTurn,
+    Source,
     Turn,
     TurnAnswer,
     TurnError,
@@ -48,7 +49,7 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
-_read_report, _read_error = reader(TurnReport), reader(TurnError)
+_read_report, _read_error, _read_sources = reader(TurnReport), reader(TurnError), reader(tuple[Source, ...])
 _UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in TurnError.__slots__})
 
 
@@ -139,7 +140,8 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
     them, what the user thinks of them, the mandate that a call ran under.
     """
     of_report = (turns.c.report[name].as_string().label(name) for name in SHOWN_OF_REPORT)
-    statement = select(turns.c.id, turns.c.request, *of_report).where(turns.c.id.in_({each.turn_id for each in listed}))
+    columns = (turns.c.id, turns.c.request, turns.c.report["sources"].label("sources"), *of_report)
+    statement = select(*columns).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
@@ -148,7 +150,15 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
         under = allowed.get(each.tool_call_id or "", {})
         return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {}) | under
 
-    return [replace(each, metadata=metadata_of(each)) for each in listed]
+    return [
+        replace(each, metadata=metadata_of(each), sources=_sources(each, found.get(each.turn_id))) for each in listed
+    ]
+
+
+def _sources(message: Message, turn: Row[Any] | None) -> tuple[Source, ...]:
+    is_answer = message.role == "assistant" and not message.tool_calls and not message.cut_off
+    known = turn.sources if turn is not None and is_answer else None
+    return (readable(_read_sources, known, "turns", message.turn_id) or ()) if known else ()
 
 
 async def with_turns(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:

@@ -19,7 +19,7 @@ from structlog.contextvars import bound_contextvars
 from segue.agent.context import TurnContext
 from segue.agent.prompts import BY_SERVICE
 from segue.agent.render_messages import request_parts
-from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, web_search_report
+from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, sources_of, web_search_report
 from segue.agent.tool_choice import ToolChooser
 from segue.db.engine import outlast, outlasting
 from segue.db.outages import StorageUnavailable
@@ -317,6 +317,7 @@ class TurnRun:
             written_by="service" if problem else None,
             problem=problem.code if problem else None,
             error=TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
+            sources=sources_of(state),
         )
         self._finishing = True
         self.stored_messages = state["message_count"] - claim.message_count

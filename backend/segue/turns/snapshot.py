@@ -127,7 +127,7 @@ async def load_context(
     return TurnInput(
         message=message,
         attachments=attachments,
-        carries_files=not all(each.is_source for each in files),
+        files=files,
         message_id=opening.id,
         force_web_search=claim.force_web_search,
         message_count=claim.message_count,

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.render_messages import request_parts
+from segue.agent.render_messages import request_parts, with_texts
 from segue.agent.tool_loop import plain_request
 from segue.db.outages import StorageUnavailable
 from segue.db.redis import plans_of_owner_key
@@ -170,10 +170,12 @@ class TurnService:
             reply = await speaker.models.small.complete(instructions, text, account=account)
         return reply, account.total
 
-    async def next_request(self, owner: str, session_id: str, groups: Collection[str]) -> PromptReport:
+    async def next_request(
+        self, owner: str, session_id: str, groups: Collection[str], *, texts: bool = False
+    ) -> PromptReport:
         """Returns the parts of the session's next request as far as they are known before the message: without it, the
-        facts that it will call up, and what a plan that waits adds to its notes. The owner is in `groups`. Raises
-        NotFound.
+        facts that it will call up, and what a plan that waits adds to its notes. With `texts` the parts say what they
+        are. The owner is in `groups`. Raises NotFound.
         """
         deps, now = self._deps, self._deps.clock()
         async with deps.database.read_only() as connection:
@@ -190,7 +192,9 @@ class TurnService:
             coming=coming,
         )
         messages, offered = plain_request(guard, guard.tools(), start["prompt"])
-        return request_parts(start["prompt_parts"], messages, deps.tool_tokens(offered), deps.count)
+        report = request_parts(start["prompt_parts"], messages, deps.tool_tokens(offered), deps.count)
+        plain = replace(report, parts=tuple(replace(each, text=None) for each in report.parts))
+        return with_texts(report, messages, offered) if texts else plain
 
     async def decide(
         self,

@@ -4,7 +4,8 @@ Calls of tools are never passed on: the client would take them for its own. What
 reasoning content. `/v1/responses` reads a turn by the same pieces.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from secrets import token_hex
@@ -28,7 +29,7 @@ from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.session import WRITTEN_BY, TurnKey
 from segue.events.agui_encoding import answer_json
-from segue.tools.summaries import shortened
+from segue.tools.summaries import place_of, shortened
 from segue.turns.turn_deps import Speaker
 
 
@@ -58,6 +59,7 @@ class CompletionMessage(BaseModel):
     refusal: Annotated[
         str | None, doc("What is said in the place of JSON: the question of a plan, or what the service wrote.")
     ] = None
+    annotations: Annotated[list[dict[str, Any]], doc("Pages that it rests on, as `url_citation`.")] = []
 
 
 class CompletionChoice(BaseModel):
@@ -321,6 +323,8 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     said: dict[str, Any] = {"content": answer["message"]["content"]}
     if is_structured and is_in_words(answer):
         said = {"content": None, "refusal": said["content"]}
+    elif pages := url_citations(said["content"], answer["sources"]):
+        said["annotations"] = [{"type": "url_citation", "url_citation": each} for each in pages]
     completion = _completion(head, said, answer["usage"], finish_reason_of(answer))
     return JSONResponse(completion, headers=turn_headers(turn))
 
@@ -328,6 +332,20 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
 def finish_reason_of(answer: Mapping[str, Any]) -> str:
     """`answer` is a ChatAnswer, or what there is of one for a task."""
     return str(answer.get("message", {}).get("metadata", {}).get("finish_reason", "stop"))
+
+
+def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the pages among the sources of an answer, each with the place in its text, in characters, that cites it:
+    the end of one that is not cited there.
+    """
+    cited = []
+    for each in filter(lambda source: source["url"], sources):
+        at = place_of(each["url"], text)
+        start, end = (len(text), len(text)) if at is None else (at, at + len(each["url"]))
+        if link := re.search(r"\[[^\[\]\n]{0,300}\]\($", text[max(start - 303, 0) : start]):
+            start, end = start - len(link[0]), end + 1
+        cited.append({"start_index": start, "end_index": end, "title": each["title"], "url": each["url"]})
+    return cited
 
 
 def _completion(
@@ -343,7 +361,7 @@ def _data(value: object) -> bytes:
 
 class Chunks:
     """Writes the events of one turn as chunks. With `events` for Open WebUI: what goes on, which it shows above the
-    answer. The sources that it found it shows of itself.
+    answer, and the pages that it rests on. The sources that it found it shows of itself.
     """
 
     interrupted = _data(error_body(turn_errors.interrupted())) + DONE
@@ -371,7 +389,7 @@ class Chunks:
             case InWords(text):
                 return self._delta(refusal=text)
             case Answered(answer):
-                return self._ended(answer["usage"], finish_reason_of(answer))
+                return self._cited(answer["sources"]) + self._ended(answer["usage"], finish_reason_of(answer))
             case AppError():
                 return _data(error_body(piece))
             case _:
@@ -381,10 +399,21 @@ class Chunks:
         return self._chunk([{"index": 0, "delta": delta, "finish_reason": None}])
 
     def _status(self, activity: Activity) -> bytes:
-        if activity.status is None or not self._events:
+        if activity.status is None:
             return b""
-        status = {"description": activity.status, "done": activity.is_done}
-        return self._chunk([], event={"type": "status", "data": status})
+        return self._event("status", {"description": activity.status, "done": activity.is_done})
+
+    def _cited(self, sources: Sequence[Mapping[str, Any]]) -> bytes:
+        """Open WebUI puts sources with the same `source` in their metadata together."""
+        frames = b""
+        for page in sources:
+            if link := page["url"]:
+                shown, about = {"id": link, "name": page["title"], "url": link}, {"source": link, "name": page["title"]}
+                frames += self._event("source", {"source": shown, "document": [link], "metadata": [about]})
+        return frames
+
+    def _event(self, kind: str, data: Mapping[str, Any]) -> bytes:
+        return self._chunk([], event={"type": kind, "data": data}) if self._events else b""
 
     def _ended(self, usage: Mapping[str, Any], finish_reason: str) -> bytes:
         end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])

@@ -5,7 +5,7 @@ response says which session and turn it is of, so `previous_response_id` and wha
 kept.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from secrets import token_hex
 from typing import Annotated, Any, Final, Literal, assert_never
@@ -32,6 +32,7 @@ from segue.api.doors.openai_chat import (
     finish_reason_of,
     is_in_words,
     stream,
+    url_citations,
     usage_of,
 )
 from segue.api.doors.openai_request import (
@@ -245,7 +246,8 @@ class ResponseWriter:
                 return self._closed() + self._called(piece)
             case Answered(answer):
                 usage = usage_of(answer["usage"], "input", "output")
-                return self._closed() + self._ended(_STATUS_OF[finish_reason_of(answer)], usage=usage)
+                closed = self._closed(answer.get("sources", ()))
+                return closed + self._ended(_STATUS_OF[finish_reason_of(answer)], usage=usage)
             case AppError():
                 error = error_body(piece)["error"]
                 return self._closed() + self._ended("failed", error={name: error[name] for name in ("code", "message")})
@@ -265,13 +267,17 @@ class ResponseWriter:
         self._text.append(delta)
         return opened + self._event(f"response.{kind}.delta", **self._place, delta=delta, **_BESIDE[kind])
 
-    def _closed(self) -> bytes:
+    def _closed(self, sources: Sequence[Mapping[str, Any]] = ()) -> bytes:
         if self._text is None:
             return b""
-        text, kind = "".join(self._text), self._kind
-        done = self._event(f"response.{kind}.done", **self._place, **{_WORDS[kind]: text}, **_BESIDE[kind])
-        done += self._event("response.content_part.done", **self._place, part=_part(kind, text))
-        item = {**self._message(), "status": "completed", "content": [_part(kind, text)]}
+        text, kind, done = "".join(self._text), self._kind, b""
+        cited = [{"type": "url_citation", **each} for each in url_citations(text, sources)] if kind == _TEXT else []
+        for number, each in enumerate(cited):
+            about = {**self._place, "annotation_index": number, "annotation": each}
+            done += self._event("response.output_text.annotation.added", **about)
+        done += self._event(f"response.{kind}.done", **self._place, **{_WORDS[kind]: text}, **_BESIDE[kind])
+        done += self._event("response.content_part.done", **self._place, part=_part(kind, text, cited))
+        item = {**self._message(), "status": "completed", "content": [_part(kind, text, cited)]}
         done += self._event("response.output_item.done", output_index=self._index, item=item)
         self.response["output"].append(item)
         self._text = None
@@ -323,8 +329,8 @@ class ResponseWriter:
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(event))
 
 
-def _part(kind: str, text: str) -> dict[str, Any]:
-    return {"type": kind, _WORDS[kind]: text, **({"annotations": []} if kind == _TEXT else {})}
+def _part(kind: str, text: str, cited: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    return {"type": kind, _WORDS[kind]: text, **({"annotations": cited} if kind == _TEXT else {})}
 
 
 def _mcp_item(call: Called) -> dict[str, Any]:

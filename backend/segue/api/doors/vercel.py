@@ -8,7 +8,8 @@ a later version is asked for approvals as that does it.
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from mimetypes import guess_type
 from typing import Annotated, Any, Final, Literal
 
 import orjson
@@ -48,7 +49,7 @@ from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
 from segue.plans.store import plan_taken_on
 from segue.tools.page_tools import result_of_page
-from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after
+from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after, with_metadata
 from segue.turns.store import ChatRequest, once
 
 DONE: Final = b"[DONE]"
@@ -127,8 +128,10 @@ class MessageChunks:
                 return [{"type": "data-tool-progress", "data": event["value"], "transient": True}]
             case "RUN_FINISHED":
                 asked = [each for asks in event.get("outcome", {}).get("interrupts", ()) for each in self._asked(asks)]
-                said = {"message_id": event["result"]["message"]["id"]} if "result" in event else {}
-                return [*asked, {"type": "finish-step"}, {"type": "finish", "messageMetadata": said}, {}]
+                answer = event.get("result", {}).get("message", {})
+                said = {"message_id": answer["id"]} if answer else {}
+                sources = [_source_part(self._turn.turn_id, **each) for each in answer.get("sources", ())]
+                return [*asked, *sources, {"type": "finish-step"}, {"type": "finish", "messageMetadata": said}, {}]
             case "RUN_ERROR":
                 return [{"type": "error", "errorText": event["message"]}, {}]
             case _:
@@ -329,6 +332,7 @@ async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep)
         running = await first_open_turn(connection, session.id)
         asked: dict[str, Any] = {"limit": paging.limit + 1, "before": MAX_SEQ if before is None else before}
         newest = await list_messages(connection, client.caller, session.id, **asked, newest_first=True)
+        newest = await with_metadata(connection, newest)
     kept = _of_whole_turns(newest, paging.limit)
     shown = (each for each in reversed(kept) if is_shown(each, running))
     messages = _ui_messages(session.id, shown, client.services.tools.tools())
@@ -364,6 +368,7 @@ def _ui_messages(session_id: str, said: Iterable[Message], ours: Collection[str]
             calls.get(each.tool_call_id or "", {}).update(_ended(each.content))
             continue
         message.parts += [_text(each)] if each.content else []
+        message.parts += [_source_part(each.turn_id, **asdict(source)) for source in each.sources]
         for call in each.tool_calls:
             calls[call.id] = _call_part(call.id, call.name, call.args, is_ours=call.name in ours)
             message.parts.append(calls[call.id])
@@ -372,6 +377,14 @@ def _ui_messages(session_id: str, said: Iterable[Message], ours: Collection[str]
 
 def _text(message: Message) -> dict[str, Any]:
     return {"type": "text", "text": str(message.content), "state": "done"}
+
+
+def _source_part(turn_id: str, *, id: str, title: str, url: str | None, **_: object) -> dict[str, Any]:  # noqa: A002
+    """A part is the same as the chunk. Numbers count in a turn, and a message may go on in another."""
+    named = {"sourceId": f"{turn_id}:{id}", "title": title}
+    if url is not None:
+        return {"type": "source-url", **named, "url": url}
+    return {"type": "source-document", **named, "mediaType": guess_type(title)[0] or "text/plain"}
 
 
 def _call_part(call_id: str, name: str | None, args: object, *, is_ours: bool, **more: object) -> dict[str, Any]:
