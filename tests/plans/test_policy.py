@@ -32,6 +32,9 @@ PRIVATE = [
 ]  # fmt: skip
 
 ASIDES = [
+    "are you really sure?", "how do you say good morning in Japanese?", "what should I do?", "give me some advice",
+    "cosa mi consigli?", "come si dice buongiorno in giapponese?", "¿qué me aconsejas?", "你建议我怎么做？",
+    "كيف أقول صباح الخير بالفرنسية؟",
     "non ho capito, puoi ripetere?", "did it work with the second one?", "write me a poem about the sea",
     "are you sure about that?", "scrivi una poesia sul mare", 'translate "good morning" into French',
     "che ne pensi, va bene come lettera?", "dammi un consiglio su come parlare al capo", "你确定吗？这样真的可以吗？",

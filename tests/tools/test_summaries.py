@@ -239,6 +239,8 @@ def test_ids_are_not_crowded_out_by_the_links_around_them() -> None:
             ["eml-1a2b3c", "https://a.test"],
         ),
         ({"标题 id": "标题-1"}, ["标题-1"]),
+        ({"order": "ORD-77", "rows": ["INV-2026-118"]}, ["ORD-77", "INV-2026-118"]),
+        ("ORD-77 of UTF-8, row INV-2026-118", ["ORD-77", "INV-2026-118"]),
         ("plain words only", []),
         (None, []),
     ],

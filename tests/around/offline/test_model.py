@@ -22,6 +22,7 @@ OFFLINE = {
     "en": "(Offline model: no language model is configured, so I only pick tools by their words.)",
     "it": "(Modello offline: nessun modello linguistico è configurato, scelgo gli strumenti solo dalle parole.)",
     "zh": "（离线模型：没有配置语言模型，我只能根据词语选择工具。）",
+    "es": "(Modelo sin conexión: no hay modelo de lenguaje configurado, solo elijo herramientas por sus palabras.)",
     "ar": "(نموذج دون اتصال: لم يُضبط أي نموذج لغوي، لذلك أختار الأدوات بحسب الكلمات فقط.)",
 }
 TOOLS = ("current_time", "mcp_delete_email", "mcp_get_email", "mcp_search_emails", "mcp_send_email", "web_fetch")
@@ -172,6 +173,44 @@ async def test_a_conversation_reads_naturally_and_does_what_was_asked(client: Cl
         text, calls = await say(client, session, message, language)
         assert calls == ([called] if called else []), message
         assert re.match(reads, text), (message, text)
+
+
+ABOUT_A_MAIL = {
+    "it": (
+        "quante mail ho da Rossi?",
+        "Ho trovato 8 email per «Rossi».",
+        "e la seconda?",
+        "chi l'ha scritta?",
+        "È di Sara Bianchi",
+    ),
+    "es": (
+        "¿cuántos correos tengo de Rossi?",
+        "He encontrado 8 correos para «Rossi».",
+        "¿y el segundo?",
+        "¿quién lo escribió?",
+        "Es de Sara Bianchi",
+    ),
+    "ar": ("كم رسالة لدي من ليلى؟", "وجدت 6 رسائل عن «ليلى».", "والثانية؟", "من كتبها؟", "هي من ليلى حداد"),
+    "en": (
+        "how many mails do I have from Rossi?",
+        "I found 8 emails for “Rossi”.",
+        "and the second?",
+        "who wrote it?",
+        "It is from Sara",
+    ),
+    "zh": ("我有多少封李伟的邮件？", "关于“李伟”，找到了 5 封邮件。", "第二封呢？", "谁写的？", "是 陈静"),
+}
+
+
+@pytest.mark.parametrize("language", first(3, ABOUT_A_MAIL))
+async def test_mails_are_counted_the_second_is_opened_and_its_sender_told(client: Client, language: str) -> None:
+    count, counted, second, who, told = ABOUT_A_MAIL[language]
+    session = await client.new_session()
+    assert (await say(client, session, count, language))[0] == counted
+    assert [name for name, _ in (await say(client, session, second, language))[1]] == ["get_email"]
+    text, called = await say(client, session, who, language)
+    assert text.startswith(told)
+    assert called == []
 
 
 async def test_a_request_for_another_list_searches_and_one_for_the_same_list_reads(client: Client) -> None:

@@ -138,6 +138,37 @@ def test_a_yes_with_a_verb_does_that_with_what_was_listed(message: str, name: st
     assert called(reply("find the mails from Rossi", LISTED, OFFER, message)) == [(name, {"email_id": email_id})]
 
 
+KEPT: tuple[str, dict[str, Any], str] = ("files.readFile", {"path": "a.txt"}, "The passes end in May.")
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["what was in the file you read?", "cosa c'era nel file che hai letto?", "¿qué había en el archivo que leíste?",
+     "你读的文件里有什么？", "ماذا كان في الملف الذي قرأته؟"],
+)  # fmt: skip
+def test_what_was_in_a_file_is_answered_from_the_kept_result(question: str) -> None:
+    told = reply("read a.txt", KEPT, "The passes end in May.", question)
+    assert not told.tool_calls
+    assert told.text.startswith("The passes end in May.")
+
+
+def test_what_is_kept_by_reference_is_loaded_and_then_told() -> None:
+    load = tool("get_tool_result", "Load the stored result of an earlier tool call.", tool_call_id=TEXT)
+    kept: tuple[str, dict[str, Any], str] = (
+        "mcp_get_email",
+        {},
+        '{"tool_call_id": "call_1", "identifiers": [], "summary": "Get email"}',
+    )
+    said = ("read the first", kept, "A long mail.", "who wrote it?")
+    assert called(reply(*said, tools=[*TOOLS, load])) == [("get_tool_result", {"tool_call_id": "call_1"})]
+    loaded: tuple[str, dict[str, Any], str] = (
+        "get_tool_result",
+        {},
+        '{"tool_name": "mcp_get_email", "result": {"from": "Anna"}}',
+    )
+    assert reply(*said, loaded).text.startswith("It is from Anna.")
+
+
 @pytest.mark.parametrize(
     ("greeting", "praise", "answer"),
     [("你好", "太棒了", "不客气"), ("مرحبا", "ممتاز", "على الرحب"), ("ciao", "perfetto!", "Prego")],

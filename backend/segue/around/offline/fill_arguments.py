@@ -16,6 +16,7 @@ import orjson
 from segue.agent import prompts
 from segue.around.offline.vocabulary import (
     FILE,
+    JOINER,
     LOOKS,
     QUERY_ARGUMENTS,
     URL,
@@ -32,7 +33,7 @@ from segue.around.offline.vocabulary import (
     words_of,
 )
 from segue.domain.session import MAX_CONTENT_CHARS
-from segue.memory.fact_cues import cued_sentences, significant_words
+from segue.memory.fact_cues import CuedSentence, cued_sentences, significant_words
 from segue.models.untrusted import CLOSE, OPEN
 
 _ID = re.compile(r"\b[a-z]{2,12}[-_](?:[0-9a-f]{6,}|(?=[a-z]*\d)[0-9a-z]{4,40})\b", re.IGNORECASE)
@@ -198,7 +199,8 @@ def missing_arguments(tool: OfferedTool, args: Mapping[str, Any]) -> list[str]:
 
 
 def extract_facts(request: str) -> str:
-    """Returns as JSON every sentence that states a fact; a correction supersedes the known fact most like it.
+    """Returns as JSON every clause that states a fact; a correction is one fact and supersedes the known
+    one most like it.
 
     What the user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
     """
@@ -210,9 +212,29 @@ def extract_facts(request: str) -> str:
             "supersedes": _most_like(cued.sentence, asked["known"]) if cued.kind == "correction" else None,
         }
         for cued in cued_sentences(asked["user_said"])
-        if (stated := _statement(cued.sentence))
+        for stated in _statements(cued)
     ]
     return orjson.dumps({"facts": facts}).decode()
+
+
+def _statements(cued: CuedSentence) -> list[str]:
+    """Returns the facts of a sentence, so that each can be forgotten alone: `I live in Rome`, `I work for Lumen`.
+
+    A clause without a cue of its own belongs to the fact before it, or else to the one after it; a greeting to none.
+    """
+    stated = _statement(cued.sentence)
+    if cued.kind == "correction" or not stated:
+        return [stated] if stated else []
+    joiners = [joiner.span() for joiner in JOINER.finditer(stated)]
+    starts, ends = [0, *(end for _, end in joiners)], [*(start for start, _ in joiners), len(stated)]
+    spans: list[tuple[int, int]] = []
+    for start, end in zip(starts, ends, strict=True):
+        cued_before = spans and any(cued_sentences(stated[slice(*spans[-1])]))
+        if spans and not (cued_before and any(cued_sentences(stated[start:end]))):
+            spans[-1] = (spans[-1][0], end)
+        elif significant_words(stated[start:end]):
+            spans.append((start, end))
+    return [stated[start:end].strip() for start, end in spans] or [stated]
 
 
 def _statement(sentence: str) -> str:

@@ -18,6 +18,7 @@ from segue.agent import prompts
 from segue.agent.prompts import message_and_instruction, notes_and_message
 from segue.around.offline.fill_arguments import Request, arguments_for, facts_in, missing_arguments
 from segue.around.offline.vocabulary import (
+    DETAILS,
     NAMING_ENDINGS,
     NOUNS,
     URL_ARGUMENTS,
@@ -33,6 +34,7 @@ from segue.around.offline.vocabulary import (
     reply_language,
     results_in,
     sentence,
+    strip_words,
     tool_for,
 )
 from segue.domain.session import READ_ATTACHMENT
@@ -54,8 +56,9 @@ _STEP = re.compile(r"^Do step \d+ now: (.*)$", re.MULTILINE)
 _FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', re.MULTILINE)
 _NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
 FORGET = "forget"
+LOAD = "get_tool_result"
 # It picks none of these by its words: results and facts are in its prompt, and facts are extracted after the turn.
-UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_conversation", "search_memory", "promise", FORGET})
+UNUSED_TOOLS = frozenset({LOAD, "remember", "search_conversation", "search_memory", "promise", FORGET})
 
 
 @dataclass(frozen=True)
@@ -136,13 +139,46 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
     if talk.fresh:
         if (call := _regardless_of_sources(talk)) is not None:
             return call
-        shown = (present(result, talk.tools, talk.language) for result in reversed(talk.newest_first[: talk.fresh]))
+        shown = (_told(talk, result) for result in reversed(talk.newest_first[: talk.fresh]))
         return _reply(talk, "\n\n".join(shown))
     forget = next((tool for tool in tools if tool.name == FORGET), None)
     if forget and asks_to_forget(talk.message):
         about = [fact for fact in facts_in(talk.notes) if is_about(talk.message, fact)]
         return call_to(forget, {"facts": about}) if about else _reply(talk, talk.say("nothing_to_forget"))
-    return _supplied(talk) or _answer_message(talk)
+    return _of_what_was_read(talk, tools) or _supplied(talk) or _answer_message(talk)
+
+
+def _of_what_was_read(talk: Talk, tools: Sequence[OfferedTool]) -> AIMessage | None:
+    """Returns what the newest thing that was read says of `who wrote it?` or `what was in the file you read?`, or the
+    call that loads it whole; None for another message.
+    """
+    spoken = concepts(talk.message)
+    openers = {tool.name for tool in talk.tools if tool.opens and tool.only_looks}
+    read = [each for each in talk.newest_first if each.tool in openers and not _has_failed(each.value)]
+    meant = next((each for each in read if not spoken & NOUNS or spoken & each.nouns), None)
+    if meant is None or spoken.isdisjoint({*DETAILS, "was_read"}):
+        return None
+    if "was_read" not in spoken and strip_words(talk.message, meant.nouns | DETAILS.keys()):
+        return None
+    load = next((tool for tool in tools if tool.name == LOAD), None)
+    if load and meant.reference:
+        return call_to(load, {"tool_call_id": meant.reference})
+    return _reply(talk, _told(talk, meant))
+
+
+def _told(talk: Talk, result: ShownResult) -> str:
+    """Returns what a result says to the message: how many there are, one detail, or all of it."""
+    if result.tool == LOAD and isinstance(result.value, dict) and "result" in result.value:
+        result = replace(result, tool=result.value["tool_name"], value=result.value["result"])
+    spoken = concepts(talk.message)
+    if "count" in spoken and _items(result.value) is not None:
+        return brief(result, talk.language)
+    value = result.value if isinstance(result.value, dict) else {}
+    keys = ((detail, key) for detail in sorted(spoken & DETAILS.keys()) for key in DETAILS[detail])
+    detail, said = next(((detail, value[key]) for detail, key in keys if value.get(key)), ("", ""))
+    if not detail or strip_words(talk.message, result.nouns | DETAILS.keys()):
+        return present(result, talk.tools, talk.language)
+    return talk.say(detail, value=str(said)[:16].replace("T", " ") if detail == "dated" else said)
 
 
 def _regardless_of_sources(talk: Talk) -> AIMessage | None:
@@ -173,7 +209,7 @@ def _account(talk: Talk) -> str:
     since = max((at for at, message in enumerate(talk.messages) if isinstance(message, HumanMessage)), default=0)
     results = [each for each in results_in(talk.messages[since:]) if each.tool != READ_ATTACHMENT]
     said = [str(message.content) for message in talk.messages[since:] if isinstance(message, AIMessage)]
-    parts = [f"✓ {brief(result, talk.language)}" for result in results[:-1]]
+    parts = [f"✓ {brief(result, talk.language).rstrip('.。')}" for result in results[:-1]]
     parts += [present(results[-1], [], talk.language)] if results else []
     parts += [text for text in said if text]
     steps = (orjson.loads(line) for line in _FAILED_STEP.findall(talk.notes))
@@ -302,7 +338,7 @@ def _reply(talk: Talk, text: str) -> AIMessage:
 def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) -> str:
     """Returns what a fresh result says, and an offer if there is a next step."""
     value = result.value
-    if isinstance(value, dict) and value.get("status") == "failed" and "error" in value:
+    if _has_failed(value):
         return sentence(language, "failed", error=value["error"])
     if result.tool == FORGET and isinstance(value, dict) and isinstance(value.get("forgotten"), list):
         return sentence(language, "forgotten", facts="\n".join(f"- {fact}" for fact in value["forgotten"]))
@@ -317,10 +353,14 @@ def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) ->
     return "\n".join([*lines, *([sentence(language, f"offer_{_noun(result)}", name=names[0])] if names else [])])
 
 
+def _has_failed(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("status") == "failed" and "error" in value
+
+
 def brief(result: ShownResult, language: str) -> str:
     items = _items(result.value)
     if items is not None:
-        return _found_line(result, items, language).rstrip(":：")
+        return re.sub("[:：]$", "。" if language == "zh" else ".", _found_line(result, items, language))
     return present(result, [], language).partition("\n")[0]
 
 
@@ -340,8 +380,10 @@ def _total(value: Any, items: Sequence[Any]) -> int:
 def _items(value: Any) -> list[Any] | None:
     if isinstance(value, list):
         return value
-    lists = [item for item in value.values() if isinstance(item, list)] if isinstance(value, dict) else []
-    return lists[0] if len(lists) == 1 else None
+    members = list(value.values()) if isinstance(value, dict) else []
+    lists = [item for item in members if isinstance(item, list)]
+    is_one_thing = sum(isinstance(item, str) for item in members) > 1  # that has a list among what it says of itself
+    return lists[0] if len(lists) == 1 and not is_one_thing else None
 
 
 def _item_line(item: Any, language: str) -> str:

@@ -1,4 +1,4 @@
-"""The words of the offline model: what a text, a tool or a result is about, and its own sentences in four languages.
+"""The words of the offline model: what a text, a tool or a result is about, and its own sentences in five languages.
 
 Pure. Words and sentences are in `offline.toml`, the words of actions also in `language/actions.toml`.
 """
@@ -32,7 +32,7 @@ WEB_SEARCH = "web_search"
 LOOKS = frozenset({"search", "read"})  # the verbs that change nothing
 _HAN = re.compile("[\u4e00-\u9fff]")
 # A comma or an "and"; what follows is a step of its own if it begins with a verb.
-_JOINER = re.compile(
+JOINER = re.compile(
     r"\s*[,，、;；،]\s*(?:(?:and|e|ed|并且?)\s*)?|\s+(?:and|e|ed|y|et|und)\s+|并且?|\s+و(?=\w)", re.IGNORECASE
 )
 
@@ -72,6 +72,8 @@ _VOCABULARY: Mapping[str, Any] = load_toml("offline.toml", package="segue.around
 _SENTENCES: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
 _AMBIGUOUS = frozenset(map(fold, _VOCABULARY["ambiguous"]["words"]))
 VERBS = frozenset(_VOCABULARY["verbs"])
+# What is asked of a thing that was read, and the keys that may have it.
+DETAILS: Mapping[str, Sequence[str]] = _VOCABULARY["details"]
 NOUNS = frozenset(_VOCABULARY["nouns"])
 
 
@@ -155,7 +157,7 @@ def split_steps(text: str) -> list[str]:
 
 def _split_joined(text: str) -> Iterator[str]:
     start = 0
-    for joiner in _JOINER.finditer(text):
+    for joiner in JOINER.finditer(text):
         if is_order(text[joiner.end() :]):
             yield text[start : joiner.start()]
             start = joiner.end()
@@ -163,7 +165,7 @@ def _split_joined(text: str) -> Iterator[str]:
 
 
 def reply_language(messages: Sequence[str]) -> str:
-    """Returns the language of the newest message that shows one: `en`, `it`, `zh` or `ar`; `en` if none does."""
+    """Returns the language of the newest message that shows one of `offline.toml`'s; `en` if none does."""
     spoken = (text for text in reversed(messages) if detect_language(text, default="") in _SENTENCES)
     return conversation_language(spoken) or "en"
 
@@ -265,10 +267,15 @@ class ShownResult:
             case _:
                 return len(self.value) if isinstance(self.value, list) else 0
 
+    @property
+    def reference(self) -> str | None:
+        """The id by which its whole is loaded, if it is not shown whole."""
+        is_reference = isinstance(self.value, dict) and {"tool_call_id", "identifiers"} <= self.value.keys()
+        return str(self.value["tool_call_id"]) if is_reference else None
+
     def names_for(self, tool: OfferedTool) -> list[str]:
         """Returns the ids or addresses in it that a tool could open, in order."""
-        reference = isinstance(self.value, dict) and "tool_call_id" in self.value and "identifiers" in self.value
-        found = self.value["identifiers"] if reference else identifiers(self.value)
+        found = self.value["identifiers"] if self.reference else identifiers(self.value)
         return [text for text in found if (URL.match(text) is not None) == (tool.opens in URL_ARGUMENTS)]
 
 
