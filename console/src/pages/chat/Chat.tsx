@@ -21,6 +21,7 @@ import { History } from "./History";
 import { change, erase, type Found } from "./list";
 import { usePrompts } from "./Prompts";
 import { named, Sessions } from "./Sessions";
+import { VersionsRead } from "./Versions";
 import { first, Welcome } from "./Welcome";
 
 export type Agent = Schemas["AgentDescription"];
@@ -76,7 +77,7 @@ function Open({ id, turn, agents }: { id: string; turn: string | undefined; agen
     <Frame title={session === null ? "" : named(session)} side={<Sessions current={id} />}
       actions={session !== null && <SessionActions conversation={conversation} session={session} agents={agents} onAsk={setAsked} />}>
       {conversation.branch.value !== null && (
-        <div class="banner inner"><Icon name="branch" size={16} />{t("reading_branch")} <Button class="small" onClick={() => void conversation.showBranch(null)}>{t("back_to_chat")}</Button></div>
+        <div class="banner inner"><Icon name="branch" size={16} />{t("reading_branch")} <VersionsRead conversation={conversation} /> <Button class="small" onClick={() => void conversation.showBranch(null)}>{t("back_to_chat")}</Button></div>
       )}
       <History conversation={conversation} aimed={turn} />
       {isEmpty && agent?.greeting && <p class="greeting" dir="auto">{visible(agent.greeting)}</p>}

@@ -25,7 +25,7 @@ export function History({ conversation, aimed }: Given) {
   const onScroll = (): void => {
     const shown = box.current;
     if (shown === null) return;
-    atEnd.current = shown.scrollHeight - shown.scrollTop - shown.clientHeight < 60;
+    atEnd.current = Math.abs(foot(shown) - shown.scrollTop) < 60;
     setAway(!atEnd.current && shown.scrollHeight - shown.scrollTop - shown.clientHeight > 600);
     if (shown.scrollTop < 300) void conversation.older();
   };
@@ -59,7 +59,7 @@ export function History({ conversation, aimed }: Given) {
 
 function Past({ conversation, aimed }: Given) {
   const running = conversation.live.value?.turnId ?? null;
-  const turns = useComputed(() => turnsOf(conversation.messages.value, conversation.live.value?.turnId ?? null)).value;
+  const turns = useComputed(() => turnsOf(conversation.messages.value, conversation.live.value?.turnId ?? null, !conversation.hasOlder && conversation.branch.value === null)).value;
   const last = new Map<string, string>();
   for (const turn of turns) if (turn.summary?.plan_id) last.set(turn.summary.plan_id, turn.id);
   return (
@@ -121,6 +121,13 @@ function useAim(conversation: Conversation, aimed: string | undefined, box: RefO
   }, [conversation, aimed, loaded]);
 }
 
+/** Where to scroll for the newest: to the end, or to the head of a card that asks if the end is more than a window below. */
+function foot(shown: HTMLElement): number {
+  const card = shown.querySelector(".card:has(.question)");
+  const end = shown.scrollHeight - shown.clientHeight;
+  return card === null ? end : Math.min(end, card.getBoundingClientRect().top - shown.getBoundingClientRect().top + shown.scrollTop - 12);
+}
+
 /** Keeps the foot in sight while it is, and what is read in its place when older turns come in above. */
 function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: boolean }): void {
   useEffect(() => {
@@ -128,7 +135,7 @@ function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: bool
     const column = shown?.firstElementChild;
     if (!shown || !column) return undefined;
     const watched = new ResizeObserver(() => {
-      if (atEnd.current) shown.scrollTop = shown.scrollHeight;
+      if (atEnd.current) shown.scrollTop = foot(shown);
     });
     watched.observe(column);
     watched.observe(shown);

@@ -39,6 +39,8 @@ export class Conversation {
   readonly problem = signal<Problem | null>(null);
   readonly loading = signal(true);
   readonly branch = signal<string | null>(null);
+  /** What left the history, as far as it was asked for. */
+  readonly branches = signal<Schemas["Branch"][]>([]);
   private cursor: string | null = null;
   private reading: Promise<boolean> | null = null;
   private readonly stop = new AbortController();
@@ -123,6 +125,11 @@ export class Conversation {
     this.messages.value = [];
     this.cursor = null;
     await this.refresh();
+  }
+
+  async readBranches(): Promise<void> {
+    const { items } = await get<Listed<Schemas["Branch"]>>(`${this.path}/branches`, { limit: 200 }).catch(() => ({ items: this.branches.value }));
+    this.branches.value = items;
   }
 
   /** Loads older messages until those of a turn are there; false if they are not in the history. */
