@@ -11,14 +11,15 @@ import { onFeed } from "../../events";
 import { Frame } from "../../Frame";
 import { ago, t } from "../../i18n";
 import { useLoad } from "../../load";
-import { type Command, matches, useCommands } from "../../palette";
+import { matches, useCommands } from "../../palette";
 import { go, href, type Route } from "../../router";
 import { copy, visible } from "../../text";
+import { chatCommands } from "./commands";
 import { Composer, type SlashCommand } from "./Composer";
 import { Conversation, type Session } from "./conversation";
 import { download } from "../../download";
 import { History } from "./History";
-import { change, erase, type Found } from "./list";
+import { change, erase } from "./list";
 import { usePrompts } from "./Prompts";
 import { named, Sessions } from "./Sessions";
 import { VersionsRead } from "./Versions";
@@ -30,22 +31,12 @@ export type Agent = Schemas["AgentDescription"];
 export function Chat({ route }: { route: Route }) {
   const [id, , turn] = route.path;
   const agents = useLoad(() => get<Listed<Agent>>("/agents"), []).value?.items ?? [];
-  useCommands(chatsCalled);
   if (id !== undefined && id !== "new") return <Open key={id} id={id} turn={turn} agents={agents} />;
   return (
     <Frame title={t("new_chat")} side={<Sessions current={undefined} />}>
       <Welcome agents={agents} preferred={route.query.get("agent")} />
     </Frame>
   );
-}
-
-const begin = (): Command => ({ label: t("new_chat"), icon: "plus", act: () => go(href("sessions", "new")) });
-
-async function chatsCalled(typed: string): Promise<Command[]> {
-  const own = [begin()].filter(({ label }) => matches(label, typed));
-  if (typed.trim().length < 2) return own;
-  const found = await get<Listed<Found>>("/sessions", { query: typed, limit: 8 }).catch(() => ({ items: [] as Found[] }));
-  return [...own, ...found.items.map((session): Command => ({ label: named(session), icon: "chat", hint: ago(session.updated_at), act: () => go(href("sessions", session.id)) }))];
 }
 
 type Asked = "rename" | "delete" | "grants" | "branches" | null;
@@ -109,7 +100,7 @@ function slashCommands(conversation: Conversation, agents: Agent[], ask: (asked:
     await conversation.refresh();
   };
   return [
-    { ...begin(), name: "new" },
+    ...chatCommands().map((command) => ({ ...command, name: "new" })),
     ...(conversation.live.value === null ? [] : [{ name: "stop", label: t("stop"), icon: "stop" as const, hint: "Esc", act: () => void conversation.cancel() }]),
     ...(agents.length < 2 ? [] : agents.map((agent): SlashCommand => ({ name: `agent-${agent.id}`, label: t("answered_by", { name: visible(agent.name) }), icon: "user", act: () => void turn(agent.id) }))),
     { name: "rename", label: t("rename"), icon: "edit", act: () => ask("rename") },

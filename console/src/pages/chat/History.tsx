@@ -59,7 +59,7 @@ export function History({ conversation, aimed }: Given) {
 
 function Past({ conversation, aimed }: Given) {
   const running = conversation.live.value?.turnId ?? null;
-  const turns = useComputed(() => turnsOf(conversation.messages.value, conversation.live.value?.turnId ?? null, !conversation.hasOlder && conversation.branch.value === null)).value;
+  const turns = useComputed(() => turnsOf(conversation.messages.value, conversation.live.value?.turnId ?? null)).value;
   const last = new Map<string, string>();
   for (const turn of turns) if (turn.summary?.plan_id) last.set(turn.summary.plan_id, turn.id);
   return (

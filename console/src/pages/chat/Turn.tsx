@@ -42,7 +42,7 @@ export function Turn({ turn, conversation, plan, aimed }: Given) {
       {turn.blocks.map((block, index) => (
         <Fragment key={block.id}>
           <BlockView block={block} conversation={conversation} free={free} asked={asked} />
-          {index === 0 && turn.gap !== null && <Versions conversation={conversation} {...turn.gap} />}
+          {index === 0 && turn.gap !== null && conversation.branch.value === null && <Versions conversation={conversation} {...turn.gap} />}
           {block.kind === "user" && turn.blocks[index + 1]?.kind !== "user" && index < 2 && !running && <Acknowledged report={turn.summary?.acknowledgement ?? null} />}
         </Fragment>
       ))}

@@ -11,11 +11,12 @@ type Branch = Schemas["Branch"];
 /** The versions that one of is read: branches, and null for the history. */
 const read = signal<{ conversation: Conversation; versions: (string | null)[] } | null>(null);
 
-/** Between what the history has before it, the `seq` after which something left, and the first message behind. */
+/** Of what left the history between these `seq`s. If nothing is shown before it, only what left from the beginning on. */
 export function Versions({ conversation, after, before }: { conversation: Conversation; after: number; before: number }) {
-  useEffect(() => void conversation.readBranches(), [conversation, after, before]);
+  useEffect(() => void conversation.readBranches(before), [conversation, before]);
   const left = conversation.branches.value.filter(({ from_seq: seq }) => after < seq && seq < before);
-  const versions = left.length === 0 ? [] : [...alternatives(left).map(({ id }) => id), null];
+  const isWhole = after > 0 || left.reduce((count, { message_count }) => count + message_count, 0) >= before - 1;
+  const versions = isWhole && left.length > 0 ? [...alternatives(left).map(({ id }) => id), null] : [];
   return <Pager conversation={conversation} versions={versions} />;
 }
 

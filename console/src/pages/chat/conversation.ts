@@ -41,6 +41,7 @@ export class Conversation {
   readonly branch = signal<string | null>(null);
   /** What left the history, as far as it was asked for. */
   readonly branches = signal<Schemas["Branch"][]>([]);
+  private branchesBefore = 0;
   private cursor: string | null = null;
   private reading: Promise<boolean> | null = null;
   private readonly stop = new AbortController();
@@ -127,7 +128,10 @@ export class Conversation {
     await this.refresh();
   }
 
-  async readBranches(): Promise<void> {
+  /** Reads what left the history before a message. Only a newer one can have more before it. */
+  async readBranches(before: number): Promise<void> {
+    if (before <= this.branchesBefore) return;
+    this.branchesBefore = before;
     const { items } = await get<Listed<Schemas["Branch"]>>(`${this.path}/branches`, { limit: 200 }).catch(() => ({ items: this.branches.value }));
     this.branches.value = items;
   }

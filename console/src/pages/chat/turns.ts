@@ -28,17 +28,14 @@ export interface Shown {
   blocks: Block[];
   summary: Schemas["TurnSummary"] | null;
   isLast: boolean;
-  /** The `seq` of the last message before it and of its own first one, if something left the history between them. */
+  /** The `seq` of the last message before it, 0 if none is shown, and of its own first one, if there are some between. */
   gap: { after: number; before: number } | null;
 }
 
-/**
- * Of the turn that runs only what the user said is taken from the history: its events bring the rest. `isWhole` says that
- * the history begins with the first message.
- */
-export function turnsOf(messages: Message[], running: string | null, isWhole = false): Shown[] {
+/** Of the turn that runs only what the user said is taken from the history: its events bring the rest. */
+export function turnsOf(messages: Message[], running: string | null): Shown[] {
   const turns: Shown[] = [];
-  let seq = isWhole ? 0 : Infinity;
+  let seq = 0;
   for (const message of messages) {
     let turn = turns.at(-1);
     if (turn?.id !== message.turn_id) {
