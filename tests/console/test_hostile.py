@@ -1,7 +1,7 @@
 """What models, tools and people write cannot act in the console, and CI looks."""
 
 from segue.config import Settings
-from tests.support.browsing import Browsing, Window
+from tests.support.browsing import DOT, Browsing, Window
 from tests.support.conversations import shelf_service
 from tests.support.provider import Provider, calls, says
 
@@ -20,7 +20,6 @@ invoice\u202egnp.exe, zero\u200bwidth
 
 \u2068Rossi\u2069 and `x\u2068y\u2069`
 """
-DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfz0AEYBxVSF+FABJADveWkH6oAAAAAElFTkSuQmCC"
 DRAWN = rf"""
 \[ a^2 \] and \(\href{{javascript:document.title='owned'}}{{x}}\) and \(\includegraphics{{https://elsewhere.example/i}}\)
 
