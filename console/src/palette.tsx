@@ -63,7 +63,7 @@ function OpenPalette() {
     show();
     return () => void (old = true);
   }, [typed]);
-  useEffect(() => document.getElementById(`palette-${at}`)?.scrollIntoView({ block: "nearest" }), [at]);
+  useEffect(() => void document.getElementById(`palette-${at}`)?.scrollIntoView({ block: "nearest" }), [at]);
   const close = (): void => void (paletteOpen.value = false);
   const run = (command: Command | undefined): void => {
     close();

@@ -15,8 +15,8 @@ const read = signal<{ conversation: Conversation; versions: (string | null)[] } 
 export function Versions({ conversation, after, before }: { conversation: Conversation; after: number; before: number }) {
   useEffect(() => void conversation.readBranches(before), [conversation, before]);
   const left = conversation.branches.value.filter(({ from_seq: seq }) => after < seq && seq < before);
-  const isWhole = after > 0 || left.reduce((count, { message_count }) => count + message_count, 0) >= before - 1;
-  const versions = isWhole && left.length > 0 ? [...alternatives(left).map(({ id }) => id), null] : [];
+  const isKnown = after > 0 || left.reduce((count, { message_count }) => count + message_count, 0) >= before - 1;
+  const versions = isKnown && left.length > 0 ? [...alternatives(left).map(({ id }) => id), null] : [];
   return <Pager conversation={conversation} versions={versions} />;
 }
 
