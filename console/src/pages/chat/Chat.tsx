@@ -12,7 +12,7 @@ import { Frame } from "../../Frame";
 import { ago, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { matches, useCommands } from "../../palette";
-import { go, href, type Route } from "../../router";
+import type { Route } from "../../router";
 import { copy, visible } from "../../text";
 import { chatCommands } from "./commands";
 import { Composer, type SlashCommand } from "./Composer";
