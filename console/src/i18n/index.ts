@@ -73,6 +73,22 @@ export function ago(at: string, now = Date.now()): string {
   return new Intl.RelativeTimeFormat(locale(), { numeric: "auto", style: "short" }).format(Math.round(seconds / size), unit);
 }
 
+const DAY = 86_400_000;
+const months = new Map<string, string>();
+
+/** "today", "yesterday", the days before, or the month. For long lists: of a month the name is made once. */
+export function period(at: string): string {
+  const date = new Date(at);
+  const days = Math.ceil((new Date().setHours(0, 0, 0, 0) - date.getTime()) / DAY);
+  if (days > 1 && days <= 7) return t("last_days");
+  const key = days < 2 ? `${locale()} ${days}` : `${locale()} ${date.getFullYear()}-${date.getMonth()}`;
+  const name = months.get(key) ?? (days < 2
+    ? new Intl.RelativeTimeFormat(locale(), { numeric: "auto" }).format(-Math.max(0, days), "day")
+    : new Intl.DateTimeFormat(locale(), { month: "long", year: "numeric" }).format(date));
+  months.set(key, name);
+  return name;
+}
+
 /** "340 ms", "2.1 s", "3 min 5 s". */
 export function duration(ms: number): string {
   const unit = (value: number, name: string, digits = 0): string =>
