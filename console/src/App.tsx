@@ -79,7 +79,7 @@ const themes = () =>
 
 const languages = () =>
   (Object.keys(LANGUAGES) as Language[]).map((tag) => ({
-    label: LANGUAGES[tag], icon: "language" as const, chosen: language.value === tag, act: () => choose(tag),
+    label: LANGUAGES[tag], icon: "language" as const, chosen: language.value === tag, act: () => void choose(tag),
   }));
 
 const keyboard = () => ({ label: t("shortcuts"), icon: "keyboard" as const, act: () => void (shortcutsOpen.value = true) });

@@ -6,10 +6,10 @@ from tests.support.conversations import shelf_service
 from tests.support.provider import Provider, calls, says
 
 MARKDOWN = """
-<script>document.title = "owned"</script><img src=x onerror="document.title = 'owned'">
-<svg onload="document.title = 'owned'"></svg><style>body { display: none }</style>
+<script>window.owned = "owned"</script><img src=x onerror="window.owned = 'owned'">
+<svg onload="window.owned = 'owned'"></svg><style>body { display: none }</style>
 
-[a link](javascript:document.title='owned') [data](data:text/html,owned) <a href="javascript:owned">raw</a>
+[a link](javascript:window.owned='owned') [data](data:text/html,owned) <a href="javascript:owned">raw</a>
 ![a picture](https://elsewhere.example/pixel.png) [good](https://good.example/page)
 
 | a | b |
@@ -21,7 +21,7 @@ invoice\u202egnp.exe, zero\u200bwidth
 \u2068Rossi\u2069 and `x\u2068y\u2069`
 """
 DRAWN = rf"""
-\[ a^2 \] and \(\href{{javascript:document.title='owned'}}{{x}}\) and \(\includegraphics{{https://elsewhere.example/i}}\)
+\[ a^2 \] and \(\href{{javascript:window.owned='owned'}}{{x}}\) and \(\includegraphics{{https://elsewhere.example/i}}\)
 
 It costs $5 and $6, and is written `\[ a^2 \]`.
 
@@ -60,6 +60,7 @@ async def test_hostile_markdown_runs_nothing_and_asks_nobody(
         assert await answer.get_by_text("invoice‹U+202E›gnp.exe, zero‹U+200B›width").count() == 1
         assert await answer.get_by_text("\u2068Rossi\u2069 and").count() == 1
         assert await answer.locator("code", has_text="x‹U+2068›y‹U+2069›").count() == 1
-        assert await answer.get_by_text('<script>document.title = "owned"</script>').count() == 1
-        assert "owned" not in (await window.page.title())
+        assert await answer.get_by_text('<script>window.owned = "owned"</script>').count() == 1
+        assert await window.page.evaluate("window.owned === undefined")
+        assert "owned" in await window.page.title()  # a chat's name is text there
         await browsing.close()

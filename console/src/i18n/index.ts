@@ -1,29 +1,42 @@
-/** The texts of the pages in the language that was chosen, or the browser's. English has the names of all of them. */
-import { effect, signal } from "@preact/signals";
+/** The texts of the pages in the language that was chosen, or the browser's. English has the names of all; others are read when they are shown. */
+import { batch, signal } from "@preact/signals";
 import { keepLanguage, known, type Language, showLanguage, storedLanguage } from "../preferences";
-import { ar } from "./ar";
 import { en } from "./en";
-import { it } from "./it";
-import { zh } from "./zh";
 
 export type Text = keyof typeof en;
 export type Texts = Record<Text, string>;
-const ALL = { en, it, zh, ar } satisfies Record<Language, Texts>;
+const READ: Record<Language, () => Promise<Texts>> = {
+  en: () => Promise.resolve(en),
+  it: async () => (await import("./it")).it,
+  zh: async () => (await import("./zh")).zh,
+  ar: async () => (await import("./ar")).ar,
+};
+const texts = signal<Texts>(en);
 export type { Language };
 export const LANGUAGES: Record<Language, string> = { en: "English", it: "Italiano", zh: "中文", ar: "العربية" };
 
-export const language = signal<Language>(storedLanguage());
+/** The language that is shown. */
+export const language = signal<Language>("en");
 
-export function choose(tag: Language): void {
-  keepLanguage(tag);
-  language.value = tag;
+/** Reads the texts of a language, at first of the one that was chosen before, and shows them. If they cannot be read, what is shown stays. */
+export async function show(tag: Language = storedLanguage()): Promise<boolean> {
+  const read = await READ[tag]().catch(() => null);
+  if (read !== null)
+    batch(() => {
+      texts.value = read;
+      language.value = tag;
+    });
+  showLanguage(language.value);
+  return read !== null;
 }
 
-effect(() => showLanguage(language.value));
+export async function choose(tag: Language): Promise<void> {
+  if (await show(tag)) keepLanguage(tag);
+}
 
 /** The text of this name, with `{n}` and the like filled in. */
 export function t(name: Text, given: Record<string, string | number> = {}): string {
-  return ALL[language.value][name].replace(/\{(\w+)\}/g, (_, word: string) => {
+  return texts.value[name].replace(/\{(\w+)\}/g, (_, word: string) => {
     const value = given[word];
     return typeof value === "number" ? number(value) : (value ?? "");
   });

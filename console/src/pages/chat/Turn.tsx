@@ -129,7 +129,7 @@ const FOLDED_LINES = 12;
 const FOLDED_CHARACTERS = 1000;
 
 /** What the user said; of something long the beginning, until the rest is asked for. */
-function Said({ text, at }: { text: string; at: string }) {
+export function Said({ text, at }: { text: string; at?: string }) {
   const [whole, setWhole] = useState(false);
   const lines = text.split("\n");
   const isLong = lines.length > FOLDED_LINES + 4 || text.length > FOLDED_CHARACTERS + 300;
