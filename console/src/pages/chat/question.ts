@@ -6,15 +6,15 @@ type Step = Plan["steps"][number];
 /** Of the arguments that were asked about with another value that one as it was written; null if it was shortened. */
 export type AskedBefore = Map<string, string | null>;
 
-const CALL = /^`([^`\n]+)`\n\n((?: {4}.*(?:\n|$))+)/gm;
+const CALL = /^`([^`\n]+)`\n\n```text\n(.*?)\n```$/gms;
 
 /** A question without the calls and values of these steps, which their card shows. What stands before them stays. */
 export function withoutCalls(text: string, steps: Step[]): string {
   const names = steps.flatMap(({ args }) => Object.keys(args ?? {}));
   const tools = steps.map(({ tool }) => `\`${tool}\``);
   const parts = text.split("\n\n");
-  const from = parts.findIndex((part, at) => tools.includes(part) && parts[at + 1]?.startsWith("    "));
-  const isShown = (part: string): boolean => tools.includes(part) || part.startsWith("    ") || names.some((name) => part.includes(`\`${name}: `));
+  const from = parts.findIndex((part, at) => tools.includes(part) && isBlock(parts[at + 1] ?? ""));
+  const isShown = (part: string): boolean => tools.includes(part) || isBlock(part) || names.some((name) => part.includes(`\`${name}: `));
   return from < 0 ? text : parts.filter((part, at) => at < from || !isShown(part)).join("\n\n");
 }
 
@@ -29,6 +29,8 @@ export function askedBefore(turns: Shown[], plan: Plan, tool: string): AskedBefo
   return new Map(changed.map((name) => [name, before.args.get(name) ?? null]));
 }
 
+const isBlock = (part: string): boolean => part.startsWith("```text\n");
+
 const callsOf = (text: string, tool: string): AskedBefore[] =>
   [...text.matchAll(CALL)].filter(([, name]) => name === tool).map(([, , block]) => argumentsOf(block ?? ""));
 
@@ -37,8 +39,8 @@ function argumentsOf(block: string): AskedBefore {
   const found: AskedBefore = new Map();
   let name = "";
   for (const line of block.split("\n")) {
-    const [, begun, short] = /^ {4}(\S.*?):(?: (.*))?$/.exec(line) ?? [];
-    const [, mark, rest = ""] = /^ {6}([│┆‹]) ?(.*)$/.exec(line) ?? [];
+    const [, begun, short] = /^(\S.*?):(?: (.*))?$/.exec(line) ?? [];
+    const [, mark, rest = ""] = /^ {2}([│┆‹]) ?(.*)$/.exec(line) ?? [];
     if (begun !== undefined) found.set((name = begun), short ?? "");
     else if (mark === "‹") found.set(name, null);
     else if (mark !== undefined && found.get(name) != null) found.set(name, found.get(name) + (mark === "│" && found.get(name) !== "" ? "\n" : "") + rest);
