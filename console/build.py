@@ -88,8 +88,8 @@ def build() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     PAGES.mkdir()
     version = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-    for entries, form in ((ENTRIES, "esm"), (EARLY, "iife")):
-        esbuild = [*node, "node_modules/esbuild/bin/esbuild", *entries, *OPTIONS, f"--format={form}"]
+    for entries, form in ((ENTRIES, ("--format=esm", "--splitting")), (EARLY, ("--format=iife",))):
+        esbuild = [*node, "node_modules/esbuild/bin/esbuild", *entries, *OPTIONS, *form]
         _run([*esbuild, f"--outdir={PAGES}", f"--define:VERSION={json.dumps(version)}"])
     names = {f"{file.stem.rpartition('-')[0]}{file.suffix}": file.name for file in PAGES.iterdir()}
     for page, entry in (("index", "main"), ("docs", "docs")):

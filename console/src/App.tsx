@@ -22,6 +22,7 @@ const shown = (): typeof PAGES => PAGES.filter(({ shownTo }) => shownTo === unde
 export function App() {
   useShortcuts();
   useCommands((typed) => ownCommands().filter(({ label }) => matches(label, typed)));
+  useCommands(async (typed) => (await Promise.all(shown().map(({ find }) => find?.(typed) ?? []))).flat());
   const at = route.value;
   const page = at.page === "" ? PAGES[0] : PAGES.find(({ name }) => name === at.page);
   return (
@@ -78,7 +79,7 @@ const themes = () =>
 
 const languages = () =>
   (Object.keys(LANGUAGES) as Language[]).map((tag) => ({
-    label: LANGUAGES[tag], icon: "language" as const, chosen: language.value === tag, act: () => choose(tag),
+    label: LANGUAGES[tag], icon: "language" as const, chosen: language.value === tag, act: () => void choose(tag),
   }));
 
 const keyboard = () => ({ label: t("shortcuts"), icon: "keyboard" as const, act: () => void (shortcutsOpen.value = true) });
@@ -87,7 +88,7 @@ const keys = () =>
   key.value === null ? [] : [{ label: t("forget_key"), icon: "key" as const, act: () => { giveKey(null); location.reload(); } }];
 
 const ownCommands = (): Command[] => [
-  ...shown().map(({ name, label, icon }) => ({ label: t(label), icon, act: () => go(href(name)) })),
+  ...shown().flatMap(({ name, label, icon, commands }) => [{ label: t(label), icon, act: () => go(href(name)) }, ...(commands?.() ?? [])]),
   ...[...themes(), ...languages(), keyboard(), ...keys()].map(({ label, icon, act }) => ({ label, icon, act, hint: t("settings") })),
   { label: t("api_docs"), icon: "file" as const, act: () => void window.open("docs", "_blank", "noopener") },
 ];

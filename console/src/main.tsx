@@ -2,6 +2,7 @@ import { render } from "preact";
 import "./styles.css";
 import { App } from "./App";
 import { followFeed } from "./events";
+import { show } from "./i18n";
 import { readMe } from "./me";
 import { sendUnsent } from "./pages/chat/outbox";
 import { followTitle } from "./title";
@@ -12,6 +13,8 @@ readMe();
 sendUnsent();
 followTitle();
 void followFeed();
-const root = document.getElementById("root");
-root?.replaceChildren(); // the shell that stood there while this was loaded
-if (root) render(<App />, root);
+void show().then(() => {
+  const root = document.getElementById("root");
+  root?.replaceChildren(); // the shell that stood there while this was loaded
+  if (root) render(<App />, root);
+});

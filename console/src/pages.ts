@@ -3,9 +3,11 @@ import type { ComponentType } from "preact";
 import type { IconName } from "./components/icons";
 import type { Text } from "./i18n";
 import { isOps, type Me } from "./me";
+import type { Command } from "./palette";
 import { Chat } from "./pages/chat/Chat";
-import { Memory } from "./pages/memory/Memory";
-import { Ops } from "./pages/ops/Ops";
+import { chatCommands, chatsFound } from "./pages/chat/commands";
+import { Memory, memoryCommands } from "./pages/memory/Memory";
+import { Ops, opsCommands } from "./pages/ops/Ops";
 import type { Route } from "./router";
 
 export interface Page {
@@ -15,11 +17,14 @@ export interface Page {
   view: ComponentType<{ route: Route }>;
   /** Who sees it in the navigation; everybody, if it is not said. */
   shownTo?: (me: Me) => boolean;
+  /** What the palette offers of it from every page, and what it finds by what is typed. */
+  commands?: () => Command[];
+  find?: (typed: string) => Promise<Command[]>;
 }
 
 export const PAGES: Page[] = [
-  { name: "sessions", label: "page_chat", icon: "chat", view: Chat },
-  { name: "memory", label: "page_memory", icon: "brain", view: Memory },
-  { name: "ops", label: "page_ops", icon: "gauge", view: Ops, shownTo: isOps },
+  { name: "sessions", label: "page_chat", icon: "chat", view: Chat, commands: chatCommands, find: chatsFound },
+  { name: "memory", label: "page_memory", icon: "brain", view: Memory, commands: memoryCommands },
+  { name: "ops", label: "page_ops", icon: "gauge", view: Ops, shownTo: isOps, commands: opsCommands },
   { name: "tools", label: "ops_tools", icon: "tool", view: Ops, shownTo: () => false },
 ];

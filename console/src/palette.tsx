@@ -15,6 +15,7 @@ type Source = (typed: string) => Command[] | Promise<Command[]>;
 
 export const paletteOpen = signal(false);
 const sources = new Set<Source>();
+const MOST = 60;
 
 /** Adds commands for as long as a component is shown. */
 export function useCommands(source: Source): void {
@@ -49,12 +50,20 @@ function OpenPalette() {
   useEffect(() => {
     let old = false;
     setAt(0);
-    void Promise.all([...sources].map((source) => source(typed))).then((lists) => {
-      const begins = ({ label }: Command): number => Number(!label.toLowerCase().startsWith(typed.trim().toLowerCase()));
-      if (!old) setFound(lists.flat().toSorted((one, other) => begins(one) - begins(other)).slice(0, 40));
-    });
+    const begins = ({ label }: Command): number => Number(!label.toLowerCase().startsWith(typed.trim().toLowerCase()));
+    const sorted = (commands: Command[]): Command[] => commands.toSorted((one, other) => begins(one) - begins(other));
+    const now: Command[] = [];
+    const later: Command[] = [];
+    const show = (): void => setFound([...sorted(now), ...later].slice(0, MOST));
+    for (const source of sources) {
+      const given = source(typed);
+      if (Array.isArray(given)) now.push(...given);
+      else void given.then((more) => { later.push(...more); if (!old) show(); });
+    }
+    show();
     return () => void (old = true);
   }, [typed]);
+  useEffect(() => void document.getElementById(`palette-${at}`)?.scrollIntoView({ block: "nearest" }), [at]);
   const close = (): void => void (paletteOpen.value = false);
   const run = (command: Command | undefined): void => {
     close();

@@ -163,10 +163,11 @@ class Seen:
         return state if explains.get(code, True) else None
 
     def cancel(self, turn_id: str, state: State) -> State | None:
-        """One that waits has ended; the one that runs may have its answer just now."""
+        """One that waits has ended; the one that runs may have its answer now. What it was to read ends too."""
         if turn_id not in state.open:
             return state
-        return state._replace(stopped=state.stopped | {turn_id}, doomed=state.doomed | ({turn_id} - {state.head}))
+        with_it = state.open if turn_id == state.head else (turn_id,)
+        return state._replace(stopped=state.stopped | {*with_it}, doomed=state.doomed | ({turn_id} - {state.head}))
 
     def cancel_before(self, turn: Turn, state: State) -> State | None:
         if turn.at > state.seq:

@@ -1,6 +1,7 @@
 """The chat by clicks, with a scripted model: what CI does not take the time for. `make console` runs it."""
 
 import asyncio
+import base64
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from segue.config import Settings
-from tests.support.browsing import PHONE, Browsing, Window, console
+from tests.support.browsing import DOT, PHONE, Browsing, Window, console
 from tests.support.identity import new_key
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says, streams
@@ -69,6 +70,135 @@ async def test_a_call_is_rejected_and_changed_in_words(
         await window.sees("Read as a no")
         await question(window).wait_for(state="detached")
     assert shelf.effects == []
+
+
+async def test_a_long_call_that_waits_opens_at_its_head_and_says_each_value_once(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    letter = "\n".join(f"Line {number} of the letter to Marco Rossi about his order" for number in range(1, 61))
+    provider.will(calls(("mcp_delete_item", {"item_id": letter})), says("Gone."))
+    async with console(browsing, settings, viewport=PHONE, has_touch=True) as window:
+        await window.say("Delete the item")
+        await question(window).wait_for()
+        await window.page.reload()
+        await question(window).get_by_text("1 of 1 values not yours: item_id").wait_for()
+        head = "() => Math.abs(document.querySelector('.card').getBoundingClientRect().top - 70) < 40"
+        await window.page.wait_for_function(head)
+        assert await window.page.get_by_text("Line 1 of the letter").count() == 1
+        assert await window.page.get_by_text("Line 60 of the letter").count() == 0
+        await question(window).get_by_role("button", name="Show all: 60 lines").press("Enter")
+        await question(window).get_by_text("Line 60 of the letter").wait_for()
+        assert not await window.axe()
+        await question(window).get_by_role("button", name="Approve").click()
+        await window.sees("Gone.")
+    assert shelf.effects == [f"delete {letter}"]
+
+
+async def test_a_question_that_is_asked_again_says_what_changed(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    assert shelf.url
+    provider.will(DELETE, planned([deletion(3)]))
+    async with console(browsing, settings) as window:
+        await window.say("Delete item 1")
+        await question(window).get_by_role("button", name="Change in words").click()
+        await window.page.get_by_role("textbox", name="What should be different?").fill("No: item 3")
+        await question(window).get_by_role("button", name="Send").click()
+        await question(window).get_by_text("changed since it was last asked").wait_for()
+        assert await question(window).locator("del").all_text_contents() == ["itm-1"]
+        assert await question(window).locator("ins").all_text_contents() == ["itm-3"]
+
+
+async def test_stop_also_stops_what_was_said_into_the_answer(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    never = asyncio.Event()
+    provider.will(streams("Half of ", "an answer", never))
+    async with console(browsing, settings) as window:
+        await window.say("Tell me")
+        await window.sees("Half of an answer")
+        await window.say("In verse")
+        await window.sees("Will be read before the next step")
+        await window.press("Stop")
+        await window.page.get_by_text("You stopped this.").nth(1).wait_for()
+        assert await window.button("Stop", exact=True).count() == 0
+    never.set()
+    assert len(provider.requests) == 1
+
+
+async def test_pictures_of_messages_and_of_results_are_shown(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf, tmp_path: Path
+) -> None:
+    shelf.texts["itm-1"] = f"A dot: data:image/png;base64,{DOT}"
+    provider.will(calls(("mcp_get_item", {"item_id": "itm-1"})), says("Two dots."))
+    (tmp_path / "dot.png").write_bytes(base64.b64decode(DOT))
+    async with console(browsing, settings) as window:
+        await window.page.locator("input[type=file]").set_input_files(tmp_path / "dot.png")
+        await window.page.locator(".composer .chip[data-busy=false]").get_by_text("dot.png").wait_for()
+        await window.say("What is this?")
+        await window.sees("Two dots.")
+        await window.page.get_by_role("img", name="Part 0 · image/png").wait_for()
+        await window.press("dot.png")
+        await window.page.get_by_role("dialog").get_by_role("img", name="dot.png").wait_for()
+
+
+async def test_notes_lists_and_sources_lead_to_what_they_name(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    shelf.go.set()
+    said = "Rossi pays [1], and late [2].[^why]\n\n- [x] asked\n- [ ] paid\n\n[^why]: He always does."
+    provider.will(calls(("mcp_look_up", {"item_id": "itm-1"})), says(said))
+    sources = [{"id": "s1", "title": "Orders", "url": "https://orders.example/1"}, {"id": "s2", "title": "The shelf"}]
+
+    async def with_sources(route: "Route") -> None:
+        response = await route.fetch()
+        page = await response.json()
+        for each in page["items"]:
+            if each["role"] == "assistant" and each["content"] == said:
+                each["sources"] = [sources[0], {**sources[1], "tool_call_id": page["items"][1]["tool_call_id"]}]
+        await route.fulfill(response=response, json=page)
+
+    async with console(browsing, settings) as window:
+        await window.page.route("**/messages?*", with_sources)
+        await window.say("\n".join(["Who pays?", *(f"and {number}" for number in range(40))]))
+        await window.page.get_by_role("list", name="Sources").wait_for()
+        assert await window.page.get_by_text("and 39").count() == 0
+        await window.press("Show all: 41 lines")
+        assert await window.page.get_by_text("and 39").count() == 1
+        link = window.page.get_by_role("link", name="1: Orders")
+        assert await link.get_attribute("href") == "https://orders.example/1"
+        await window.press("2: The shelf")
+        focused = "document.activeElement.closest('.call')?.id"
+        assert await window.page.evaluate(focused) is not None
+        await window.press("Note 1")
+        assert (
+            await window.page.evaluate("document.activeElement.closest('.footnote')?.textContent")
+            == "1 He always does."
+        )
+        boxes = window.page.get_by_role("checkbox")
+        assert [await box.is_checked() for box in await boxes.all()] == [True, False]
+        assert not await window.axe()
+
+
+async def test_the_palette_finds_pages_acts_and_chats_from_every_page(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("The lamp is in the cellar."))
+    async with console(browsing, settings) as window:
+        await window.say("Where is it?")
+        await window.sees("The lamp is in the cellar.")
+        for page, words, found, there in (
+            ("#/memory", "webhooks", "Webhooks", "#/ops/webhooks"),
+            ("#/ops/audit", "lamp cellar", "Where is it?", "#/sessions/ses_"),
+            ("#/ops/keys", "add a fact", "Add a fact", "#/memory"),
+        ):
+            await window.go(page)
+            await window.page.keyboard.press("Control+k")
+            await window.page.get_by_role("combobox", name="Commands").fill(words)
+            await window.page.get_by_role("option", name=found, selected=True).wait_for()
+            await window.page.keyboard.press("Enter")
+            await window.page.wait_for_function("there => location.hash.startsWith(there)", arg=there)
+        await window.page.get_by_role("dialog", name="Add a fact").wait_for()
 
 
 async def test_a_form_of_a_tool_is_filled_in(
@@ -160,6 +290,12 @@ async def test_messages_are_edited_answered_anew_and_forked_and_old_versions_sta
         await box.fill("Two")
         await box.press("Enter")
         await window.sees("Third.")
+        versions = window.page.get_by_role("group", name="Version 3 of 3")
+        await versions.get_by_role("button", name="Previous version").click()
+        await window.sees("Second.")
+        await window.press("Previous version")
+        await window.sees("First.")
+        await window.press("Back to the chat")
         await window.say("/branches")
         await window.page.get_by_role("dialog").get_by_role("button", name="Read").last.click()
         await window.sees("First.")
@@ -244,6 +380,7 @@ async def test_files_are_sent_with_a_message_and_a_refused_one_says_why(
         await window.say("What does Rossi pay?")
         refused = window.page.locator(".chip[data-bad=true]")
         await refused.get_by_text("This is too large to send.").wait_for()
+        await window.button("Try again").wait_for()
         assert (await (await window.page.request.get(f"{window.url}/sessions")).json())["items"] == []
         await window.press("Edit")
         await window.press("Remove film.txt")
@@ -376,12 +513,14 @@ async def test_a_key_is_asked_for_once_and_again_when_it_is_revoked(
         await field.press("Enter")
         await window.say("Hello")
         await window.sees("Hello, Ada.")
+        await window.page.route("**/sessions?*", lambda _: None)  # so that no other reading meets the refusal first
         await revoke_key_of("ada", window, ops)
         await window.say("Are you there?")
         await window.sees("The key was refused")
         await field.fill(await new_key(guarded, "ada"))
         await field.press("Enter")
         await window.sees("Still there.")
+        await window.page.unroute_all()
         other = await browsing.open(
             window.url, window.page.url.partition("/#")[0] and "#" + window.page.url.partition("#")[2]
         )

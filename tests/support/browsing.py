@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request
 
 AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
+# A picture of one pixel.
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfz0AEYBxVSF+FABJADveWkH6oAAAAAElFTkSuQmCC"
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 800}
 ASK = "Cerca le mail di Rossi, poi leggi la prima, poi manda una mail a marco.rossi@rossi-ottica.example"

@@ -244,3 +244,23 @@ async def test_a_steered_turn_that_was_cancelled_is_run_again_with_what_it_had_r
     again = await client.http.post(f"/sessions/{session}/turns/{failed.json()['turn_id']}/retry")
     assert again.json()["message"]["content"] == "Noon."
     assert said(provider) == ["what time is it?", "in Rome"]
+
+
+async def test_who_stops_a_turn_stops_what_it_was_still_to_read_and_nothing_else(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+
+    async def busy(body: dict[str, Any]) -> Any:
+        await client.send(session, "and then this", background=True)
+        await steer(client, session, "in Rome", background=True)
+        return await stopped(client, session)(body)
+
+    provider.will(busy, says("Done."))
+    failed = await client.send(session, "what time is it?")
+    assert failed.json()["code"] == "turn_cancelled"
+    _, later, steering = await client.ended(session, 3)
+    assert [later["answer"]["message"]["content"], steering["error"]["code"]] == ["Done.", "turn_cancelled"]
+    after_its_end = await client.http.post(f"/sessions/{session}/turns/{failed.json()['turn_id']}/cancel")
+    assert after_its_end.json()["status"] == "cancelled"
+    assert said(provider)[-1] == "and then this"

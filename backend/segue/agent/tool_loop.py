@@ -57,8 +57,8 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Leaves `answer` at None if `respond` has to write it: the loop reached a bound, or the model gave no answer."""
     context = runtime.context
     tools = without_forbidden(context.guard.tools(), state["search"])
-    if not state["plan_runs"] and not gives_leave(own_words(state["message"])):
-        tools = {name: tool for name, tool in tools.items() if name != PROPOSE_MANDATE}
+    if _proposes(state):
+        tools = {**tools, **context.guard.proposal()}
     turn = TurnCalls(context, tools, cautious=state.get("cautious", False), facts=state["facts"])
     turn.brought_by = None if state["approves"] else state["message_id"]
     read = state["acknowledgement"]
@@ -88,6 +88,14 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         "found": turn.found,
         "message_count": state["message_count"] + turn.stored_messages,
     }
+
+
+def _proposes(state: TurnState) -> bool:
+    """Returns whether a standing approval may be given: the message gives leave, or it is a step that the plan runs."""
+    plan = state["touched_plan"].plan if state["plan_runs"] and state["touched_plan"] else None
+    if plan is None:
+        return gives_leave(own_words(state["message"]))
+    return any(step.tool == PROPOSE_MANDATE for step in plan.steps)
 
 
 async def _resume(turn: TurnCalls, state: TurnState, earlier: EarlierAttempt, conversation: list[BaseMessage]) -> None:

@@ -146,7 +146,7 @@ async def get_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep
 
 @turns_router.post("/{turn_id}/cancel")
 async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller) -> Turn:
-    """Cancels a turn. Answers once it has ended; one that had ended before stays as it is."""
+    """Cancels a turn, and what it was still to read. Answers once it has ended; one that had ended stays as it is."""
     return await services.turns.cancel(caller, session_id, turn_id)
 
 

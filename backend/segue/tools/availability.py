@@ -252,9 +252,16 @@ class ToolGuard:
         if found := tools.get(SEARCH_CONVERSATION):  # the last, so that requests begin as they did
             tools = {name: tool for name, tool in tools.items() if name != SEARCH_CONVERSATION}
             tools |= {SEARCH_CONVERSATION: found} if self._is_summarised else {}
+        if PROPOSE_MANDATE in tools:  # few turns have it, and it is long: see `proposal`
+            tools = {name: tool for name, tool in tools.items() if name != PROPOSE_MANDATE}
         if not (self._own or self._page):
             return tools
         return {**tools, **self._own, **{name: tool for name, tool in self._page.items() if name not in tools}}
+
+    def proposal(self) -> Mapping[str, Tool]:
+        """Returns the tool that proposes a standing approval, for the few turns that may have it."""
+        found = self._availability.tools_for(*self._who).get(PROPOSE_MANDATE)
+        return {PROPOSE_MANDATE: found} if found is not None and self._agent.may_use(PROPOSE_MANDATE) else {}
 
     def choose(self, names: Sequence[str], own: Iterable[Tool], later: Collection[str] = ()) -> None:
         """From now on requests have the turn's `own` tools and those of these names, in this order, and no others. Of
@@ -267,7 +274,8 @@ class ToolGuard:
         """Returns those of the tools that requests may have: all of them, unless some were chosen."""
         if self.chosen_names is None:
             return tools
-        return {name: tools[name] for name in (*self._own, *self.chosen_names, *self._page) if name in tools}
+        names = (*self._own, *self.chosen_names, *self._page, PROPOSE_MANDATE)
+        return {name: tools[name] for name in names if name in tools}
 
     def offered(self, tools: Mapping[str, Tool]) -> list[ToolSpec]:
         """Returns the tools that requests begin with and that may run now. Those that others unlock come last, so that

@@ -21,6 +21,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    exists,
     func,
     literal,
     or_,
@@ -322,10 +323,13 @@ async def run_again(
 
 
 async def cancel_turn(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:
-    """Cancels a queued turn, and asks the process that runs it to cancel a running one. Returns by turn whether it has
-    ended; nothing for one that had ended before.
+    """Cancels a queued turn, and asks the process that runs it to cancel a running one, with what it was still to read.
+    Returns by turn whether it has ended; nothing for one that had ended before.
     """
-    return await _cancel(connection, owner, turn.session_id, turns.c.id == turn.turn_id)
+    reader = turns.alias()
+    runs = exists().where(reader.c.id == turn.turn_id, reader.c.status == "running")
+    steers = (turns.c.request["steers"].as_string() == turn.turn_id) & runs
+    return await _cancel(connection, owner, turn.session_id, (turns.c.id == turn.turn_id) | steers)
 
 
 async def cancel_before(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:

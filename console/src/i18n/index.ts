@@ -1,29 +1,42 @@
-/** The texts of the pages in the language that was chosen, or the browser's. English has the names of all of them. */
-import { effect, signal } from "@preact/signals";
+/** The texts of the pages in the language that was chosen, or the browser's. English has the names of all; others are read when they are shown. */
+import { batch, signal } from "@preact/signals";
 import { keepLanguage, known, type Language, showLanguage, storedLanguage } from "../preferences";
-import { ar } from "./ar";
 import { en } from "./en";
-import { it } from "./it";
-import { zh } from "./zh";
 
 export type Text = keyof typeof en;
 export type Texts = Record<Text, string>;
-const ALL = { en, it, zh, ar } satisfies Record<Language, Texts>;
+const READ: Record<Language, () => Promise<Texts>> = {
+  en: () => Promise.resolve(en),
+  it: async () => (await import("./it")).it,
+  zh: async () => (await import("./zh")).zh,
+  ar: async () => (await import("./ar")).ar,
+};
+const texts = signal<Texts>(en);
 export type { Language };
 export const LANGUAGES: Record<Language, string> = { en: "English", it: "Italiano", zh: "中文", ar: "العربية" };
 
-export const language = signal<Language>(storedLanguage());
+/** The language that is shown. */
+export const language = signal<Language>("en");
 
-export function choose(tag: Language): void {
-  keepLanguage(tag);
-  language.value = tag;
+/** Reads the texts of a language, at first of the one that was chosen before, and shows them. If they cannot be read, what is shown stays. */
+export async function show(tag: Language = storedLanguage()): Promise<boolean> {
+  const read = await READ[tag]().catch(() => null);
+  if (read !== null)
+    batch(() => {
+      texts.value = read;
+      language.value = tag;
+    });
+  showLanguage(language.value);
+  return read !== null;
 }
 
-effect(() => showLanguage(language.value));
+export async function choose(tag: Language): Promise<void> {
+  if (await show(tag)) keepLanguage(tag);
+}
 
 /** The text of this name, with `{n}` and the like filled in. */
 export function t(name: Text, given: Record<string, string | number> = {}): string {
-  return ALL[language.value][name].replace(/\{(\w+)\}/g, (_, word: string) => {
+  return texts.value[name].replace(/\{(\w+)\}/g, (_, word: string) => {
     const value = given[word];
     return typeof value === "number" ? number(value) : (value ?? "");
   });
@@ -71,6 +84,22 @@ export function ago(at: string, now = Date.now()): string {
   const units: [Intl.RelativeTimeFormatUnit, number][] = [["day", 86_400], ["hour", 3600], ["minute", 60]];
   const [unit, size] = units.find(([, each]) => Math.abs(seconds) >= each) ?? ["minute", 60];
   return new Intl.RelativeTimeFormat(locale(), { numeric: "auto", style: "short" }).format(Math.round(seconds / size), unit);
+}
+
+const DAY = 86_400_000;
+const months = new Map<string, string>();
+
+/** "today", "yesterday", the days before, or the month. For long lists: of a month the name is made once. */
+export function period(at: string): string {
+  const date = new Date(at);
+  const days = Math.ceil((new Date().setHours(0, 0, 0, 0) - date.getTime()) / DAY);
+  if (days > 1 && days <= 7) return t("last_days");
+  const key = days < 2 ? `${locale()} ${days}` : `${locale()} ${date.getFullYear()}-${date.getMonth()}`;
+  const name = months.get(key) ?? (days < 2
+    ? new Intl.RelativeTimeFormat(locale(), { numeric: "auto" }).format(-Math.max(0, days), "day")
+    : new Intl.DateTimeFormat(locale(), { month: "long", year: "numeric" }).format(date));
+  months.set(key, name);
+  return name;
 }
 
 /** "340 ms", "2.1 s", "3 min 5 s". */

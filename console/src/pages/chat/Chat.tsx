@@ -11,17 +11,19 @@ import { onFeed } from "../../events";
 import { Frame } from "../../Frame";
 import { ago, t } from "../../i18n";
 import { useLoad } from "../../load";
-import { type Command, matches, useCommands } from "../../palette";
-import { go, href, type Route } from "../../router";
+import { matches, useCommands } from "../../palette";
+import type { Route } from "../../router";
 import { copy, visible } from "../../text";
+import { chatCommands } from "./commands";
 import { Composer, type SlashCommand } from "./Composer";
 import { Conversation, type Session } from "./conversation";
 import { download } from "../../download";
 import { History } from "./History";
-import { change, erase, type Found } from "./list";
+import { change, erase } from "./list";
 import { usePrompts } from "./Prompts";
 import { named, Sessions } from "./Sessions";
 import { made, unsentIn } from "./outbox";
+import { VersionsRead } from "./Versions";
 import { Welcome } from "./Welcome";
 
 export type Agent = Schemas["AgentDescription"];
@@ -30,22 +32,12 @@ export type Agent = Schemas["AgentDescription"];
 export function Chat({ route }: { route: Route }) {
   const [id, , place] = route.path;
   const agents = useLoad(() => get<Listed<Agent>>("/agents"), []).value?.items ?? [];
-  useCommands(chatsCalled);
   if (id !== undefined && id !== "new") return <Open key={id} id={id} place={place} agents={agents} />;
   return (
     <Frame title={t("new_chat")} side={<Sessions current={undefined} />}>
       <Welcome agents={agents} preferred={route.query.get("agent")} />
     </Frame>
   );
-}
-
-const begin = (): Command => ({ label: t("new_chat"), icon: "plus", act: () => go(href("sessions", "new")) });
-
-async function chatsCalled(typed: string): Promise<Command[]> {
-  const own = [begin()].filter(({ label }) => matches(label, typed));
-  if (typed.trim().length < 2) return own;
-  const found = await get<Listed<Found>>("/sessions", { query: typed, limit: 8 }).catch(() => ({ items: [] as Found[] }));
-  return [...own, ...found.items.map((session): Command => ({ label: named(session), icon: "chat", hint: ago(session.updated_at), act: () => go(href("sessions", session.id)) }))];
 }
 
 type Asked = "rename" | "delete" | "grants" | "branches" | null;
@@ -77,7 +69,7 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
     <Frame title={session === null ? "" : named(session)} side={<Sessions current={id} />}
       actions={session !== null && <SessionActions conversation={conversation} session={session} agents={agents} onAsk={setAsked} />}>
       {conversation.branch.value !== null && (
-        <div class="banner inner"><Icon name="branch" size={16} />{t("reading_branch")} <Button class="small" onClick={() => void conversation.showBranch(null)}>{t("back_to_chat")}</Button></div>
+        <div class="banner inner"><Icon name="branch" size={16} />{t("reading_branch")} <VersionsRead conversation={conversation} /> <Button class="small" onClick={() => void conversation.showBranch(null)}>{t("back_to_chat")}</Button></div>
       )}
       <History conversation={conversation} place={place} />
       {isEmpty && agent?.greeting && <p class="greeting" dir="auto">{visible(agent.greeting)}</p>}
@@ -109,7 +101,7 @@ function slashCommands(conversation: Conversation, agents: Agent[], ask: (asked:
     await conversation.refresh();
   };
   return [
-    { ...begin(), name: "new" },
+    ...chatCommands().map((command) => ({ ...command, name: "new" })),
     ...(conversation.live.value === null ? [] : [{ name: "stop", label: t("stop"), icon: "stop" as const, hint: "Esc", act: () => void conversation.cancel() }]),
     ...(agents.length < 2 ? [] : agents.map((agent): SlashCommand => ({ name: `agent-${agent.id}`, label: t("answered_by", { name: visible(agent.name) }), icon: "user", act: () => void turn(agent.id) }))),
     { name: "rename", label: t("rename"), icon: "edit", act: () => ask("rename") },

@@ -28,7 +28,7 @@ export function History({ conversation, place }: Given) {
     const shown = box.current;
     if (shown === null) return;
     const below = shown.scrollHeight - shown.scrollTop - shown.clientHeight;
-    atEnd.current = newer.value === null && below < 60;
+    atEnd.current = newer.value === null && Math.abs(foot(shown) - shown.scrollTop) < 60;
     setAway(!atEnd.current && (newer.value !== null || below > 600));
   };
   const toEnd = async (): Promise<void> => {
@@ -137,6 +137,13 @@ function useAim(conversation: Conversation, place: string | undefined, box: RefO
   }, [conversation, place, loaded]);
 }
 
+/** Where to scroll for the newest: to the end, or to the head of a card that asks, with nothing said after it, if the end is more than a window below. */
+function foot(shown: HTMLElement): number {
+  const card = shown.querySelector(".turn:not(:has(~ .mine)) .card:has(.question)");
+  const end = shown.scrollHeight - shown.clientHeight;
+  return card === null ? end : Math.min(end, card.getBoundingClientRect().top - shown.getBoundingClientRect().top + shown.scrollTop - 12);
+}
+
 /** Keeps the foot in sight while it is. */
 function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: boolean }): void {
   useEffect(() => {
@@ -144,7 +151,7 @@ function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: bool
     const column = shown?.firstElementChild;
     if (!shown || !column) return undefined;
     const watched = new ResizeObserver(() => {
-      if (atEnd.current) shown.scrollTop = shown.scrollHeight;
+      if (atEnd.current) shown.scrollTop = foot(shown);
     });
     watched.observe(column);
     watched.observe(shown);

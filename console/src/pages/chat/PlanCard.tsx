@@ -1,13 +1,16 @@
 /** A plan: its steps, and for the one that waits exactly what would be done, with the ways to decide. */
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { Button, CopyButton } from "../../components/Button";
 import { Icon, type IconName } from "../../components/icons";
 import { Badge, Card, type Mood } from "../../components/parts";
 import { number, t, time } from "../../i18n";
 import { pretty, visible } from "../../text";
-import type { Conversation } from "./conversation";
+import { Arguments, NotYours } from "./Arguments";
+import { type AskedBefore, askedBefore } from "./question";
 import { Asked } from "./Asked";
+import type { Conversation } from "./conversation";
 import { parsed, type Plan } from "./live";
+import { turnsOf } from "./turns";
 
 type Step = Plan["steps"][number];
 const PLAN_MOODS: Record<Plan["status"], Mood> = {
@@ -55,11 +58,12 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
   const [step, ...others] = steps as [Step, ...Step[]];
   const [mode, setMode] = useState<"ask" | "args" | "words">("ask");
   const [remember, setRemember] = useState(false);
+  const before = useMemo(() => askedBefore(turnsOf(conversation.messages.value, null), plan, step.tool ?? ""), []);
   const approve = (args?: Record<string, unknown>): void =>
     void conversation.decide(plan, { decision: "confirm", ...(args && { args }), ...(remember && { remember: "session" }) });
   return (
     <section class="question" aria-label={t("waits_for_you")}>
-      <Call step={step} shown={mode !== "args"} />
+      <Call step={step} shown={mode !== "args"} before={before} />
       {others.map((other) => <Call key={other.id} step={other} shown />)}
       {step.asks != null && (
         <Asked asks={step.asks} onDecline={() => void conversation.decide(plan, { decision: "reject" })}
@@ -70,6 +74,7 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
           {step.tool !== null && (
             <label class="check"><input type="checkbox" checked={remember} onChange={(event) => setRemember(event.currentTarget.checked)} />{t("for_session")}</label>
           )}
+          <NotYours steps={steps} />
           <div class="buttons">
             <Button kind="primary" icon="check" onClick={() => approve()}>{t("approve")}</Button>
             {step.args != null && <Button icon="edit" onClick={() => setMode("args")}>{t("change_arguments")}</Button>}
@@ -85,39 +90,16 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
   );
 }
 
-function Call({ step, shown }: { step: Step; shown: boolean }) {
+function Call({ step, shown, before }: { step: Step; shown: boolean; before?: AskedBefore | undefined }) {
   return (
     <>
       <h2>
         {step.tool === null ? t("waits_for_yes") : <>{t("asks_to_call")} <code>{visible(step.tool)}</code></>}
         {step.args != null && <CopyButton text={() => pretty(step.args)} />}
       </h2>
-      {shown && step.args != null && <Arguments step={step} />}
+      {shown && step.args != null && <Arguments step={step} before={before} />}
     </>
   );
-}
-
-/** Each value to the letter, and where it came from if the user did not say it. */
-function Arguments({ step }: { step: Step }) {
-  const origins = Object.entries((step.args_origin ?? {}) as Record<string, string>);
-  const of = (name: string): string[] => [...new Set(origins.filter(([path]) => path === name || path.startsWith(`${name}.`) || path.startsWith(`${name}[`)).map(([, origin]) => origin))];
-  return (
-    <dl class="arguments">
-      {Object.entries(step.args ?? {}).map(([name, value]) => (
-        <div key={name}>
-          <dt><code>{visible(name)}</code>{of(name).map((origin) => <Origin key={origin} origin={origin} />)}</dt>
-          <dd dir="auto">{visible(pretty(value))}</dd>
-        </div>
-      ))}
-    </dl>
-  );
-}
-
-function Origin({ origin }: { origin: string }) {
-  const [kind = ""] = origin.split(":");
-  if (kind === "user" || kind === "message") return <span class="origin">{t("from_you")}</span>;
-  if (kind === "fact") return <span class="origin">{t("from_memory")}</span>;
-  return <span class="origin other">{t(kind === "result" ? "from_result" : "from_model")}</span>;
 }
 
 interface Form<T> {

@@ -5,7 +5,7 @@ import { Icon } from "../../components/icons";
 import { type Entry, Menu } from "../../components/Menu";
 import { Spinner } from "../../components/parts";
 import { Windowed } from "../../components/Windowed";
-import { ago, t } from "../../i18n";
+import { ago, period, t } from "../../i18n";
 import { go, href } from "../../router";
 import { visible } from "../../text";
 import { archived, change, erase, followSessions, type Found, loaded, moreSessions, readSessions, searched, sessions, unread } from "./list";
@@ -37,7 +37,7 @@ export function Sessions({ current }: { current: string | undefined }) {
       </div>
       {isWaiting && <div class="side-note"><Spinner /></div>}
       {!isWaiting && sessions.value.length === 0 && <p class="side-note muted">{t(searched.value || archived.value ? "nothing_found" : "no_chats")}</p>}
-      <Windowed label={t("chats")} class="sessions" items={sessions.value} height={54} keyOf={({ id }) => id} onEnd={() => void moreSessions()}
+      <Windowed label={t("chats")} class="sessions" items={sessions.value} height={54} keyOf={({ id }) => id} onEnd={() => void moreSessions()} group={searched.value ? undefined : groupOf}
         row={(session) => <Row session={session} current={session.id === current} entries={entries(session)} />} />
       {asked?.kind === "rename" && (
         <Ask title={t("rename")} action={t("rename")} value={asked.session.title ?? ""} label={t("title")} onClose={() => setAsked(null)}
@@ -50,6 +50,8 @@ export function Sessions({ current }: { current: string | undefined }) {
     </>
   );
 }
+
+const groupOf = ({ pinned, updated_at: at }: Found): string => (pinned ? t("pinned") : period(at));
 
 export const named = ({ title }: { title: string | null }): string => visible(title ?? "") || t("untitled");
 

@@ -1,13 +1,14 @@
 /** A call of a tool: what with, how it goes, and its result, a page at a time. */
 import { useEffect, useState } from "preact/hooks";
-import { blobUrl, get, type Schemas } from "../../api";
+import { get, type Schemas } from "../../api";
 import { Button, CopyButton } from "../../components/Button";
 import { JsonView } from "../../components/JsonView";
 import { Badge, Card, Failure, type Mood, Spinner } from "../../components/parts";
+import { DRAWN, Picture, useBlob } from "../../components/Picture";
 import { bytes, duration, number, t } from "../../i18n";
 import { problemOf } from "../../load";
 import { pretty, visible } from "../../text";
-import type { CallStatus, Progress } from "./live";
+import { type CallStatus, parsed, type Progress } from "./live";
 import type { Call } from "./turns";
 
 const MOODS: Record<CallStatus, Mood> = { running: "busy", succeeded: "good", failed: "bad", unknown: "warn" };
@@ -22,9 +23,12 @@ export function ToolCall({ session, call }: { session: string; call: Call }) {
     </>
   );
   return (
-    <Card icon="tool" title={<Title call={call} />} aside={aside} folded mood={call.status === "failed" ? "bad" : call.status === "unknown" ? "warn" : "neutral"}>
-      <Details session={session} call={call} />
-    </Card>
+    <div class="call" id={call.id} tabIndex={-1}>
+      <Card icon="tool" title={<Title call={call} />} aside={aside} folded mood={call.status === "failed" ? "bad" : call.status === "unknown" ? "warn" : "neutral"}>
+        <Details session={session} call={call} />
+      </Card>
+      <Pictures session={session} call={call} />
+    </div>
   );
 }
 
@@ -126,29 +130,28 @@ function partsIn(value: unknown): BinaryPart[] {
   return found;
 }
 
-const SHOWN = /^image\/(png|jpeg|gif|webp)$/;
-
 function Part({ session, id, number: part, type, size }: BinaryPart & { session: string; id: string }) {
-  const [address, setAddress] = useState<string | null>(null);
-  useEffect(() => {
-    let made: string | null = null;
-    let gone = false;
-    void blobUrl(`/sessions/${session}/tool-results/${id}`, { part }).then((url) => {
-      made = url;
-      if (gone) URL.revokeObjectURL(url);
-      else setAddress(url);
-    }, () => {});
-    return () => {
-      gone = true;
-      if (made !== null) URL.revokeObjectURL(made);
-    };
-  }, [session, id, part]);
+  const address = useBlob(`/sessions/${session}/tool-results/${id}`, { part });
   if (address === null) return <Spinner />;
-  const name = `${t("part", { n: part })} · ${type} · ${bytes(size)}`;
+  const name = partName({ number: part, type, size });
   return (
     <figure class="part">
-      {SHOWN.test(type) && <img src={address} alt={name} />}
+      {DRAWN.test(type) && <img src={address} alt={name} />}
       <figcaption><a href={address} download={`${id}-${part}`}>{name}</a></figcaption>
     </figure>
+  );
+}
+
+const partName = ({ number: part, type, size }: BinaryPart): string => `${t("part", { n: part })} · ${type} · ${bytes(size)}`;
+const MOST_PICTURES = 4;
+
+/** The first pictures of a result, beside the card that is folded. */
+function Pictures({ session, call }: { session: string; call: Call }) {
+  const parts = partsIn(parsed(call.preview) ?? call.preview).filter(({ type }) => DRAWN.test(type));
+  if (call.status !== "succeeded" || parts.length === 0) return null;
+  return (
+    <div class="pictures">
+      {parts.slice(0, MOST_PICTURES).map((part) => <Picture key={part.number} path={`/sessions/${session}/tool-results/${call.id}`} query={{ part: part.number }} name={partName(part)} />)}
+    </div>
   );
 }

@@ -6,11 +6,14 @@ import { post, Problem } from "../../api";
 import { Button, CopyButton } from "../../components/Button";
 import { Icon } from "../../components/icons";
 import { Markdown } from "../../components/Markdown";
+import { DRAWN, Picture } from "../../components/Picture";
 import { attempt, explained } from "../../components/Toast";
 import { bytes, t, time } from "../../i18n";
+import type { Source } from "../../markdown";
 import { isOps } from "../../me";
 import { go, href } from "../../router";
 import { visible } from "../../text";
+import { withoutCalls } from "./question";
 import type { Conversation, Session } from "./conversation";
 import type { Live, Message, Plan } from "./live";
 import { PlanCard } from "./PlanCard";
@@ -18,6 +21,7 @@ import { Rating } from "./Rating";
 import { ToolCall } from "./ToolCall";
 import { TurnDetails } from "./TurnDetails";
 import type { Block, Shown } from "./turns";
+import { Versions } from "./Versions";
 
 interface Given {
   turn: Shown;
@@ -32,26 +36,63 @@ export function Turn({ turn, conversation, plan, aimed }: Given) {
   const free = conversation.live.value === null && conversation.branch.value === null;
   const session = conversation.session.value;
   const answer = turn.blocks.findLast((block) => block.kind === "text" && block.message !== null);
+  const asks = plan !== null && free && session?.pending_plan?.id === plan.id && turn.isLast;
+  const asked = asks ? waitingSteps(plan) : [];
   return (
     <article class="turn" id={turn.id} data-aimed={aimed}>
       {turn.blocks.map((block, index) => (
         <Fragment key={block.id}>
-          <BlockView block={block} conversation={conversation} free={free} />
+          <BlockView block={block} conversation={conversation} free={free} asked={asked} />
+          {index === 0 && turn.gap !== null && conversation.branch.value === null && <Versions conversation={conversation} {...turn.gap} />}
           {block.kind === "user" && turn.blocks[index + 1]?.kind !== "user" && index < 2 && !running && <Acknowledged report={turn.summary?.acknowledgement ?? null} />}
         </Fragment>
       ))}
       {!running && <Outcome turn={turn} conversation={conversation} free={free} />}
-      {plan !== null && !running && <PlanCard plan={plan} conversation={conversation} open={free && session?.pending_plan?.id === plan.id && turn.isLast} />}
+      {plan !== null && !running && <PlanCard plan={plan} conversation={conversation} open={asks} />}
       {!running && answer?.kind === "text" && answer.message !== null && <Actions message={answer.message} turn={turn} conversation={conversation} free={free} />}
     </article>
   );
 }
 
-export function BlockView({ block, conversation, free }: { block: Block; conversation: Conversation; free: boolean }) {
+const waitingSteps = (plan: Plan | null): Plan["steps"] => (plan?.status === "waiting" ? plan.steps.filter(({ status }) => status === "waiting") : []);
+
+interface BlockGiven {
+  block: Block;
+  conversation: Conversation;
+  free: boolean;
+  /** The steps that the card of the turn asks about. */
+  asked: Plan["steps"];
+}
+
+export function BlockView({ block, conversation, free, asked }: BlockGiven) {
   if (block.kind === "user") return <UserMessage message={block.message} conversation={conversation} free={free} />;
-  if (block.kind === "text") return <div class="answer"><Markdown text={block.text} /></div>;
+  if (block.kind === "text") return <Answer text={withoutCalls(block.text, asked)} sources={(block.message as { sources?: Source[] } | null)?.sources} />;
   if (block.kind === "reasoning") return <Reasoning text={block.text} done={block.done} />;
   return <ToolCall session={conversation.id} call={block.call} />;
+}
+
+/** An answer, and what it rests on. A source without an address is the call that gave it. */
+function Answer({ text, sources }: { text: string; sources?: Source[] | undefined }) {
+  const show = ({ tool_call_id: id }: Source): void => {
+    const call = id == null ? null : document.getElementById(id);
+    call?.scrollIntoView({ block: "center" });
+    call?.querySelector<HTMLElement>("button")?.focus();
+  };
+  return (
+    <div class="answer">
+      <Markdown text={text} sources={sources} onSource={show} />
+      {sources !== undefined && sources.length > 0 && (
+        <ol class="sources" aria-label={t("sources")}>
+          {sources.map((source) => <li key={source.id}><SourceLink source={source} onShow={() => show(source)} /></li>)}
+        </ol>
+      )}
+    </div>
+  );
+}
+
+function SourceLink({ source: { title, url }, onShow }: { source: Source; onShow: () => void }) {
+  if (url == null || !/^https?:\/\//i.test(url)) return <button type="button" dir="auto" onClick={onShow}>{visible(title)}</button>;
+  return <a href={url} target="_blank" rel="noopener noreferrer nofollow" title={url} dir="auto">{visible(title || url)}</a>;
 }
 
 function Reasoning({ text, done }: { text: string; done: boolean }) {
@@ -71,13 +112,32 @@ function UserMessage({ message, conversation, free }: { message: Message; conver
   return (
     <div class="mine">
       {meta.note && <details class="reasoning"><summary>{t("note_of_change")}</summary><div dir="auto">{visible(meta.note)}</div></details>}
-      <div class="bubble" dir="auto" title={time(message.created_at)}>{visible(text)}</div>
-      {meta.attachments?.map((file) => <FileChip key={file.id} name={file.name} size={file.size_bytes} />)}
+      <Said text={visible(text)} at={time(message.created_at)} />
+      {meta.attachments?.map((file) => DRAWN.test(file.media_type)
+        ? <Picture key={file.id} path={`${conversation.path}/attachments/${file.id}`} name={visible(file.name)} />
+        : <FileChip key={file.id} name={file.name} size={file.size_bytes} />)}
       {meta.steered && <span class="muted small-note">{t("was_steered")}</span>}
       <div class="tools">
         <CopyButton text={text} />
         {free && !meta.steered && <Button kind="quiet" class="small" icon="edit" label={t("edit")} onClick={() => setEditing(true)} />}
       </div>
+    </div>
+  );
+}
+
+const FOLDED_LINES = 12;
+const FOLDED_CHARACTERS = 1000;
+
+/** What the user said; of something long the beginning, until the rest is asked for. */
+export function Said({ text, at }: { text: string; at?: string }) {
+  const [whole, setWhole] = useState(false);
+  const lines = text.split("\n");
+  const isLong = lines.length > FOLDED_LINES + 4 || text.length > FOLDED_CHARACTERS + 300;
+  const beginning = `${lines.slice(0, FOLDED_LINES).join("\n").slice(0, FOLDED_CHARACTERS)} …`;
+  return (
+    <div class="bubble" title={at}>
+      <div dir="auto">{isLong && !whole ? beginning : text}</div>
+      {isLong && <button type="button" class="more" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? t("show_less") : t("show_all_of", { lines: lines.length, characters: text.length })}</button>}
     </div>
   );
 }
@@ -186,7 +246,7 @@ export function LiveTurn({ live, blocks, conversation }: { live: Live; blocks: B
     <article class="turn live" aria-busy="true">
       <Acknowledged report={live.acknowledgement} />
       {live.attempt > 1 && <p class="note"><Icon name="redo" size={15} />{t("taken_over", { n: live.attempt })}</p>}
-      {blocks.map((block) => <BlockView key={block.id} block={block} conversation={conversation} free={false} />)}
+      {blocks.map((block) => <BlockView key={block.id} block={block} conversation={conversation} free={false} asked={waitingSteps(live.plan)} />)}
       {live.plan !== null && live.plan.status !== "completed" && <PlanCard plan={live.plan} conversation={conversation} open={false} />}
       {waits && !live.ended && (
         <p class="working"><span class="spinner" /> {t(live.stopping ? "stopping" : calling ? "calling" : live.turnId === null ? "sending" : "working")}</p>

@@ -6,7 +6,7 @@ import { t } from "../../i18n";
 import { visible } from "../../text";
 import type { Draft } from "./drafts";
 import { discard, dropFile, takeBack, tryAgain, type Unsent as Item } from "./outbox";
-import { FileChip } from "./Turn";
+import { FileChip, Said } from "./Turn";
 
 export function Unsent({ item }: { item: Item }) {
   const { refused, draft } = item;
@@ -36,7 +36,7 @@ interface MineGiven {
 /** What the user said, as it was sent. */
 export const Mine = ({ draft, state, onDrop, children }: MineGiven) => (
   <div class="mine" data-state={state}>
-    <div class="bubble" dir="auto">{visible(draft.text)}</div>
+    <Said text={visible(draft.text)} />
     {draft.files.map((file) => (
       <FileChip key={file.key} name={file.name} size={file.size} busy={file.stored === null} problem={file.problem} onDrop={onDrop && (() => onDrop(file))} />
     ))}

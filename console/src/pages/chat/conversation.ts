@@ -42,6 +42,9 @@ export class Conversation {
   readonly saying = signal<string | null>(null);
   /** The cursors at the ends of the pages that were read, by the seq that stands there. */
   private readonly edges = { older: new Map<number, string | null>(), newer: new Map<number, string | null>() };
+  /** What left the history, as far as it was asked for. */
+  readonly branches = signal<Schemas["Branch"][]>([]);
+  private branchesBefore = 0;
   private reading: Promise<boolean> | null = null;
   private opening: Promise<void> = Promise.resolve();
   private readonly stop = new AbortController();
@@ -183,6 +186,14 @@ export class Conversation {
     this.branch.value = branch;
     this.clear();
     await this.refresh();
+  }
+
+  /** Reads what left the history before a message. Only a newer one can have more before it. */
+  async readBranches(before: number): Promise<void> {
+    if (before <= this.branchesBefore) return;
+    this.branchesBefore = before;
+    const { items } = await get<Listed<Schemas["Branch"]>>(`${this.path}/branches`, { limit: 200 }).catch(() => ({ items: this.branches.value }));
+    this.branches.value = items;
   }
 
   /** A page with its messages in their order: `next_cursor` leads to older ones, `previous_cursor` to newer ones. */

@@ -13,6 +13,8 @@ export interface Call {
   summary: string;
   size: number | null;
   granted: boolean;
+  /** How its result begins. */
+  preview: string;
   progress: Progress | null;
 }
 export type Block =
@@ -26,17 +28,21 @@ export interface Shown {
   blocks: Block[];
   summary: Schemas["TurnSummary"] | null;
   isLast: boolean;
+  /** The `seq` of the last message before it, 0 if none is shown, and of its own first one, if there are some between. */
+  gap: { after: number; before: number } | null;
 }
 
 /** Of the turn that runs only what the user said is taken from the history: its events bring the rest. */
 export function turnsOf(messages: Message[], running: string | null, isEnd = true): Shown[] {
   const turns: Shown[] = [];
+  let seq = 0;
   for (const message of messages) {
     let turn = turns.at(-1);
     if (turn?.id !== message.turn_id) {
-      turn = { id: message.turn_id, blocks: [], summary: null, isLast: false };
+      turn = { id: message.turn_id, blocks: [], summary: null, isLast: false, gap: seq + 1 < message.seq ? { after: seq, before: message.seq } : null };
       turns.push(turn);
     }
+    seq = message.seq;
     if (message.turn != null) turn.summary = message.turn;
     if (message.turn_id !== running || message.role === "user") add(turn, message);
   }
@@ -61,10 +67,10 @@ function add(turn: Shown, message: Message): void {
   }
 }
 
-const UNTOLD = { status: "unknown" as CallStatus, durationMs: null, error: null, summary: "", size: null, granted: false, progress: null };
+const UNTOLD = { status: "unknown" as CallStatus, durationMs: null, error: null, summary: "", size: null, granted: false, preview: "", progress: null };
 
 const ofReference = (found: Schemas["Reference"]): Call => ({
-  ...UNTOLD, id: found.tool_call_id, name: found.tool_name, args: found.args, status: found.status, summary: found.summary, size: found.size_bytes,
+  ...UNTOLD, id: found.tool_call_id, name: found.tool_name, args: found.args, status: found.status, summary: found.summary, size: found.size_bytes, preview: found.preview,
 });
 
 /** The ledger knows more of a call than its message does. */
@@ -72,7 +78,8 @@ function complete(turn: Shown): void {
   for (const told of turn.summary?.tool_calls ?? []) {
     const call: Call = {
       id: told.tool_call_id, name: told.tool_name, args: told.args, status: told.status, durationMs: told.duration_ms, error: told.error,
-      summary: told.metadata.summary, size: told.metadata.size_bytes, granted: told.metadata.mandate != null || told.metadata.grant != null, progress: null,
+      summary: told.metadata.summary, size: told.metadata.size_bytes, granted: told.metadata.mandate != null || told.metadata.grant != null,
+      preview: told.metadata.truncated_preview, progress: null,
     };
     const known = turn.blocks.find((block) => block.kind === "call" && block.id === call.id);
     if (known?.kind === "call") known.call = call;

@@ -5,7 +5,7 @@ import { call, get, giveKey, type Listed, patch, post, remove, type Schemas } fr
 import { Button } from "../../components/Button";
 import { Ask, Dialog } from "../../components/Dialog";
 import { Icon } from "../../components/icons";
-import { Menu } from "../../components/Menu";
+import { type Entry, Menu } from "../../components/Menu";
 import { Badge, EmptyState, Failure, Spinner } from "../../components/parts";
 import { attempt, toast } from "../../components/Toast";
 import { download } from "../../download";
@@ -14,7 +14,8 @@ import { Frame } from "../../Frame";
 import { ago, money, number, t, time } from "../../i18n";
 import { useLoad } from "../../load";
 import { me } from "../../me";
-import { href } from "../../router";
+import type { Command } from "../../palette";
+import { go, href, type Route } from "../../router";
 import { visible } from "../../text";
 import { Logins } from "./Logins";
 import { Mandates } from "./Mandates";
@@ -27,7 +28,18 @@ const KINDS: Kind[] = ["fact", "preference", "personal_info", "contact", "projec
 const PAGE = 50;
 const LONGEST = 500;
 
-export function Memory() {
+const acts = (): Entry[] => [
+  { label: t("export_all"), icon: "download", act: () => void download("/me/export", {}, "segue.ndjson") },
+  { label: t("erase_me"), icon: "trash", danger: true, act: () => go("#/memory?do=erase") },
+];
+
+/** For every page: what is asked for first is asked for by the address. */
+export const memoryCommands = (): Command[] =>
+  [{ label: t("add_fact"), icon: "plus" as const, act: () => go("#/memory?do=add") }, ...acts()].map((each) => ({ icon: "brain" as const, ...each, hint: t("page_memory") }));
+
+const askedBy = (query: URLSearchParams): Asked | null => ({ add: { kind: "edit" as const, fact: null }, erase: { kind: "erase" as const } })[query.get("do") ?? ""] ?? null;
+
+export function Memory({ route }: { route: Route }) {
   const [typed, setTyped] = useState("");
   const [query, setQuery] = useState("");
   const [asked, setAsked] = useState<Asked | null>(null);
@@ -36,12 +48,13 @@ export function Memory() {
     const timer = setTimeout(() => setQuery(typed.trim()), 200);
     return () => clearTimeout(timer);
   }, [typed]);
-  const close = (): void => setAsked(null);
+  useEffect(() => setAsked(askedBy(route.query)), [route]);
+  const close = (): void => (route.query.has("do") ? go("#/memory", { replace: true }) : setAsked(null));
   const done = (act: () => Promise<unknown>) => async (): Promise<void> => {
     if (await attempt(act)) facts.reload();
   };
   return (
-    <Frame title={t("page_memory")} actions={<Actions onAdd={() => setAsked({ kind: "edit", fact: null })} onErase={() => setAsked({ kind: "erase" })} />}>
+    <Frame title={t("page_memory")} actions={<Actions onAdd={() => setAsked({ kind: "edit", fact: null })} />}>
       <div class="page memory">
         <p class="muted">{t("memory_text")}</p>
         <div class="memory-search">
@@ -72,14 +85,11 @@ export function Memory() {
   );
 }
 
-function Actions({ onAdd, onErase }: { onAdd: () => void; onErase: () => void }) {
+function Actions({ onAdd }: { onAdd: () => void }) {
   return (
     <>
       <Button icon="plus" onClick={onAdd}>{t("add_fact")}</Button>
-      <Menu label={t("your_data")} icon="more" entries={[
-        { label: t("export_all"), icon: "download", act: () => void download("/me/export", {}, "segue.ndjson") },
-        { label: t("erase_me"), icon: "trash", danger: true, act: onErase },
-      ]} />
+      <Menu label={t("your_data")} icon="more" entries={acts()} />
     </>
   );
 }

@@ -5,7 +5,7 @@ import { Icon, type IconName } from "../../components/icons";
 import { Frame } from "../../Frame";
 import { type Text, t } from "../../i18n";
 import { isOps, me } from "../../me";
-import { matches, useCommands } from "../../palette";
+import type { Command } from "../../palette";
 import { go, type Route } from "../../router";
 import { Approvals } from "./Approvals";
 import { Audit } from "./Audit";
@@ -56,9 +56,10 @@ const PAGES: OpsPage[] = [
 /** Shown by links only. */
 const HIDDEN: OpsPage[] = [{ path: "ops/sessions", label: "ops_session", icon: "chat", view: Session, one: { label: "ops_session", view: Session } }];
 
+export const opsCommands = (): Command[] => PAGES.map(({ path, label, icon }) => ({ label: t(label), icon, hint: t("page_ops"), act: () => go(`#/${path}`) }));
+
 /** `#/ops/...`, and `#/tools/{name}`: for the scope `ops`. */
 export function Ops({ route }: { route: Route }) {
-  useCommands((typed) => PAGES.map(({ path, label, icon }) => ({ label: t(label), icon, hint: t("page_ops"), act: () => go(`#/${path}`) })).filter(({ label }) => matches(label, typed)));
   if (me.value === null) return <Frame title={t("page_ops")}><div class="waiting"><Spinner /></div></Frame>;
   if (!isOps()) return <Frame title={t("page_ops")}><EmptyState icon="key" title={t("ops_refused")}><p>{t("ops_refused_text")}</p></EmptyState></Frame>;
   const { page, id } = found(route);
