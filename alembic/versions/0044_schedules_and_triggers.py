@@ -59,10 +59,17 @@ def upgrade() -> None:
         sa.Column("tries_left", sa.SmallInteger()),
         sa.Column("created_at", _time(), nullable=False),
         sa.CheckConstraint("status IN ('active', 'paused', 'ended')", name="schedules_status_check"),
+        if_not_exists=True,
     )
-    op.create_index("schedules_owner_seq_idx", "schedules", ["owner", "seq", "id"])
-    op.create_index("schedules_session_id_idx", "schedules", ["session_id"])
-    op.create_index("schedules_look_at_idx", "schedules", ["look_at"], postgresql_where=sa.text("look_at IS NOT NULL"))
+    op.create_index("schedules_owner_seq_idx", "schedules", ["owner", "seq", "id"], if_not_exists=True)
+    op.create_index("schedules_session_id_idx", "schedules", ["session_id"], if_not_exists=True)
+    op.create_index(
+        "schedules_look_at_idx",
+        "schedules",
+        ["look_at"],
+        postgresql_where=sa.text("look_at IS NOT NULL"),
+        if_not_exists=True,
+    )
     op.create_table(
         "triggers",
         sa.Column("id", _id(), primary_key=True),
@@ -71,9 +78,10 @@ def upgrade() -> None:
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("created_at", _time(), nullable=False),
         sa.CheckConstraint("status IN ('active', 'paused')", name="triggers_status_check"),
+        if_not_exists=True,
     )
-    op.create_index("triggers_owner_seq_idx", "triggers", ["owner", "seq", "id"])
-    op.create_index("triggers_session_id_idx", "triggers", ["session_id"])
+    op.create_index("triggers_owner_seq_idx", "triggers", ["owner", "seq", "id"], if_not_exists=True)
+    op.create_index("triggers_session_id_idx", "triggers", ["session_id"], if_not_exists=True)
 
 
 def downgrade() -> None:
