@@ -20,7 +20,16 @@ from segue.domain.agent import Agent
 from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
-from segue.domain.tool import ManualStatus, SessionToolState, Tool, ToolOverview, ToolSpec, ToolState, ToolStatus
+from segue.domain.tool import (
+    PROPOSE_MANDATE,
+    ManualStatus,
+    SessionToolState,
+    Tool,
+    ToolOverview,
+    ToolSpec,
+    ToolState,
+    ToolStatus,
+)
 from segue.tools import tool_states
 from segue.tools.builtin import search_conversation
 from segue.tools.catalog import ToolCatalog
