@@ -99,9 +99,11 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     said = {"new_session": True, "message": "hello"}
     schedule = await client.http.post("/schedules", json={**said, "cron": "0 9 * * *"})
     trigger = await client.http.post("/triggers", json=said)
+    mandate = await client.http.post("/mandates", json={"tool": "current_time", "scope": "user"})
     return {
         "schedule_id": schedule.json()["id"],
         "trigger_id": trigger.json()["id"],
+        "mandate_id": mandate.json()["id"],
         "confirm": (await client.get("/me"))["user"],
         "key_id": key.json()["key"]["id"],
         "session_id": session,

@@ -27,6 +27,10 @@ LOCALS_ROWS = (  # of the tables that a conversation leaves empty
     "INSERT INTO client_sessions SELECT 'local', 'a chat', id FROM sessions LIMIT 1",
     "INSERT INTO mcp_logins VALUES ('local', 'diary', 'login', 1, 'sealed', '', now())",
     "INSERT INTO mandates (id, owner, tool, definition, created_at) VALUES ('man', 'local', 'x', 'digest', now())",
+    """INSERT INTO schedules (id, owner, agent, groups, message, time_zone, missed, overlap, retries, status, made_by,
+    starts_at, created_at) VALUES ('sch', 'local', 'x', '[]', '', 'UTC', '', '', 0, 'paused', 'user', now(), now())""",
+    """INSERT INTO triggers (id, owner, agent, groups, message, sealed, status, created_at)
+    VALUES ('trg', 'local', 'x', '[]', 'm', 'sealed', 'paused', now())""",
     "INSERT INTO mcp_login_attempts VALUES ('of', 'local', 'diary', 'sealed', now())",
 )
 

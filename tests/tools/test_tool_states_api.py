@@ -61,6 +61,7 @@ async def test_the_tools_are_listed_with_all_that_is_known_of_them(client: Clien
         "effect": "read_only",
         "effect_guessed": False,
         "confirmation": False,
+        "title": "",
         "always_asks": False,
         "dependencies": [{"type": "any", "tools": ["mcp_base_tool"], "optional": ["mcp_find_items"]}],
         "source": "mcp:shelf",

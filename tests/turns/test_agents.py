@@ -84,7 +84,15 @@ async def test_each_session_has_the_instructions_model_and_tools_of_its_agent(
     assert plain["messages"][0]["content"].startswith(f"{SYSTEM}\n- Calls of mcp_burn_item, mcp_delete_item, ")
     assert travel["messages"][0]["content"] == f"{SYSTEM.replace('Segue', 'Marco', 1)}\n\nSpeak of trains to local."
     assert offered(travel) == {"mcp_find_items", "mcp_delete_item", "get_tool_result"}
-    assert offered(quiet) == {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch", "forget"}
+    assert offered(quiet) == {
+        "current_time",
+        "get_tool_result",
+        "remember",
+        "search_memory",
+        "web_fetch",
+        "forget",
+        "promise",
+    }
     assert offered(plain) > offered(travel) | offered(quiet)
     time, told, *_ = provider.notes(1).split("\n\n")
     assert told == f"Today is {time.split(', ')[1]} in {UNKNOWN_ZONE}."  # where it changes nothing that providers cache

@@ -11,7 +11,7 @@ from tests.support.provider import Provider, says
 from tests.support.results import ran, use_toolbox
 from tests.support.service import Client, running
 
-TOOLS = 1500  # tokens that the tools take
+TOOLS = 1900  # tokens that the tools take
 CHARACTERS_A_TOKEN = {"zh": 1, "ar": 2.5, "json": 3}
 SAID = {
     "zh": "请把十一月的发票都找出来，然后按金额从大到小排列，最后告诉我总数是多少。" * 12,

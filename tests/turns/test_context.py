@@ -104,7 +104,8 @@ async def test_references_outside_the_window_are_listed_once_newest_first(
 async def test_the_list_of_references_holds_its_budget_and_long_arguments_hide_nobody(
     settings: Settings, provider: Provider
 ) -> None:
-    async with running(settings.model_copy(update={"history_limit": 1})) as client:
+    settings = settings.model_copy(update={"history_limit": 1, "context_token_budget": 9000})
+    async with running(settings) as client:
         session = await client.new_session()
         found = {"ids": [f"itm-{number:040}" for number in range(30)]}
         for number in range(12):
