@@ -279,8 +279,7 @@ def _results() -> Insert:
     order = (func.coalesce(tool_results.c.stored_before, 0), *oldest_first(tool_calls))
     before = func.sum(tool_calls.c.size_bytes).over(order_by=order, rows=(None, -1))
     names, values = _copied(
-        tool_results,
-        {"tool_call_id": copy.c.id, "session_id": _FORK, "stored_before": func.coalesce(before, 0)},
+        tool_results, {"tool_call_id": copy.c.id, "session_id": _FORK, "stored_before": func.coalesce(before, 0)}
     )
     kept = tool_results.join(tool_calls, tool_calls.c.id == tool_results.c.tool_call_id).join(
         copy, copy.c.id == _own(tool_calls.c.id)

@@ -87,12 +87,7 @@ class Questions:
         self._in_doubt_until = 0.0
 
     async def call(
-        self,
-        client: Client,
-        name: str,
-        arguments: dict[str, Any],
-        heard: ProgressFnT,
-        answers: Sequence[UserAnswer],
+        self, client: Client, name: str, arguments: dict[str, Any], heard: ProgressFnT, answers: Sequence[UserAnswer]
     ) -> CallToolResult:
         """Returns what a tool returned. Raises ToolAsks, MCPError, and what else the SDK raises."""
         async with self._running_call(answers) as call:
@@ -166,13 +161,7 @@ class Questions:
 
         async def send(responses: dict[str, InputResponse] | None, state: str | None) -> Any:
             return await client.session.call_tool(
-                name,
-                arguments,
-                None,
-                heard,
-                input_responses=responses,
-                request_state=state,
-                allow_input_required=True,
+                name, arguments, None, heard, input_responses=responses, request_state=state, allow_input_required=True
             )
 
         left = _left_off(answers)

@@ -226,10 +226,7 @@ class Supervisor:
             self._idle.set()
 
     async def _answer(
-        self,
-        ask: Callable[[], Awaitable[Returned]],
-        scope: anyio.CancelScope,
-        answer: asyncio.Future[Returned],
+        self, ask: Callable[[], Awaitable[Returned]], scope: anyio.CancelScope, answer: asyncio.Future[Returned]
     ) -> None:
         error: Exception = MCPError(CONNECTION_CLOSED, "Connection closed")
         delivery = CallDelivery()

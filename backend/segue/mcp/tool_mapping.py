@@ -153,13 +153,7 @@ def _longest(found: Iterable[tuple[int, NameSet]]) -> tuple[int, NameSet]:
 
 class ToolCaller(Protocol):
     async def __call__(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        *,
-        wrapped: bool,
-        report: Reporter,
-        answers: tuple[UserAnswer, ...],
+        self, name: str, arguments: dict[str, Any], *, wrapped: bool, report: Reporter, answers: tuple[UserAnswer, ...]
     ) -> object: ...
 
 

@@ -217,11 +217,7 @@ def _find_statement() -> Select[Any]:
     return (
         select(*_SHOWN, matches.label("matches"))
         .select_from(memories.join(asked, true()))
-        .where(
-            memories.c.owner == bindparam("of_owner"),
-            _IS_CURRENT,
-            or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)),
-        )
+        .where(memories.c.owner == bindparam("of_owner"), _IS_CURRENT, or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)))
         .order_by(
             matches.desc(), case((matches, rank)).desc(), memories.c.importance.desc(), days, *newest_first(memories)
         )

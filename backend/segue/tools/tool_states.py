@@ -303,8 +303,7 @@ def _readable(tool: str, health: Any) -> ToolHealth:
 _LOAD = select(states_of(bindparam("at_session")))
 _LOAD_WITH_HOLDS = select(states_of(bindparam("at_session")).label("states"), all_holds().label("holds"))
 _HELD_AGAINST = or_(
-    tool_states.c.status != "available",
-    tool_states.c.health["consecutive_failures"] > literal_column("'0'::jsonb"),
+    tool_states.c.status != "available", tool_states.c.health["consecutive_failures"] > literal_column("'0'::jsonb")
 )
 _RESET = (
     update(tool_states)

@@ -185,11 +185,7 @@ class TurnService:
         await guard.load_global_state()
         coming = Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now)
         start = await load_context(
-            deps,
-            claim,
-            answering=who_answers(speaker, guard, chooser, claim),
-            now=now,
-            coming=coming,
+            deps, claim, answering=who_answers(speaker, guard, chooser, claim), now=now, coming=coming
         )
         messages, offered = plain_request(guard, guard.tools(), start["prompt"])
         report = request_parts(start["prompt_parts"], messages, deps.tool_tokens(offered), deps.count)

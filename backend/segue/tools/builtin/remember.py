@@ -53,7 +53,7 @@ FORGET = ToolSpec(
                 "items": {"type": "string", "minLength": 1, "maxLength": MAX_CONTENT_CHARS},
                 "minItems": 1,
                 "maxItems": 50,
-            },
+            }
         },
         "required": ["facts"],
         "additionalProperties": False,
