@@ -109,12 +109,8 @@ async def _caller(identity: IdentityDep) -> str:
 def require_ops(identity: Identity) -> None:
     """Raises AppError `forbidden` for a caller who may not see other users' data."""
     if "ops" not in identity.scopes:
-        raise AppError(
-            "forbidden",
-            status=403,
-            title="Forbidden",
-            detail="This is for callers with the scope `ops`: `segue keys create --user … --scope ops`.",
-        )
+        detail = "This is for callers with the scope `ops`: `segue keys create --user … --scope ops`."
+        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
 
 
 async def _ops(request: Request, identity: IdentityDep) -> Operator:

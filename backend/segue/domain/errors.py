@@ -5,7 +5,9 @@ addresses to the model are in `domain/tool.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
 
 
 class AppError(Exception):
@@ -65,3 +67,10 @@ class NotFound(AppError):
         super().__init__(
             f"{thing}_not_found", status=404, title=f"No such {noun}", detail=f"There is no {noun} with this id."
         )
+
+
+def existing(thing: str, found: Found | None) -> Found:
+    """Raises NotFound if there is none."""
+    if found is None:
+        raise NotFound(thing)
+    return found

@@ -162,9 +162,7 @@ def service_limit_reached(limit: str, wait_s: int) -> AppError:
 
 
 def key_reused() -> AppError:
+    detail = "Nothing was accepted: this key has come with another body. Use a new key for a new message."
     return AppError(
-        "idempotency_key_reused",
-        status=422,
-        title="The Idempotency-Key was used for something else",
-        detail="Nothing was accepted: this key has come with another body. Use a new key for a new message.",
+        "idempotency_key_reused", status=422, title="The Idempotency-Key was used for something else", detail=detail
     )

@@ -77,15 +77,14 @@ async def list_all_approvals(
 
 
 def _waiting(before: str | None, limit: int, now: datetime) -> Select[Any]:
-    statement = (
+    return (
         select(plans, sessions.c.owner, func.coalesce(turns.c.finished_at, plans.c.created_at).label("since"))
         .join(sessions, sessions.c.id == plans.c.session_id)
         .outerjoin(turns, turns.c.id == plans.c.asked_in)
-        .where(_ASKS_USER, plans.c.expires_at > now)
+        .where(_ASKS_USER, plans.c.expires_at > now, came_before(plans, before))
         .order_by(*newest_first(plans))
         .limit(limit)
     )
-    return statement if before is None else statement.where(came_before(plans, before))
 
 
 def _plan(row: Row[Any]) -> Plan:

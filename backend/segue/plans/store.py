@@ -145,12 +145,10 @@ async def list_plans(
     statement = (
         select(plans)
         .join(sessions, sessions.c.id == plans.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, came_before(plans, before))
         .order_by(*newest_first(plans))
         .limit(limit)
     )
-    if before is not None:
-        statement = statement.where(came_before(plans, before))
     return [plan_of(row._asdict()) for row in await connection.execute(statement)]
 
 
@@ -283,12 +281,8 @@ async def rule_of(connection: AsyncConnection, turn_id: str) -> str | None:
 
 
 def expired() -> AppError:
-    return AppError(
-        "plan_expired",
-        status=409,
-        title="The plan has expired",
-        detail="The plan waited too long and is no longer valid; nothing was run. Ask again for what you want done.",
-    )
+    detail = "The plan waited too long and is no longer valid; nothing was run. Ask again for what you want done."
+    return AppError("plan_expired", status=409, title="The plan has expired", detail=detail)
 
 
 def no_open_plan() -> AppError:

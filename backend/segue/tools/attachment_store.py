@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import attachments, sessions, tool_calls, tool_results
 from segue.db.rows import came_before, newest_first, readable, reader
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
 from segue.tools.attachment_texts import (
@@ -90,9 +90,7 @@ class Attachments:
             if stored + len(content) + len(read.text.encode()) > at_most:
                 detail = f"All your files, with their texts, may take {at_most} bytes. Delete some."
                 raise AppError("attachment_quota_exceeded", status=413, title="Too many files", detail=detail)
-            row = (await connection.execute(_owned_session(owner, session_id))).one_or_none()
-            if row is None:
-                raise NotFound("session")
+            existing("session", (await connection.execute(_owned_session(owner, session_id))).one_or_none())
             await connection.execute(insert(attachments).values(session_id=session_id, created_at=func.now(), **values))
         return Attachment(**{column.name: values[column.name] for column in _LISTED})
 
@@ -110,10 +108,9 @@ async def list_attachments(
     connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
 ) -> list[Attachment]:
     """Returns the newest first."""
-    statement = _owned(owner, session_id, *_LISTED).order_by(*newest_first(attachments)).limit(limit)
-    if before is not None:
-        statement = statement.where(came_before(attachments, before))
-    return [Attachment(**row) for row in (await connection.execute(statement)).mappings()]
+    statement = _owned(owner, session_id, *_LISTED).where(came_before(attachments, before))
+    found = await connection.execute(statement.order_by(*newest_first(attachments)).limit(limit))
+    return [Attachment(**row) for row in found.mappings()]
 
 
 async def get_file(
@@ -121,9 +118,7 @@ async def get_file(
 ) -> tuple[Attachment, bytes]:
     """Raises NotFound."""
     statement = _owned(owner, session_id, *_LISTED, attachments.c.content).where(attachments.c.id == attachment_id)
-    row = (await connection.execute(statement)).mappings().one_or_none()
-    if row is None:
-        raise NotFound("attachment")
+    row = existing("attachment", (await connection.execute(statement)).mappings().one_or_none())
     return Attachment(**{column.name: row[column.name] for column in _LISTED}), row["content"]
 
 
@@ -150,8 +145,7 @@ async def attached(
     found = _owned(owner, session_id, *_SHOWN).where(attachments.c.id.in_(ids))
     files = {row["id"]: Attached(**row) for row in (await connection.execute(found)).mappings()}
     if unknown := [each for each in ids if each not in files]:
-        if (await connection.execute(_owned_session(owner, session_id, lock=False))).one_or_none() is None:
-            raise NotFound("session")
+        existing("session", (await connection.execute(_owned_session(owner, session_id, lock=False))).one_or_none())
         detail = f"The session has no attachment {unknown[0][:64]!r}: upload the file to it first."
         raise AppError("unknown_attachment", status=422, title="No such attachment", detail=detail)
     return tuple(files[each] for each in dict.fromkeys(ids))

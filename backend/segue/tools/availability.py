@@ -103,12 +103,8 @@ class ToolAvailability:
         if name is None:
             return specs
         if name not in specs:
-            raise AppError(
-                "unknown_tool",
-                status=404,
-                title="Unknown tool",
-                detail=f"There is no tool called {name[:100]!r}. GET /tools lists those there are.",
-            )
+            detail = f"There is no tool called {name[:100]!r}. GET /tools lists those there are."
+            raise AppError("unknown_tool", status=404, title="Unknown tool", detail=detail)
         return {name: specs[name]}
 
     def judge(

@@ -219,12 +219,10 @@ async def list_changes(
     statement = (
         select(tool_state_changes)
         .join(sessions, sessions.c.id == tool_state_changes.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, came_before(tool_state_changes, before))
     )
     if tool is not None:
         statement = statement.where(tool_state_changes.c.tool == tool)
-    if before is not None:
-        statement = statement.where(came_before(tool_state_changes, before))
     rows = await connection.execute(statement.order_by(*newest_first(tool_state_changes)).limit(limit))
     return [
         readable(_read_change, {**row._asdict(), "from_": row.before, "to": row.after}, "tool_state_changes", row.id)
