@@ -37,7 +37,7 @@ from segue.history.operations import (
 )
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session, owner_of
-from segue.plans.approvals import OpsApproval, count_approvals, list_all_approvals
+from segue.plans.store import OpsApproval, count_approvals, list_all_approvals
 from segue.turns.queries import TurnsOverview, overview
 from segue.users.audit import Act, AuditedAction, list_acts, record_act
 

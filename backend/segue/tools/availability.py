@@ -22,7 +22,7 @@ from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
 from segue.domain.tool import ManualStatus, SessionToolState, Tool, ToolOverview, ToolSpec, ToolState, ToolStatus
 from segue.tools import tool_states
-from segue.tools.builtin import search_conversation
+from segue.tools.builtin.remember import SEARCH_CONVERSATION
 from segue.tools.catalog import ToolCatalog
 from segue.tools.run import CallOutcome
 from segue.tools.tool_health import (
@@ -56,7 +56,6 @@ from segue.tools.tool_states import (
     set_hold,
 )
 
-SEARCH_CONVERSATION: Final = search_conversation.SPEC.name
 PROBE_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()
 
@@ -245,9 +244,10 @@ class ToolGuard:
         tools = self._availability.tools_for(*self._who)
         if not self._agent.may_use_all:
             tools = {name: tool for name, tool in tools.items() if self._agent.may_use(name)}
-        if found := tools.get(SEARCH_CONVERSATION):  # the last, so that requests begin as they did
-            tools = {name: tool for name, tool in tools.items() if name != SEARCH_CONVERSATION}
-            tools |= {SEARCH_CONVERSATION: found} if self._is_summarised else {}
+        name = SEARCH_CONVERSATION.name
+        if found := tools.get(name):  # the last, so that requests begin as they did
+            tools = {each: tool for each, tool in tools.items() if each != name}
+            tools |= {name: found} if self._is_summarised else {}
         if not (self._own or self._page):
             return tools
         return {**tools, **self._own, **{name: tool for name, tool in self._page.items() if name not in tools}}

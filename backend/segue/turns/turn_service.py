@@ -27,8 +27,7 @@ from segue.domain.tool import ToolChoice
 from segue.events import user_feed
 from segue.memory import session_store, short_term
 from segue.memory.session_store import check_session
-from segue.plans.approvals import list_approvals
-from segue.plans.store import StalePlan, expired
+from segue.plans.store import StalePlan, expired, list_approvals
 from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry

@@ -9,8 +9,15 @@ from segue.db.engine import Database
 from segue.domain.tool import Tool
 from segue.net.http_client import checked_client, tls_context
 from segue.tools.builtin.get_tool_result import get_tool_result_tool
-from segue.tools.builtin.remember import UserFacts, current_time_tool, forget_tool, remember_tool, search_memory_tool
-from segue.tools.builtin.search_conversation import SearchSaid, search_conversation_tool
+from segue.tools.builtin.remember import (
+    SearchSaid,
+    UserFacts,
+    current_time_tool,
+    forget_tool,
+    remember_tool,
+    search_conversation_tool,
+    search_memory_tool,
+)
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.tool_settings import ToolSettings
