@@ -129,22 +129,7 @@ async def _origin(request: Request, services: ServicesDep, identity: IdentityDep
     return Origin(request.scope["request_id"], request.scope["traceparent"], services.agents.groups_of(identity))
 
 
-def _id(
-    prefix: Prefix,
-    thing: Literal[
-        "session",
-        "turn",
-        "tool_result",
-        "message",
-        "memory",
-        "branch",
-        "attachment",
-        "key",
-        "mandate",
-        "schedule",
-        "trigger",
-    ],
-) -> AfterValidator:
+def _id(prefix: Prefix, thing: str) -> AfterValidator:
     """Raises NotFound for a text that is no id of this kind, without asking a store."""
 
     def check(value: str) -> str:

@@ -31,12 +31,8 @@ class StalePlan(AppError):
     """The plan is no longer at the version it was read at, or no longer open."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "plan_changed",
-            status=409,
-            title="The plan has changed",
-            detail="The plan is not at this version any more. Read it again and decide on what it says now.",
-        )
+        detail = "The plan is not at this version any more. Read it again and decide on what it says now."
+        super().__init__("plan_changed", status=409, title="The plan has changed", detail=detail)
 
 
 @dataclass(frozen=True, slots=True)

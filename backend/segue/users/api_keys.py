@@ -39,12 +39,8 @@ class Unauthorized(AppError):
     """The client always gets the same text; `reason` is only for the log."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(
-            "unauthorized",
-            status=401,
-            title="Not authenticated",
-            detail="Send a valid key or token as `Authorization: Bearer …` or as `X-API-Key: …`.",
-        )
+        detail = "Send a valid key or token as `Authorization: Bearer …` or as `X-API-Key: …`."
+        super().__init__("unauthorized", status=401, title="Not authenticated", detail=detail)
         self.reason = reason
 
 
