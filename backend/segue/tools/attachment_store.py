@@ -19,17 +19,7 @@ from segue.db.rows import came_before, newest_first, readable, reader
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
-from segue.tools.attachment_texts import (
-    DEADLINE_S,
-    TEXT,
-    WORDS,
-    ReadFile,
-    UnreadableFile,
-    UnsupportedFile,
-    kind_of,
-    pages_in,
-    read_file,
-)
+from segue.tools import attachment_texts
 from segue.tools.child_process import LARGE, TooMuch, in_child_process
 from segue.tools.normalize import IMAGES, PDF, BinaryPart, clean_text, payload_of
 from segue.tools.results import StoredResult, payload_of_stored
@@ -65,10 +55,10 @@ class Attachments:
         """
         try:
             read = await _read(content, kind, max_bytes=self._settings.tool_result_max_bytes)
-        except UnsupportedFile as refused:
+        except attachment_texts.UnsupportedFile as refused:
             title = "This file is not taken"
             raise AppError("unsupported_attachment", status=415, title=title, detail=str(refused)) from None
-        except UnreadableFile as refused:
+        except attachment_texts.UnreadableFile as refused:
             title = "The file cannot be read"
             raise AppError("unreadable_attachment", status=422, title=title, detail=str(refused)) from None
         values: dict[str, Any] = {
@@ -164,7 +154,7 @@ async def read_attached(
     rows = {row.id: row for row in await connection.execute(statement)}
     outcomes, pages_left = dict[str, CallOutcome](), MAX_SHOWN_PAGES
     for row in filter(None, map(rows.get, (each.id for each in files))):
-        pages = pages_in(row.summary) if row.media_type == PDF else 0
+        pages = attachment_texts.pages_in(row.summary) if row.media_type == PDF else 0
         outcomes[row.id] = await _outcome(row, is_short=0 < pages <= pages_left)
         pages_left -= pages if pages <= pages_left else 0
     return {each.id: outcomes.get(each.id, _GONE) for each in files}
@@ -205,18 +195,22 @@ def _owned_session(owner: str, session_id: str, *, lock: bool = True) -> Select[
     return owned.with_for_update(read=True, key_share=True) if lock else owned
 
 
-async def _read(content: bytes, kind: str | None, *, max_bytes: int) -> ReadFile:
+async def _read(content: bytes, kind: str | None, *, max_bytes: int) -> attachment_texts.ReadFile:
     if not content:
-        raise UnreadableFile("The file is empty.")
-    kind = kind or await to_thread.run_sync(kind_of, content)
+        raise attachment_texts.UnreadableFile("The file is empty.")
+    kind = kind or await to_thread.run_sync(attachment_texts.kind_of, content)
     if kind in IMAGES:
-        return ReadFile(kind, "", f"{kind}, {len(content)} bytes", ())
-    if len(content) <= LARGE and (kind == WORDS or (kind == TEXT and not _MARKUP.search(content))):
-        return await to_thread.run_sync(read_file, kind, content, max_bytes)
+        return attachment_texts.ReadFile(kind, "", f"{kind}, {len(content)} bytes", ())
+    if len(content) <= LARGE and (
+        kind == attachment_texts.WORDS or (kind == attachment_texts.TEXT and not _MARKUP.search(content))
+    ):
+        return await to_thread.run_sync(attachment_texts.read_file, kind, content, max_bytes)
     try:
-        return await in_child_process(read_file, kind, content, max_bytes, deadline_s=DEADLINE_S)
+        return await in_child_process(
+            attachment_texts.read_file, kind, content, max_bytes, deadline_s=attachment_texts.DEADLINE_S
+        )
     except TooMuch as fault:
-        raise UnreadableFile(f"To read the file {fault}.") from None
+        raise attachment_texts.UnreadableFile(f"To read the file {fault}.") from None
 
 
 def _plain_name(name: str) -> str:
