@@ -45,7 +45,6 @@ OWNERS_OF_TABLES = {
     "memory/session_search.py": "has no table: searches sessions and messages",
     "memory/session_store.py": "feedback; sessions, client_sessions",
     "memory/summary.py": "sessions.summary; sessions.title_due_at",
-    "plans/approvals.py": "plans, over all sessions of a user",
     "plans/mandates.py": "mandates, and grants of the release before",
     "plans/store.py": "plans",
     "tools/attachment_store.py": "attachments, and the results that were read from one that is deleted",

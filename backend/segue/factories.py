@@ -291,13 +291,11 @@ def _personal_servers(settings: Settings, database: Database, clock: Clock, serv
     from segue.mcp.oauth.personal_server import PersonalServers  # noqa: PLC0415 (the same)
 
     if not settings.mcp_token_keys:
-        raise AppError(
-            "mcp_token_key_missing",
-            status=500,
-            title="Tokens could not be kept",
-            detail=f"Users log in at {', '.join(servers()) or 'a server'} (oauth in mcp.json), and their tokens are "
-            "kept encrypted: set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints, the same in all processes.",
+        detail = (
+            f"Users log in at {', '.join(servers()) or 'a server'} (oauth in mcp.json), and their tokens are "
+            "kept encrypted: set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints, the same in all processes."
         )
+        raise AppError("mcp_token_key_missing", status=500, title="Tokens could not be kept", detail=detail)
     logins = Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, clock)
     return PersonalServers(logins, database)
 

@@ -227,6 +227,8 @@ def _fit(case: Case[Any], here: dict[str, Any]) -> None:  # noqa: C901, PLR0912 
             case.body = {"decision": "reject", "version": int(here["version"])}
         case "reset" if case.path == "/tool-states/reset":
             case.body = {"tool_name": here["tool"]}
+        case "mandates":  # a tool there is
+            case.body = {"tool": here["tool"], "scope": "user"}
         case "keys":  # who may be named, and until when
             case.body = {"user": "bob"}
         case "agui":

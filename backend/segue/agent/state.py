@@ -8,17 +8,8 @@ from typing import Any, TypedDict
 from langchain_core.messages import BaseMessage
 
 from segue.agent.stream_reply import StartedMessage
+from segue.domain import session
 from segue.domain.errors import AppError
-from segue.domain.session import (
-    LEFT_OUT,
-    READ_ATTACHMENT,
-    AcknowledgementReport,
-    Attached,
-    Memory,
-    PromptPart,
-    Source,
-    WebSearchReport,
-)
 from segue.domain.tool import Reference, ToolCall
 from segue.language.detect_language import ENGLISH
 from segue.memory.short_term import ShortTermMemory
@@ -66,16 +57,16 @@ class TurnInput(TypedDict):
 
     message: str
     attachments: Mapping[str, CallOutcome]
-    files: Sequence[Attached]
+    files: Sequence[session.Attached]
     message_id: str
     message_count: int
     force_web_search: bool
     prompt: list[BaseMessage]
-    prompt_parts: tuple[PromptPart, ...]
+    prompt_parts: tuple[session.PromptPart, ...]
     cut_off: int | None
     memory: ShortTermMemory | None
     earlier_results: tuple[Reference, ...]
-    facts: list[Memory]
+    facts: list[session.Memory]
     open_plan: StoredPlan | None
     decided_plan: StoredPlan | None
     amends: bool
@@ -123,7 +114,7 @@ class TurnState(TurnInput, total=False):
     problem: AppError | None
     tool_calls: list[ToolCall]
     references: list[Reference]
-    found: list[Source]
+    found: list[session.Source]
 
 
 Update = dict[str, Any]
@@ -134,15 +125,15 @@ def language_of(state: TurnState) -> str:
     return state["language"] or conversation_language(state["said"]) or ENGLISH
 
 
-def acknowledgement_report(state: TurnState) -> AcknowledgementReport:
+def acknowledgement_report(state: TurnState) -> session.AcknowledgementReport:
     """Returns how the message was read. Complete only after the plan node has seen what it answers."""
     read, (plan_id, version) = state["acknowledgement"], state.get("replied_to") or (None, None)
-    return AcknowledgementReport(
+    return session.AcknowledgementReport(
         read.verdict, read.strength, rule=read.rule, language=read.language, plan_id=plan_id, plan_version=version
     )
 
 
-def web_search_report(state: TurnState) -> WebSearchReport:
+def web_search_report(state: TurnState) -> session.WebSearchReport:
     """Returns whether a search was asked for and made, and why or why not. Complete only after the tool loop."""
     search = state["search"]
     ended = [call.status == "succeeded" for call in state.get("tool_calls", []) if call.tool_name == WEB_SEARCH]
@@ -153,14 +144,14 @@ def web_search_report(state: TurnState) -> WebSearchReport:
         reason = search.reason if search.search else "plan" if is_planned else "model"
     elif search.search:
         reason = "failed" if ended else "offered"
-    return WebSearchReport(requested=state["force_web_search"], performed=any(ended), reason=reason)
+    return session.WebSearchReport(requested=state["force_web_search"], performed=any(ended), reason=reason)
 
 
 def carries_files(state: TurnState) -> bool:  # beside the sources that a frontend found
     return not all(each.is_source for each in state["files"])
 
 
-def sources_of(state: TurnState) -> tuple[Source, ...]:
+def sources_of(state: TurnState) -> tuple[session.Source, ...]:
     """Returns what the answer rests on: the message's files, then, in the order of the text, what it names of results
     by an address, a title or an identifier; if it names none, the pages that were read for it. A turn without files and
     results costs nothing.
@@ -172,21 +163,23 @@ def sources_of(state: TurnState) -> tuple[Source, ...]:
     named = sorted(_named(answer, state.get("found", ()), results), key=lambda each: each[0])
     read = [each for each in state.get("found", ()) if each.url and each.part is None]
     used = [each for _, each in named] or read
-    distinct = dict[object, Source]()
+    distinct = dict[object, session.Source]()
     for each in used:
         distinct.setdefault(each.url or (each.tool_call_id, each.part), each)
     return _numbered(answer, [*_files(state), *distinct.values()][:MAX_SOURCES])
 
 
-def _files(state: TurnState) -> Iterator[Source]:
+def _files(state: TurnState) -> Iterator[session.Source]:
     calls = state.get("tool_calls", ())
-    made = {call.args.get("attachment_id"): call for call in calls if call.tool_name == READ_ATTACHMENT}
+    made = {call.args.get("attachment_id"): call for call in calls if call.tool_name == session.READ_ATTACHMENT}
     for file in state["files"]:
-        if file.mark != LEFT_OUT and file.id in made and made[file.id].status == "succeeded":
-            yield Source((file.mark or "").strip("[]"), file.name, tool_call_id=made[file.id].tool_call_id)
+        if file.mark != session.LEFT_OUT and file.id in made and made[file.id].status == "succeeded":
+            yield session.Source((file.mark or "").strip("[]"), file.name, tool_call_id=made[file.id].tool_call_id)
 
 
-def _named(answer: str, found: Sequence[Source], results: Sequence[Reference]) -> Iterator[tuple[int, Source]]:
+def _named(
+    answer: str, found: Sequence[session.Source], results: Sequence[Reference]
+) -> Iterator[tuple[int, session.Source]]:
     """Yields where in the answer each source is named first, and the source."""
     folded, cited = answer.casefold(), set[str | None]()
     for each in found:
@@ -204,10 +197,10 @@ def _named(answer: str, found: Sequence[Source], results: Sequence[Reference]) -
                 continue
             if (at := place_of(text, answer)) is not None:
                 cited |= {url, result.tool_call_id}
-                yield at, Source("", url or result.summary, url, result.tool_call_id)
+                yield at, session.Source("", url or result.summary, url, result.tool_call_id)
 
 
-def _numbered(answer: str, sources: Sequence[Source]) -> tuple[Source, ...]:
+def _numbered(answer: str, sources: Sequence[session.Source]) -> tuple[session.Source, ...]:
     """Gives each source without a mark the number of its link in the text, or the next one that is free."""
     ids = {each.id for each in sources}
     numbered = []

@@ -20,15 +20,7 @@ from segue.agent.agreed_calls import not_covered, proposed, runs_under_mandate
 from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.agent.turn_calls import TurnCalls, call_key
-from segue.domain.events import (
-    CallEnded,
-    CallProgressed,
-    CallStarted,
-    MandateUsed,
-    ToolOutcome,
-    ToolRan,
-    ToolStateChanged,
-)
+from segue.domain import events
 from segue.domain.ids import new_id
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, Reference, Tool, ToolCall, ToolRetry
@@ -249,10 +241,10 @@ async def record_start(
     turn.stored_messages += 1
     for call in calls:
         if call.id not in turn.by_page:
-            context.emit(CallStarted(call, message_id))
+            context.emit(events.CallStarted(call, message_id))
         if call.id in under:
             log.info("mandate_used", tool=call.name, tool_call_id=call.id, mandate_id=under[call.id].mandate_id)
-            context.emit(MandateUsed(call.id, call.name, under[call.id].mandate_id))
+            context.emit(events.MandateUsed(call.id, call.name, under[call.id].mandate_id))
 
 
 async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: WriteWithEnd | None = None) -> CallOutcome:
@@ -354,7 +346,9 @@ async def _run_together(
 async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
     identity = context.caller(call.request.id, call.answers)
     if _is_recorded(call.tool):
-        identity = replace(identity, report=lambda *progress: context.emit(CallProgressed(call.request.id, *progress)))
+        identity = replace(
+            identity, report=lambda *progress: context.emit(events.CallProgressed(call.request.id, *progress))
+        )
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, settings=context.settings)
         ended = _tool_outcome(outcome)
@@ -373,7 +367,7 @@ async def _record_end(
     """Stores the outcome, the payload, the tool message and the tool's state, in one transaction."""
     context, tool = turn.context, call.tool
     known = tool if tool is None or tool.spec.source != PAGE else None  # clients name theirs as they like
-    context.emit(ToolRan(known.spec.name if known else None, _tool_outcome(outcome), outcome.duration_ms))
+    context.emit(events.ToolRan(known.spec.name if known else None, _tool_outcome(outcome), outcome.duration_ms))
     if not _is_recorded(tool):
         return
     async with context.transaction() as connection:
@@ -384,7 +378,7 @@ async def _record_end(
     if tool is not None and changed is not None:
         await context.guard.committed(tool.spec, changed)
         if changed.moved:
-            context.emit(ToolStateChanged(tool.spec.name, context.guard.state(tool.spec)))
+            context.emit(events.ToolStateChanged(tool.spec.name, context.guard.state(tool.spec)))
     _emit_end(turn, end)
 
 
@@ -402,7 +396,7 @@ def _emit_end(turn: TurnCalls, end: StoredEnd) -> None:
     turn.stored_messages += 1
     turn.ledger[call.tool_call_id] = call, reference
     if call.tool_call_id not in turn.by_page:
-        turn.context.emit(CallEnded(reference, message_id))
+        turn.context.emit(events.CallEnded(reference, message_id))
 
 
 def keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: CallOutcome) -> str:
@@ -420,7 +414,7 @@ def _is_recorded(tool: Tool | None) -> bool:
     return tool is None or not tool.spec.ephemeral
 
 
-def _tool_outcome(outcome: CallOutcome) -> ToolOutcome:
+def _tool_outcome(outcome: CallOutcome) -> events.ToolOutcome:
     match outcome.status, outcome.fault:
         case "failed", "arguments":
             return "bad_arguments"

@@ -62,13 +62,11 @@ class Gate:
         for given in request.headers.getlist("host"):
             host = _without_port(given)
             if host not in self._hosts and not is_loopback(host):
-                raise AppError(
-                    "host_not_allowed",
-                    status=403,
-                    title="Called by another name",
-                    detail="Without AUTH this service answers to names of this machine only, not to "
-                    f"{host[:100]!r}. Call it as 127.0.0.1, or add the name to ALLOWED_HOSTS.",
+                detail = (
+                    "Without AUTH this service answers to names of this machine only, not to "
+                    f"{host[:100]!r}. Call it as 127.0.0.1, or add the name to ALLOWED_HOSTS."
                 )
+                raise AppError("host_not_allowed", status=403, title="Called by another name", detail=detail)
 
     def _refuse_other_pages(self, request: Request) -> None:
         """Cross-site requests: a browser sends a plain POST for any page without a preflight."""
@@ -77,13 +75,10 @@ class Gate:
         for origin in request.headers.getlist("origin"):
             host = _without_port(origin.partition("://")[2])
             if origin not in self._origins and host not in self._hosts and not is_loopback(host):
-                raise AppError(
-                    "origin_not_allowed",
-                    status=403,
-                    title="Called by a page from elsewhere",
-                    detail=f"Without AUTH nothing is changed for pages of {origin[:100]!r}. Add it to CORS_ORIGINS if "
-                    "it may.",
+                detail = (
+                    f"Without AUTH nothing is changed for pages of {origin[:100]!r}. Add it to CORS_ORIGINS if it may."
                 )
+                raise AppError("origin_not_allowed", status=403, title="Called by a page from elsewhere", detail=detail)
 
 
 async def _authenticate(request: Request) -> None:

@@ -109,12 +109,8 @@ async def _caller(identity: IdentityDep) -> str:
 def require_ops(identity: Identity) -> None:
     """Raises AppError `forbidden` for a caller who may not see other users' data."""
     if "ops" not in identity.scopes:
-        raise AppError(
-            "forbidden",
-            status=403,
-            title="Forbidden",
-            detail="This is for callers with the scope `ops`: `segue keys create --user … --scope ops`.",
-        )
+        detail = "This is for callers with the scope `ops`: `segue keys create --user … --scope ops`."
+        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
 
 
 async def _ops(request: Request, identity: IdentityDep) -> Operator:
@@ -133,22 +129,7 @@ async def _origin(request: Request, services: ServicesDep, identity: IdentityDep
     return Origin(request.scope["request_id"], request.scope["traceparent"], services.agents.groups_of(identity))
 
 
-def _id(
-    prefix: Prefix,
-    thing: Literal[
-        "session",
-        "turn",
-        "tool_result",
-        "message",
-        "memory",
-        "branch",
-        "attachment",
-        "key",
-        "mandate",
-        "schedule",
-        "trigger",
-    ],
-) -> AfterValidator:
+def _id(prefix: Prefix, thing: str) -> AfterValidator:
     """Raises NotFound for a text that is no id of this kind, without asking a store."""
 
     def check(value: str) -> str:

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from segue.api.deps import Caller, IdentityDep, Ops, Services, ServicesDep, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, Page
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.field_types import doc
 from segue.mcp.status import (
     CALLBACK_PATH,
@@ -90,9 +90,7 @@ async def _statuses(services: Services) -> list[McpServerStatus]:
 
 
 async def _status(services: Services, name: str) -> McpServerStatus:
-    if (found := next((each for each in await _statuses(services) if each.name == name), None)) is None:
-        raise NotFound("mcp_server")
-    return found
+    return existing("mcp_server", next((each for each in await _statuses(services) if each.name == name), None))
 
 
 @logins_router.get("/logins")

@@ -338,12 +338,8 @@ async def metrics_served(
     try:
         server, thread = prometheus_client.start_http_server(port, host, metrics.scraped)
     except OSError as error:
-        raise AppError(
-            "port_taken",
-            status=500,
-            title="The port cannot be used",
-            detail=f"WORKER_METRICS_PORT={port} cannot be listened on: {error.strerror}.",
-        ) from error
+        detail = f"WORKER_METRICS_PORT={port} cannot be listened on: {error.strerror}."
+        raise AppError("port_taken", status=500, title="The port cannot be used", detail=detail) from error
     server.set_app(
         _application(prometheus_client.make_wsgi_app(metrics.scraped), asyncio.get_running_loop(), live_within_s)
     )

@@ -24,20 +24,11 @@ from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
 from segue.domain.session import Message, Session, UnreadableMessage
 from segue.domain.tool import ToolState
 from segue.events.outbox import OutboxState, WaitingEvent, list_events, read_outbox, retry_events
+from segue.history import operations
 from segue.history.figures import Period, WindowFigures, figures_of
-from segue.history.operations import (
-    Named,
-    OpsTurn,
-    TurnFilter,
-    TurnTimeline,
-    find_any,
-    list_any,
-    timeline_of,
-    with_activity,
-)
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session, owner_of
-from segue.plans.approvals import OpsApproval, count_approvals, list_all_approvals
+from segue.plans.store import OpsApproval, count_approvals, list_all_approvals
 from segue.turns.queries import TurnsOverview, overview
 from segue.users.audit import Act, AuditedAction, list_acts, record_act
 
@@ -51,8 +42,8 @@ router = router_of("ops", "/ops")
 AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
 AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
 ByAction = Annotated[AuditedAction | None, Query(description="Only these acts.")]
-ByActor = Annotated[Named, Query(description="Only those of this operator.")]
-OneEvent = Annotated[Named, Query(description="Only this event.")]
+ByActor = Annotated[operations.Named, Query(description="Only those of this operator.")]
+OneEvent = Annotated[operations.Named, Query(description="Only this event.")]
 _POSITION, _PLAN_POSITION = id_position("turn"), id_position("plan")
 _ACT: TypeAdapter[Act] = TypeAdapter(Act)
 _OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
@@ -100,21 +91,23 @@ class OpsSession:
     created_at: Annotated[datetime, doc("When it was made.")]
     updated_at: Annotated[datetime, doc("When something last happened in it.")]
     message_count: Annotated[int, doc("How many messages its history has.")]
-    open_turns: Annotated[list[OpsTurn], doc("Those that run or wait.")]
-    failed_turns: Annotated[list[OpsTurn], doc("The newest that failed, five at most.")]
+    open_turns: Annotated[list[operations.OpsTurn], doc("Those that run or wait.")]
+    failed_turns: Annotated[list[operations.OpsTurn], doc("The newest that failed, five at most.")]
     plan: Annotated[OpsPlan | None, doc("The open plan.")]
     tools: Annotated[dict[str, ToolState], doc("Those that cannot be called now, by name.")]
     content: Annotated[OpsContent | None, doc("Null for callers without the scope `ops:content`.")]
 
 
-class TurnQuery(PageQuery, TurnFilter):
+class TurnQuery(PageQuery, operations.TurnFilter):
     """A page of turns."""
 
     include: Annotated[Literal["words"] | None, doc("`words`: also `said`, for `ops:content`.")] = None
 
 
 @router.get("/turns", responses=problems("forbidden", "unknown_tool", "session_not_found"))
-async def list_any_turns(services: ServicesDep, operator: Ops, query: Annotated[TurnQuery, Query()]) -> Page[OpsTurn]:
+async def list_any_turns(
+    services: ServicesDep, operator: Ops, query: Annotated[TurnQuery, Query()]
+) -> Page[operations.OpsTurn]:
     """Lists the turns of all users, with what each does, took and cost. Newest first. For the scope `ops`; with
     `ops:content` also how their messages begin, which is audited.
     """
@@ -125,18 +118,18 @@ async def list_any_turns(services: ServicesDep, operator: Ops, query: Annotated[
     async with services.database.read_only() as connection:
         if query.session_id is not None:
             await owner_of(connection, query.session_id)
-        found = await list_any(connection, query, words=words, before=before, limit=query.limit + 1)
+        found = await operations.list_any(connection, query, words=words, before=before, limit=query.limit + 1)
     if not found:
         services.tools.specs(query.tool)
     if words and found:
         async with services.database.transaction() as connection:
             read = {"sessions": sorted({turn.session_id for turn in found})}
             await record_act(connection, operator, "read_session", details=read)
-    return query.paging.page(await with_activity(services.cache, found), lambda turn: turn.turn_id)
+    return query.paging.page(await operations.with_activity(services.cache, found), lambda turn: turn.turn_id)
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
-async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: Ops) -> OpsTurn:
+async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: Ops) -> operations.OpsTurn:
     """Cancels a turn of any user. Answers once it has ended; one that had ended before stays as it is. For the scope
     `ops`.
     """
@@ -148,12 +141,12 @@ async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: O
 
 
 @router.get("/turns/{turn_id}/timeline", responses=problems("forbidden"))
-async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> TurnTimeline:
+async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> operations.TurnTimeline:
     """Shows what a turn of any user did when: its attempts, nodes, calls of models and tools, and what it waited for.
     Without what was said and without arguments. For the scope `ops`.
     """
     async with services.database.read_only() as connection:
-        return await timeline_of(connection, services.cache, turn_id)
+        return await operations.timeline_of(connection, services.cache, turn_id)
 
 
 @router.get("/sessions/{session_id}", responses=problems("forbidden"))
@@ -162,13 +155,15 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
     async with services.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
         session = await get_session(connection, owner, session_id)
-        open_turns = await list_any(connection, TurnFilter(session_id=session_id), limit=MAX_OPEN)
-        failed = await list_any(connection, TurnFilter(status="failed", session_id=session_id), limit=FAILED_SHOWN)
+        open_turns = await operations.list_any(connection, operations.TurnFilter(session_id=session_id), limit=MAX_OPEN)
+        failed = await operations.list_any(
+            connection, operations.TurnFilter(status="failed", session_id=session_id), limit=FAILED_SHOWN
+        )
     content = await _content(services, owner, session, operator) if "ops:content" in operator.scopes else None
     states = await services.tools.session_states(session_id)
     return OpsSession(
         owner=owner,
-        open_turns=await with_activity(services.cache, open_turns),
+        open_turns=await operations.with_activity(services.cache, open_turns),
         failed_turns=failed,
         plan=_plan(session.pending_plan) if session.pending_plan else None,
         tools={name: state for name, state in states.items() if not state.available},
@@ -247,10 +242,10 @@ async def retry_webhooks(services: ServicesDep, operator: Ops, event_id: OneEven
         return Retried(await retry_events(connection, event_id))
 
 
-async def _turn(services: Services, turn_id: str) -> OpsTurn:
+async def _turn(services: Services, turn_id: str) -> operations.OpsTurn:
     async with services.database.read_only() as connection:
-        turn = await find_any(connection, turn_id)
-    return (await with_activity(services.cache, [turn]))[0]
+        turn = await operations.find_any(connection, turn_id)
+    return (await operations.with_activity(services.cache, [turn]))[0]
 
 
 async def _content(services: Services, owner: str, session: Session, operator: Operator) -> OpsContent:

@@ -11,19 +11,10 @@ from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 from starlette.responses import Response
 
+from segue.api import schemas
 from segue.api.chat import ClientDep
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
-from segue.api.schemas import (
-    BY_SEQ,
-    MessageFeedback,
-    NewSession,
-    Page,
-    PageAround,
-    PagingDep,
-    SessionChanges,
-    encode_cursor,
-)
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import Operator
@@ -88,7 +79,7 @@ class SessionMemory:
 
 
 @router.post("", status_code=201, responses=problems("unknown_agent", "session_exists"))
-async def create_session(body: NewSession, client: ClientDep) -> Session:
+async def create_session(body: schemas.NewSession, client: ClientDep) -> Session:
     """Makes a session. Sent again with its Idempotency-Key it is the same session, whatever the body."""
     services, caller, database = client.services, client.caller, client.services.database
     services.agents.check(body.agent, caller, client.origin.groups, status=422)
@@ -110,12 +101,12 @@ async def create_session(body: NewSession, client: ClientDep) -> Session:
 async def list_sessions(
     services: ServicesDep,
     caller: Caller,
-    paging: PagingDep,
+    paging: schemas.PagingDep,
     *,
     query: AllWords = None,
     archived: Annotated[bool, Query(description="Those that are, or those that are not.")] = False,
     pinned: Annotated[bool | None, Query(description="Only those that are, or that are not.")] = None,
-) -> Page[Session | FoundSession | UnreadableSession]:
+) -> schemas.Page[Session | FoundSession | UnreadableSession]:
     """Lists the caller's sessions, the latest active first. Those not archived, or with `archived=true` those that are.
     With a query those that have all its words in the title or in one message, which `snippet` shows. A search looks at
     2,000 sessions and 10,000 messages a page: one with few items, or none, may still have a `next_cursor`.
@@ -128,7 +119,7 @@ async def list_sessions(
                 connection, caller, words, archived=archived, pinned=pinned, after=after, limit=paging.limit
             )
         position = [each for each in astuple(behind) if each is not None] if behind else None
-        return Page([*hits], encode_cursor(position) if position else None)
+        return schemas.Page([*hits], schemas.encode_cursor(position) if position else None)
     before = paging.after(_ACTIVITY)
     async with services.database.read_only() as connection:
         found = await session_store.list_sessions(
@@ -146,7 +137,7 @@ async def get_session(session_id: SessionId, services: ServicesDep, caller: Call
 
 @router.patch("/{session_id}", responses=problems("unknown_agent"))
 async def update_session(
-    session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller, origin: OriginDep
+    session_id: SessionId, body: schemas.SessionChanges, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> Session | UnreadableSession:
     """Changes a session. An agent that it gets answers from the next turn on."""
     changes = body.model_dump(include=body.model_fields_set)
@@ -172,18 +163,18 @@ async def list_messages(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
-    paging: PagingDep,
+    paging: schemas.PagingDep,
     order: Order = "asc",
     before: Before = history.MAX_SEQ,
     around: Around = None,
     include: Include = None,
     branch: InBranch = None,
-) -> PageAround[Message | MessageOfTurn | UnreadableMessage]:
+) -> schemas.PageAround[Message | MessageOfTurn | UnreadableMessage]:
     """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
     user's message of a turn that has none. With `branch` those of that branch, instead of the history. A page leads on
     both ways: by `next_cursor` in its order, by `previous_cursor` in the other one.
     """
-    reached, newest_first = paging.after(BY_SEQ), order == "desc"
+    reached, newest_first = paging.after(schemas.BY_SEQ), order == "desc"
     if around is not None and (reached is not None or before != history.MAX_SEQ):
         raise InvalidRequest("A page `around` a message has neither `cursor` nor `before`.")
     after = reached if reached is not None and not newest_first else 0
@@ -202,8 +193,8 @@ async def list_messages(
         found = await with_metadata(connection, found)
         if include:
             found = await with_turns(connection, found)
-    cursors = (encode_cursor(found[at].seq) if there else None for at, there in ((-1, is_more), (0, is_behind)))
-    return PageAround(found, *cursors)
+    cursors = (schemas.encode_cursor(found[at].seq) if there else None for at, there in ((-1, is_more), (0, is_behind)))
+    return schemas.PageAround(found, *cursors)
 
 
 @router.get("/{session_id}/prompt", responses=problems("unreadable", "forbidden"))
@@ -277,7 +268,7 @@ async def export_session(
 
 @feedback_router.put("/sessions/{session_id}/messages/{message_id}/feedback", responses=problems("not_an_answer"))
 async def rate_message(
-    session_id: SessionId, message_id: MessageId, body: MessageFeedback, services: ServicesDep, caller: Caller
+    session_id: SessionId, message_id: MessageId, body: schemas.MessageFeedback, services: ServicesDep, caller: Caller
 ) -> Message | UnreadableMessage:
     """Rates an answer. Replaces what was said of it before, which `rating: null` takes back; `metadata` has it."""
     async with services.database.transaction() as connection:
@@ -291,9 +282,11 @@ async def rate_message(
 
 
 @feedback_router.get("/feedback", responses=problems("forbidden"))
-async def get_feedback(services: ServicesDep, _: Ops, paging: PagingDep, rating: Rated = None) -> Page[Feedback]:
+async def get_feedback(
+    services: ServicesDep, _: Ops, paging: schemas.PagingDep, rating: Rated = None
+) -> schemas.Page[Feedback]:
     """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
-    before = paging.after(BY_SEQ)
+    before = paging.after(schemas.BY_SEQ)
     async with services.database.read_only() as connection:
         found = await session_store.list_feedback(connection, rating=rating, before=before, limit=paging.limit + 1)
     return paging.page_of_placed(found)

@@ -13,18 +13,9 @@ from anyio import to_thread
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field, TypeAdapter
 
+from segue.api import schemas
 from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import PROBLEMS, problems
-from segue.api.schemas import (
-    FleetReset,
-    FleetStatusChange,
-    Page,
-    Paging,
-    PagingDep,
-    StatusChange,
-    ToolReset,
-    id_position,
-)
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import id_pattern, is_id
@@ -56,13 +47,13 @@ states_router = router_of("tool states")
 results_router = router_of("tool results", "/sessions/{session_id}/tool-results")
 
 LONGEST = timedelta(days=366)
-FIRST_PAGE = Paging(50, None)
+FIRST_PAGE = schemas.Paging(50, None)
 ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }
 OF_RESULTS = problems("tool_result_expired", "tool_result_part_not_found", "invalid_path")
 
-_CHANGE_POSITION, _RESULT_POSITION = id_position("chg"), id_position("call")
+_CHANGE_POSITION, _RESULT_POSITION = schemas.id_position("chg"), schemas.id_position("call")
 _SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
     tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
 )
@@ -90,7 +81,7 @@ class ToolDescription:
 
 
 @router.get("")
-async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescription]:
+async def list_tools(services: ServicesDep, caller: Caller) -> schemas.Page[ToolDescription]:
     """Lists the tools that the caller may use, as the model sees them."""
     specs = [tool.spec for tool in services.tools.tools_for(caller).values()]
     changed = await changed_at(services.database, specs)
@@ -110,7 +101,7 @@ async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescript
         )
         for spec in specs
     ]
-    return Page(described, None)
+    return schemas.Page(described, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +132,7 @@ async def get_tool_states(session_id: SessionId, services: ServicesDep, caller: 
 
 @states_router.post("/sessions/{session_id}/tool-states/reset", responses=problems("unknown_tool"))
 async def reset_tool_states(
-    session_id: SessionId, services: ServicesDep, caller: Caller, body: ToolReset | None = None
+    session_id: SessionId, services: ServicesDep, caller: Caller, body: schemas.ToolReset | None = None
 ) -> SessionToolStates:
     """Makes tools available again. No failure is held against them; what has succeeded in the session still counts."""
     specs = services.tools.specs(body.tool_name if body else None, owner=caller)
@@ -151,7 +142,7 @@ async def reset_tool_states(
 
 @states_router.put("/sessions/{session_id}/tool-states/{tool}")
 async def set_tool_state(
-    tool: ToolName, session_id: SessionId, body: StatusChange, services: ServicesDep, caller: Caller
+    tool: ToolName, session_id: SessionId, body: schemas.StatusChange, services: ServicesDep, caller: Caller
 ) -> ToolState:
     """Sets the state of a tool in a session. No success and no failure changes what a person has set."""
     services.tools.specs(tool, owner=caller)
@@ -164,8 +155,8 @@ async def set_tool_state(
 
 @states_router.get("/sessions/{session_id}/tool-states/history")
 async def list_state_changes(
-    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep, tool: StateFilter = None
-) -> Page[StatusMoved]:
+    session_id: SessionId, services: ServicesDep, caller: Caller, paging: schemas.PagingDep, tool: StateFilter = None
+) -> schemas.Page[StatusMoved]:
     """Lists how the states of tools changed in a session. Newest first."""
     before = paging.after(_CHANGE_POSITION)
     async with services.database.read_only() as connection:
@@ -178,7 +169,7 @@ async def list_state_changes(
 async def get_fleet_tool_states(
     services: ServicesDep,
     _: Ops,
-    paging: PagingDep,
+    paging: schemas.PagingDep,
     status: Annotated[ToolStatus | None, Query(description="Only tools and sessions where it is this.")] = None,
     tool: StateFilter = None,
 ) -> FleetToolStates:
@@ -191,7 +182,7 @@ async def get_fleet_tool_states(
 
 @states_router.put("/tool-states/{tool}", responses=problems("forbidden"))
 async def set_fleet_tool_state(
-    tool: ToolName, body: FleetStatusChange, services: ServicesDep, operator: Ops
+    tool: ToolName, body: schemas.FleetStatusChange, services: ServicesDep, operator: Ops
 ) -> ToolState:
     """Sets the state of a tool over that of every session. Until an operator sets it to `available`, or until a time.
     For the scope `ops`.
@@ -210,7 +201,7 @@ async def set_fleet_tool_state(
 
 
 @states_router.post("/tool-states/reset", responses=problems("forbidden", "unknown_tool", "session_not_found"))
-async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: FleetReset) -> FleetToolStates:
+async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: schemas.FleetReset) -> FleetToolStates:
     """Makes tools available again, for everyone and in every session. With `scope` only the one or the other; of the
     sessions only the one that is named, of any user. What an operator had set for all ends too. For the scope `ops`.
     """
@@ -255,7 +246,7 @@ async def _reset_in_session(services: Services, owner: str, session_id: str, spe
 
 
 async def _fleet_states(
-    services: Services, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, paging: Paging
+    services: Services, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, paging: schemas.Paging
 ) -> FleetToolStates:
     tools, found = await services.tools.overview(specs, status=status, after=after, limit=paging.limit + 1)
     shown = paging.page(found, lambda state: [state.session_id, state.tool])
@@ -276,11 +267,11 @@ async def list_tool_results(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
-    paging: PagingDep,
+    paging: schemas.PagingDep,
     tool: CallFilter = None,
     turn_id: CallFilter = None,
     status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
-) -> Page[ToolCall | UnreadableCall]:
+) -> schemas.Page[ToolCall | UnreadableCall]:
     """Lists the calls of tools in a session. Newest first, without their results."""
     before, most = paging.after(_RESULT_POSITION), paging.limit + 1
     async with services.database.read_only() as connection:

@@ -392,12 +392,7 @@ async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy
                 yield chunk
 
     status = await driver.copy_to_table(
-        name,
-        source=chunks(),
-        columns=table.columns,
-        schema_name=SCHEMA,
-        format="text",
-        timeout=COPY_TIMEOUT_S,
+        name, source=chunks(), columns=table.columns, schema_name=SCHEMA, format="text", timeout=COPY_TIMEOUT_S
     )
     if (rows_of(status), member.size_bytes, member.sha256) != (table.rows, table.size_bytes, table.sha256):
         raise unreadable(str(archive.filename), f"{name} is not what was backed up")

@@ -15,19 +15,11 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import anyio
+import mcp_types
 from mcp.server import MCPServer, ServerRequestContext
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import (
-    CallToolResult,
-    ElicitRequest,
-    ElicitRequestFormParams,
-    ElicitResult,
-    InputRequiredResult,
-    TextContent,
-    ToolAnnotations,
-)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
@@ -55,9 +47,9 @@ INSTRUCTIONS: Final = (
     "says something in it and returns the agent's answer. A step that changes something waits until a person has "
     "approved it; your own message cannot approve it."
 )
-READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-ADDS: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
-ACTS: Final = ToolAnnotations(destructive_hint=True, open_world_hint=True)
+READS: Final = mcp_types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+ADDS: Final = mcp_types.ToolAnnotations(destructive_hint=False, open_world_hint=False)
+ACTS: Final = mcp_types.ToolAnnotations(destructive_hint=True, open_world_hint=True)
 FORM_ID: Final = "decision"  # the form, among what a client of the newer protocol answers
 
 SessionArgument = Annotated[str, Field(max_length=200, description="As start_session and list_sessions give it.")]
@@ -80,7 +72,7 @@ class CalledAnswer(BaseModel):
     waits: Waits | None
 
 
-ToolAnswer = Annotated[CallToolResult, CalledAnswer] | InputRequiredResult
+ToolAnswer = Annotated[mcp_types.CallToolResult, CalledAnswer] | mcp_types.InputRequiredResult
 
 
 def server_for(api_of: Callable[[McpContext], AsyncApi], *, may_decide: bool, beat_s: float = BEAT_S) -> MCPServer:
@@ -230,7 +222,9 @@ class Tools:
             shown = form(plan, whole)
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 state = json.dumps([answer["turn_id"], plan["id"], plan["version"], fills_in(plan)])
-                return InputRequiredResult(input_requests={FORM_ID: ElicitRequest(params=shown)}, request_state=state)
+                return mcp_types.InputRequiredResult(
+                    input_requests={FORM_ID: mcp_types.ElicitRequest(params=shown)}, request_state=state
+                )
             said = await ctx.session.elicit_form(shown.message, shown.requested_schema, ctx.request_id)
             if (body := decision(said, plan["version"], filled_in=fills_in(plan))) is None:
                 break
@@ -241,7 +235,7 @@ class Tools:
         """Goes on with what the person has said to the question of the round before."""
         turn_id, plan_id, version, filled_in = json.loads(state)
         said = (ctx.input_responses or {}).get(FORM_ID)
-        body = decision(said, version, filled_in=filled_in) if isinstance(said, ElicitResult) else None
+        body = decision(said, version, filled_in=filled_in) if isinstance(said, mcp_types.ElicitResult) else None
         if body is not None:
             key = f"{plan_id}:{version}"
             return await self._settled(ctx, await self._sent(ctx, session_id, "plan/decision", body, key))
@@ -250,7 +244,7 @@ class Tools:
         plan = (await self._api_of(ctx).get(_path(session_id)))["pending_plan"]
         return self._shown(ctx, {"session_id": session_id, "turn_id": None, "plan": plan})
 
-    def _shown(self, ctx: McpContext, answer: dict[str, Any]) -> CallToolResult:
+    def _shown(self, ctx: McpContext, answer: dict[str, Any]) -> mcp_types.CallToolResult:
         plan, waits = answer["plan"], None
         said = answer["message"]["content"] if "message" in answer else "The user has not decided."
         text = said
@@ -264,7 +258,9 @@ class Tools:
                 f"\n\nThis waits for a person's decision (decide_plan), until {plan['expires_at']}:\n{waits.question}"
             )
         shown = CalledAnswer(session_id=answer["session_id"], turn_id=answer["turn_id"], answer=said, waits=waits)
-        return CallToolResult(content=[TextContent(text=text)], structured_content=shown.model_dump())
+        return mcp_types.CallToolResult(
+            content=[mcp_types.TextContent(text=text)], structured_content=shown.model_dump()
+        )
 
     def _whole(self, ctx: McpContext, session_id: str) -> str:
         return f"{self._api_of(ctx).url}{_path(session_id)}/plan"
@@ -325,7 +321,7 @@ def fills_in(plan: Mapping[str, Any]) -> bool:
     return asks is not None and asks["mode"] == "form"
 
 
-def form(plan: Mapping[str, Any], whole: str) -> ElicitRequestFormParams:
+def form(plan: Mapping[str, Any], whole: str) -> mcp_types.ElicitRequestFormParams:
     """Returns the form. A value that a tool asks for and that the user has said in words is filled in already."""
     step, schema = waiting_step(plan), _FORM
     if step is not None and fills_in(plan):
@@ -334,10 +330,10 @@ def form(plan: Mapping[str, Any], whole: str) -> ElicitRequestFormParams:
             name: {**of, "default": known[name]} if name in known else of for name, of in asked["properties"].items()
         }
         schema = {**asked, "properties": fields}
-    return ElicitRequestFormParams(message=question(plan, whole), requested_schema=schema)
+    return mcp_types.ElicitRequestFormParams(message=question(plan, whole), requested_schema=schema)
 
 
-def decision(answer: ElicitResult, version: int, *, filled_in: bool) -> dict[str, Any] | None:
+def decision(answer: mcp_types.ElicitResult, version: int, *, filled_in: bool) -> dict[str, Any] | None:
     """Returns the body of a decision; None if the person left it open. A yes with a change in it is a change."""
     if filled_in and answer.action == "accept":
         return {"decision": "confirm", "version": version, "answer": answer.content or {}}

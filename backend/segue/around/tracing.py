@@ -77,9 +77,7 @@ def _by_convention(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
 
 def _opens_spans(tracer: "Tracer", *, content: bool) -> OpenSpan:
     from opentelemetry.trace import SpanKind, get_current_span  # noqa: PLC0415 (the same)
-    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 (of the extra `otel`)
-        TraceContextTextMapPropagator,
-    )
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415 (of the extra `otel`)
 
     propagator = TraceContextTextMapPropagator()
 

@@ -549,12 +549,7 @@ usage = Table(
     Index("usage_owner_day_idx", "owner", "day"),
     Index("usage_day_idx", "day"),
     Index(
-        "usage_session_key",
-        "session_id",
-        "day",
-        "model",
-        unique=True,
-        postgresql_where=text("session_id IS NOT NULL"),
+        "usage_session_key", "session_id", "day", "model", unique=True, postgresql_where=text("session_id IS NOT NULL")
     ),
 )
 

@@ -153,15 +153,11 @@ class StorageUnavailable(AppError):
     """Postgres cannot be used now. Its text holds nothing of the statement."""
 
     def __init__(self, cause: OutageCause) -> None:
-        super().__init__(
-            cause.code,
-            status=503,
-            title="Storage is unavailable",
-            detail=f"The database cannot be used: {cause.why}. Try again in a moment; with an Idempotency-Key "
-            "nothing is done twice.",
-            retryable=True,
-            extra={"retry_after_s": 2},
+        detail = (
+            f"The database cannot be used: {cause.why}. Try again in a moment; with an Idempotency-Key "
+            "nothing is done twice."
         )
+        super().__init__(cause.code, status=503, title="Storage is unavailable", detail=detail, retry_after_s=2)
         self.cause = cause
 
 

@@ -54,9 +54,7 @@ class RedisCause:
 
 
 _REFUSED = RedisCause(
-    "refused",
-    "nothing listens there",
-    "Start it, or correct REDIS_URL; `segue serve` starts an embedded one again.",
+    "refused", "nothing listens there", "Start it, or correct REDIS_URL; `segue serve` starts an embedded one again."
 )
 _UNKNOWN_HOST = RedisCause("unknown_host", "its host name is unknown", "Correct REDIS_URL.")
 _NO_ANSWER = RedisCause("no_answer", "it does not answer in time", "See whether its machine and the network live.")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 import orjson
 import structlog
 from pydantic import AfterValidator, TypeAdapter, ValidationError
-from sqlalchemy import ColumnElement, Table, UnaryExpression, select, tuple_
+from sqlalchemy import ColumnElement, Table, UnaryExpression, select, true, tuple_
 
 from segue.domain.plan import Plan, UnreadablePlan, known_status
 
@@ -153,8 +153,12 @@ def newest_first(table: Table) -> tuple[UnaryExpression[int], UnaryExpression[st
     return table.c.seq.desc(), table.c.id.desc()
 
 
-def came_before(table: Table, row_id: str) -> ColumnElement[bool]:
-    """Returns a condition on a table: the row is older than the one with this id. No row is if there is none."""
+def came_before(table: Table, row_id: str | None) -> ColumnElement[bool]:
+    """Returns a condition on a table: the row is older than the one with this id. No row is if there is none; all are
+    if no id is given.
+    """
+    if row_id is None:
+        return true()
     other = table.alias("other")
     seq = select(other.c.seq).where(other.c.id == row_id).scalar_subquery()
     return tuple_(*oldest_first(table)) < tuple_(seq, row_id)

@@ -5,12 +5,15 @@ addresses to the model are in `domain/tool.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
 
 
 class AppError(Exception):
     """An error for the client: a stable `code`, the HTTP `status`, and a `detail` that says what to do
-    next. `errors` are what is wrong with single fields, as `loc`, `msg` and `type`.
+    next. `errors` are what is wrong with single fields, as `loc`, `msg` and `type`. With `retry_after_s` seconds,
+    which become a member of `extra`, it is also retryable.
     """
 
     def __init__(
@@ -21,6 +24,7 @@ class AppError(Exception):
         title: str,
         detail: str = "",
         retryable: bool = False,
+        retry_after_s: int | None = None,
         extra: Mapping[str, str | int] | None = None,
         errors: Sequence[Mapping[str, Any]] = (),
     ) -> None:
@@ -29,8 +33,8 @@ class AppError(Exception):
         self.status = status
         self.title = title
         self.detail = detail or title
-        self.retryable = retryable
-        self.extra = dict(extra or {})
+        self.retryable = retryable or retry_after_s is not None
+        self.extra = dict(extra or {}) | ({} if retry_after_s is None else {"retry_after_s": retry_after_s})
         self.errors = tuple(errors)
 
     def with_extra(self, **extra: str | int) -> "AppError":
@@ -43,13 +47,11 @@ class Unreadable(AppError):
     """A row holds what this release cannot read, and what was asked needs it."""
 
     def __init__(self, thing: str) -> None:
-        super().__init__(
-            "unreadable",
-            status=409,
-            title=f"The stored {thing} cannot be read",
-            detail=f"The stored {thing} is damaged, or written by a newer release, which can read it. Everything else "
-            "in the session works: send another message to go on.",
+        detail = (
+            f"The stored {thing} is damaged, or written by a newer release, which can read it. Everything else "
+            "in the session works: send another message to go on."
         )
+        super().__init__("unreadable", status=409, title=f"The stored {thing} cannot be read", detail=detail)
 
 
 class InvalidRequest(AppError):
@@ -65,3 +67,10 @@ class NotFound(AppError):
         super().__init__(
             f"{thing}_not_found", status=404, title=f"No such {noun}", detail=f"There is no {noun} with this id."
         )
+
+
+def existing(thing: str, found: Found | None) -> Found:
+    """Raises NotFound if there is none."""
+    if found is None:
+        raise NotFound(thing)
+    return found

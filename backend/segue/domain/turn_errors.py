@@ -24,15 +24,11 @@ def turn_timeout(seconds: float) -> AppError:
 
 def storage_lost() -> AppError:
     """Unlike StorageUnavailable before a turn: the message is stored, and sending it anew would repeat it."""
-    return AppError(
-        "storage_unavailable",
-        status=503,
-        title="Storage is unavailable",
-        detail="The database was lost while the turn ran. The message is kept: do not send it again. Read "
-        "GET /sessions/{session_id}/turns/{turn_id}, or repeat the request with its Idempotency-Key.",
-        retryable=True,
-        extra={"retry_after_s": 2},
+    detail = (
+        "The database was lost while the turn ran. The message is kept: do not send it again. Read "
+        "GET /sessions/{session_id}/turns/{turn_id}, or repeat the request with its Idempotency-Key."
     )
+    return AppError("storage_unavailable", status=503, title="Storage is unavailable", detail=detail, retry_after_s=2)
 
 
 def output_invalid(faults: Sequence[str]) -> AppError:
@@ -50,15 +46,11 @@ def internal() -> AppError:
 
 def interrupted() -> AppError:
     """For a client that waits at a process that stops. The turn itself has not ended."""
-    return AppError(
-        "turn_interrupted",
-        status=503,
-        title="The wait was interrupted",
-        detail="This process is stopping; the turn goes on elsewhere or at the next start. Do not send the message "
-        "again: read GET /sessions/{session_id}/turns/{turn_id}, or repeat the request with its Idempotency-Key.",
-        retryable=True,
-        extra={"retry_after_s": 2},
+    detail = (
+        "This process is stopping; the turn goes on elsewhere or at the next start. Do not send the message "
+        "again: read GET /sessions/{session_id}/turns/{turn_id}, or repeat the request with its Idempotency-Key."
     )
+    return AppError("turn_interrupted", status=503, title="The wait was interrupted", detail=detail, retry_after_s=2)
 
 
 def gave_up(attempts: int) -> AppError:
@@ -127,25 +119,17 @@ def cannot_retry() -> AppError:
 
 
 def too_many_queued(limit: int) -> AppError:
+    detail = f"Nothing was accepted: {limit} messages of this session wait for their turn. Send it when one is done."
     return AppError(
-        "too_many_queued",
-        status=429,
-        title="Too many messages are waiting",
-        detail=f"Nothing was accepted: {limit} messages of this session wait for their turn. Send it when one is done.",
-        retryable=True,
-        extra={"retry_after_s": 2},
+        "too_many_queued", status=429, title="Too many messages are waiting", detail=detail, retry_after_s=2
     )
 
 
 def rate_limited(limit: str, at_most: int | str, wait_s: int) -> AppError:
     """Also the end of a turn whose next call of the model would pass the cap of a day."""
+    detail = f"{limit.replace('_', ' ').capitalize()}: at most {at_most} for one user. Try again in {wait_s} s."
     return AppError(
-        RATE_LIMITED,
-        status=429,
-        title="Rate limited",
-        detail=f"{limit.replace('_', ' ').capitalize()}: at most {at_most} for one user. Try again in {wait_s} s.",
-        retryable=True,
-        extra={"limit": limit, "retry_after_s": wait_s},
+        RATE_LIMITED, status=429, title="Rate limited", detail=detail, retry_after_s=wait_s, extra={"limit": limit}
     )
 
 
@@ -156,15 +140,13 @@ def service_limit_reached(limit: str, wait_s: int) -> AppError:
         status=429,
         title="The service has reached its limit",
         detail=f"The service has reached its limit for today, for all users together. Try again in {wait_s} s.",
-        retryable=True,
-        extra={"limit": limit, "retry_after_s": wait_s},
+        retry_after_s=wait_s,
+        extra={"limit": limit},
     )
 
 
 def key_reused() -> AppError:
+    detail = "Nothing was accepted: this key has come with another body. Use a new key for a new message."
     return AppError(
-        "idempotency_key_reused",
-        status=422,
-        title="The Idempotency-Key was used for something else",
-        detail="Nothing was accepted: this key has come with another body. Use a new key for a new message.",
+        "idempotency_key_reused", status=422, title="The Idempotency-Key was used for something else", detail=detail
     )

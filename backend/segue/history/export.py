@@ -14,21 +14,9 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
+from segue.domain import recording
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan, Pressed, decision_of
-from segue.domain.recording import (
-    VERSION,
-    RecordedAcknowledgement,
-    RecordedCall,
-    RecordedPlan,
-    RecordedSettings,
-    RecordedStep,
-    RecordedTool,
-    RecordedTurn,
-    RecordedUsage,
-    Recording,
-    Round,
-)
 from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
 from segue.domain.session import Message, Session, TurnReport
 from segue.domain.tool import Tool, ToolCall, canonical_args
@@ -93,14 +81,14 @@ async def load_conversation(
 
 
 def make_recording(
-    conversation: StoredConversation, tools: Mapping[str, Tool], settings: RecordedSettings
-) -> Recording:
+    conversation: StoredConversation, tools: Mapping[str, Tool], settings: recording.RecordedSettings
+) -> recording.Recording:
     """Takes long for a long conversation: call it in a thread."""
     recorder = _Recorder(conversation)
     recorded = [recorder.turn(row) for row in conversation.turns]
-    whole = Recording(
+    whole = recording.Recording(
         format="segue-recording",
-        version=VERSION,
+        version=recording.VERSION,
         title=conversation.session.title,
         language=conversation.session.language,
         time_zone=conversation.session.time_zone,
@@ -111,7 +99,7 @@ def make_recording(
     ).model_dump(mode="json")
     definitions = {"tools": without_secret_texts(whole.pop("tools"))}
     repeated = [secret for secret in secrets_in(whole) if not any(secret in name for name in tools)]
-    return Recording.model_validate(without(without_secrets(whole) | definitions, repeated))
+    return recording.Recording.model_validate(without(without_secrets(whole) | definitions, repeated))
 
 
 @dataclass(slots=True)
@@ -122,14 +110,14 @@ class _Recorder:
     numbers: dict[str, int] = field(default_factory=dict)
     standing: Plan | None = None
 
-    def turn(self, row: Row[Any]) -> RecordedTurn:
+    def turn(self, row: Row[Any]) -> recording.RecordedTurn:
         opening, *rest = self.conversation.messages[row.id]
         request, report, status = request_of(row.request, row.id), report_of(row), status_of(row)
         # A failed turn has no report, but may have made a plan.
         made = (plan for plan in self.conversation.plans if plan.origin_message_id == opening.id)
         plan = report.plan if report else next(made, None)
         answer = str(rest.pop().content) if rest and status == "completed" else None
-        turn = RecordedTurn(
+        turn = recording.RecordedTurn(
             message=str(opening.content),
             decision=_pressed(request, opening),
             args=self._typed(request, plan) if request and request.args_changed else None,
@@ -156,24 +144,24 @@ class _Recorder:
         decided, waited = plan or next(stored, None), self.standing.waiting_step.id
         return next((step.args for step in decided.steps if step.id == waited), None) if decided else None
 
-    def _numbered(self, plan: Plan) -> RecordedPlan:
-        return RecordedPlan(
+    def _numbered(self, plan: Plan) -> recording.RecordedPlan:
+        return recording.RecordedPlan(
             number=self.numbers.setdefault(plan.id, len(self.numbers) + 1),
             version=plan.version,
             status=plan.status,
-            steps=tuple(RecordedStep.model_validate(step, from_attributes=True) for step in plan.steps),
+            steps=tuple(recording.RecordedStep.model_validate(step, from_attributes=True) for step in plan.steps),
         )
 
 
 def _rounds(
     messages: Iterable[Message], conversation: StoredConversation, report: TurnReport | None, opening: Message
-) -> Iterable[Round]:
+) -> Iterable[recording.Round]:
     """What cannot be read is left out."""
     references = {message.tool_call_id: message.content for message in messages if isinstance(message.content, dict)}
     said = [message for message in messages if message.role != "tool"]
     for index, message in enumerate(said):
         if message.role == "user":
-            yield Round(by="user", text=str(message.content))
+            yield recording.Round(by="user", text=str(message.content))
             continue
         ledger = [conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls]
         if not ledger or ledger[0].plan_id:
@@ -183,12 +171,12 @@ def _rounds(
         else:
             by = "model"
         calls = (_call(call, conversation, references.get(call.tool_call_id)) for call in ledger)
-        yield Round(by=by, text=str(message.content), calls=tuple(calls))
+        yield recording.Round(by=by, text=str(message.content), calls=tuple(calls))
 
 
-def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> RecordedCall:
+def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> recording.RecordedCall:
     """A result that is not stored is replaced by its reference, which names what later calls may need."""
-    made = RecordedCall(
+    made = recording.RecordedCall(
         tool=call.tool_name,
         args=call.args,
         status="unknown" if call.status == "running" else call.status,
@@ -233,11 +221,13 @@ def _ending(answer: str, tell: Callable[[str], str]) -> str:
     return next((told for told in map(tell, TRANSLATIONS.now) if told and answer.endswith(told)), "")
 
 
-def _usage(report: TurnReport | None) -> RecordedUsage | None:
+def _usage(report: TurnReport | None) -> recording.RecordedUsage | None:
     """Returns None if no tokens were counted, as for the offline model."""
     if report is None or not report.usage.input_tokens:
         return None
-    return RecordedUsage(**{name: getattr(report.usage, name) for name in RecordedUsage.model_fields})
+    return recording.RecordedUsage(
+        **{name: getattr(report.usage, name) for name in recording.RecordedUsage.model_fields}
+    )
 
 
 def _pressed(request: TurnRequest | None, opening: Message) -> Pressed | None:
@@ -246,10 +236,10 @@ def _pressed(request: TurnRequest | None, opening: Message) -> Pressed | None:
     return decision_of(opening.content) if request is not None and request.decided_plan_id else None
 
 
-def _acknowledgement(report: TurnReport | None) -> RecordedAcknowledgement | None:
+def _acknowledgement(report: TurnReport | None) -> recording.RecordedAcknowledgement | None:
     if report is None:
         return None
-    return RecordedAcknowledgement.model_validate(report.acknowledgement, from_attributes=True)
+    return recording.RecordedAcknowledgement.model_validate(report.acknowledgement, from_attributes=True)
 
 
 def _reading(report: TurnReport | None) -> str | None:
@@ -258,7 +248,9 @@ def _reading(report: TurnReport | None) -> str | None:
     return rule.removeprefix(READ_BY_MODEL) if rule.startswith(READ_BY_MODEL) else None
 
 
-def _definitions(recorded: Iterable[RecordedTurn], tools: Mapping[str, Tool]) -> Iterable[RecordedTool]:
+def _definitions(
+    recorded: Iterable[recording.RecordedTurn], tools: Mapping[str, Tool]
+) -> Iterable[recording.RecordedTool]:
     """Of each tool that was called or planned, and of those it depends on. A tool that is gone takes any arguments."""
     called = {(call.tool, call.status) for turn in recorded for call in turn.calls}
     planned = {step.tool for turn in recorded if turn.plan for step in turn.plan.steps if step.tool}
@@ -272,9 +264,9 @@ def _definitions(recorded: Iterable[RecordedTurn], tools: Mapping[str, Tool]) ->
             wanted += [member for group in tools[name].spec.depends_on for member in (*group.tools, *group.optional)]
     for name in sorted(known):
         if name in tools:
-            yield RecordedTool.model_validate(tools[name].spec, from_attributes=True)
+            yield recording.RecordedTool.model_validate(tools[name].spec, from_attributes=True)
         elif (name, "succeeded") in called:
-            yield RecordedTool(name=name, input_schema={"type": "object"})
+            yield recording.RecordedTool(name=name, input_schema={"type": "object"})
 
 
 def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:

@@ -38,7 +38,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import OPEN_TURNS, attachments, messages, sessions, tool_calls, tool_results, tool_states, turns
 from segue.db.rows import oldest_first
 from segue.domain import turn_errors
-from segue.domain.errors import NotFound
+from segue.domain.errors import existing
 from segue.domain.ids import new_id
 from segue.domain.session import READ_ATTACHMENT, Session
 from segue.memory import summary
@@ -68,9 +68,8 @@ async def fork_session(
     """
     await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
     await check_session(connection, owner, session_id)
-    cut = (await connection.execute(_CUT, {"source": session_id, "message": message_id})).one_or_none()
-    if cut is None:
-        raise NotFound("message")
+    found = await connection.execute(_CUT, {"source": session_id, "message": message_id})
+    cut = existing("message", found.one_or_none())
     if cut.branch is not None:
         raise turn_errors.not_in_history()
     if cut.busy is not None:
@@ -279,8 +278,7 @@ def _results() -> Insert:
     order = (func.coalesce(tool_results.c.stored_before, 0), *oldest_first(tool_calls))
     before = func.sum(tool_calls.c.size_bytes).over(order_by=order, rows=(None, -1))
     names, values = _copied(
-        tool_results,
-        {"tool_call_id": copy.c.id, "session_id": _FORK, "stored_before": func.coalesce(before, 0)},
+        tool_results, {"tool_call_id": copy.c.id, "session_id": _FORK, "stored_before": func.coalesce(before, 0)}
     )
     kept = tool_results.join(tool_calls, tool_calls.c.id == tool_results.c.tool_call_id).join(
         copy, copy.c.id == _own(tool_calls.c.id)

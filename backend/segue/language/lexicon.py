@@ -130,11 +130,7 @@ def split_list(words: str) -> list[str]:
 
 
 def kinds_by_phrase(
-    language: str,
-    lists: Mapping[str, str],
-    kinds: Collection[str],
-    *,
-    phrase_of: Callable[[str], Phrase] = words_of,
+    language: str, lists: Mapping[str, str], kinds: Collection[str], *, phrase_of: Callable[[str], Phrase] = words_of
 ) -> dict[Joined, str]:
     """Returns the phrases of a language, each with the name of its list, which is its kind.
 

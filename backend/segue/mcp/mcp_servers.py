@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import anyio
 import structlog
 
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.redaction import without
 from segue.domain.tool import Tool, ToolFailed, ToolRetry, ToolSpec
 from segue.mcp.mcp_config import McpConfig, McpServerConfig
@@ -275,12 +275,8 @@ def _collision(name: str, first: str, second: str) -> AppError:
     both = f"The MCP servers {first} and {second} both offer a tool called {name}: give one of them"
     if first == _APPLICATION:
         both = f"The MCP server {second} offers a tool called {name}, as this application does: give the server"
-    return AppError(
-        "mcp_name_collision",
-        status=500,
-        title="Two MCP servers claim one tool name",
-        detail=f"{both} another prefix in mcp.json, or list the tool under its disabled.",
-    )
+    detail = f"{both} another prefix in mcp.json, or list the tool under its disabled."
+    return AppError("mcp_name_collision", status=500, title="Two MCP servers claim one tool name", detail=detail)
 
 
 def _invalid_dependencies(server: str, names: tuple[str, ...]) -> AppError:
@@ -297,9 +293,7 @@ async def _fill(server: "Supervisor", name: str, arguments: Mapping[str, str]) -
     """Raises AppError `mcp_prompt_not_found`, `invalid_request` and `mcp_server_failed`."""
     try:
         prompts = await server.offers.prompts() if server.offers.has_prompts else ()
-        known = next((prompt for prompt in prompts if prompt.name == name), None)
-        if known is None:
-            raise NotFound("mcp_prompt")
+        known = existing("mcp_prompt", next((prompt for prompt in prompts if prompt.name == name), None))
         if errors := _errors(known, arguments):
             detail = "The prompt takes other arguments: GET /mcp/prompts lists them."
             raise AppError("invalid_request", status=422, title="Invalid request", detail=detail, errors=errors)

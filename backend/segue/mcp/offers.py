@@ -11,19 +11,9 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
+import mcp_types
 from mcp import Client, MCPError
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
-from mcp_types import (
-    ContentBlock,
-    EmbeddedResource,
-    GetPromptResult,
-    Prompt,
-    ReadResourceResult,
-    Resource,
-    ResourceTemplate,
-    TextContent,
-    TextResourceContents,
-)
 from pydantic import ValidationError
 
 from segue.domain.tool import ToolFailed, ToolRetry
@@ -150,20 +140,20 @@ async def _list_resources(client: Client) -> Resources:
     )
 
 
-def _described(offered: Resource | ResourceTemplate, **address: str) -> dict[str, Any]:
+def _described(offered: mcp_types.Resource | mcp_types.ResourceTemplate, **address: str) -> dict[str, Any]:
     about = {
         "title": (offered.title or offered.name)[:_MAX_NAME],
         "description": (offered.description or "")[:_MAX_DESCRIPTION],
         "mime_type": offered.mime_type,
-        "size_bytes": offered.size if isinstance(offered, Resource) else None,
+        "size_bytes": offered.size if isinstance(offered, mcp_types.Resource) else None,
     }
     return address | {name: value for name, value in about.items() if value not in (None, "")}
 
 
-def _value_of(result: ReadResourceResult) -> object:
+def _value_of(result: mcp_types.ReadResourceResult) -> object:
     """Returns the one thing that was read, or the list of them."""
     match result.contents:
-        case [TextResourceContents(uri=uri, text=text)] if uri == UNREAD:
+        case [mcp_types.TextResourceContents(uri=uri, text=text)] if uri == UNREAD:
             return Unread(text, _value_in)
         case [one]:
             return resource_value(one)
@@ -172,7 +162,7 @@ def _value_of(result: ReadResourceResult) -> object:
 
 
 def _value_in(packed: str) -> object:
-    return _value_of(ReadResourceResult.model_validate_json(unpacked(packed)))
+    return _value_of(mcp_types.ReadResourceResult.model_validate_json(unpacked(packed)))
 
 
 async def _list_prompts(server: str, client: Client) -> tuple[McpPrompt, ...]:
@@ -181,7 +171,7 @@ async def _list_prompts(server: str, client: Client) -> tuple[McpPrompt, ...]:
     return tuple(_prompt(server, each) for each in listed if 0 < len(each.name) <= _MAX_NAME)
 
 
-def _prompt(server: str, prompt: Prompt) -> McpPrompt:
+def _prompt(server: str, prompt: mcp_types.Prompt) -> McpPrompt:
     arguments = [
         PromptArgument(each.name, _text(each.description, _MAX_DESCRIPTION), bool(each.required))
         for each in (prompt.arguments or [])[:_MAX_ARGUMENTS]
@@ -195,16 +185,19 @@ def _text(text: str | None, limit: int) -> str:
     return visible(clean_text((text or "")[:limit]))
 
 
-def _filled(result: GetPromptResult) -> FilledPrompt:
+def _filled(result: mcp_types.GetPromptResult) -> FilledPrompt:
     said = [PromptMessage(each.role, clean_text(_said(each.content))) for each in result.messages]
     if sum(len(each.content) for each in said) > MAX_FILLED_CHARS:
         raise ToolFailed(f"The prompt is longer than {MAX_FILLED_CHARS} characters.")
     return FilledPrompt(_text(result.description, _MAX_DESCRIPTION), said)
 
 
-def _said(content: ContentBlock) -> str:
+def _said(content: mcp_types.ContentBlock) -> str:
     match content:
-        case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
+        case (
+            mcp_types.TextContent(text=text)
+            | mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents(text=text))
+        ):
             return text
         case _:
             return f"[{content.type}]"

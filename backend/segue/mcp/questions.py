@@ -12,25 +12,12 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 import anyio
+import mcp_types
 import structlog
 from mcp import Client, MCPError
 from mcp.client.session import ClientRequestContext
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import UrlElicitationRequiredError
-from mcp_types import (
-    HEADER_MISMATCH,
-    INVALID_PARAMS,
-    URL_ELICITATION_REQUIRED,
-    CallToolResult,
-    ElicitRequest,
-    ElicitRequestFormParams,
-    ElicitRequestParams,
-    ElicitResult,
-    ErrorData,
-    InputRequest,
-    InputRequiredResult,
-    InputResponse,
-)
 from pydantic import ValidationError
 from pydantic_core import to_json
 
@@ -56,7 +43,7 @@ class _AskingCall:
         self.asks: ToolAsks | None = None
         self.unused = list(answers)
 
-    def take_answer(self, request: UserRequest) -> ElicitResult | None:
+    def take_answer(self, request: UserRequest) -> mcp_types.ElicitResult | None:
         """Returns the user's answer to a question, once; None if there is none that fits."""
         answer = next((each for each in self.unused if each.to == request.key), None)
         if answer is None:
@@ -64,8 +51,10 @@ class _AskingCall:
         self.unused.remove(answer)
         if answer.action == "accept" and request.mode == "form":
             content = answer.content or {}
-            return None if faults_of_answer(request, content) else ElicitResult(action="accept", content=content)
-        return ElicitResult(action=answer.action or "decline")
+            return (
+                None if faults_of_answer(request, content) else mcp_types.ElicitResult(action="accept", content=content)
+            )
+        return mcp_types.ElicitResult(action=answer.action or "decline")
 
     def ask(self, request: UserRequest) -> None:
         self.asks = self.asks or ToolAsks(request)
@@ -87,34 +76,29 @@ class Questions:
         self._in_doubt_until = 0.0
 
     async def call(
-        self,
-        client: Client,
-        name: str,
-        arguments: dict[str, Any],
-        heard: ProgressFnT,
-        answers: Sequence[UserAnswer],
-    ) -> CallToolResult:
+        self, client: Client, name: str, arguments: dict[str, Any], heard: ProgressFnT, answers: Sequence[UserAnswer]
+    ) -> mcp_types.CallToolResult:
         """Returns what a tool returned. Raises ToolAsks, MCPError, and what else the SDK raises."""
         async with self._running_call(answers) as call:
             with call.scope:
                 try:
                     return await self._rounds(client, name, arguments, heard, call, answers)
                 except MCPError as error:
-                    if error.code != URL_ELICITATION_REQUIRED:
+                    if error.code != mcp_types.URL_ELICITATION_REQUIRED:
                         raise
                     call.asks = self._asks_of(error)
-            raise call.asks or MCPError(INVALID_PARAMS, "The call was ended.")
+            raise call.asks or MCPError(mcp_types.INVALID_PARAMS, "The call was ended.")
 
     async def on_elicitation(
-        self, context: ClientRequestContext, params: ElicitRequestParams
-    ) -> ElicitResult | ErrorData:
+        self, context: ClientRequestContext, params: mcp_types.ElicitRequestParams
+    ) -> mcp_types.ElicitResult | mcp_types.ErrorData:
         """Answers the server as the user did before. Else it ends the call in which it asks, and then says `cancel`: a
         tool that went on for a `cancel` would take effect once more when the user has answered.
         """
         del context
         call = self._call_meant()
         if call is None:
-            return ElicitResult(action="cancel")
+            return mcp_types.ElicitResult(action="cancel")
         try:
             request = self._request(params)
         except UnfitRequest as unfit:
@@ -123,10 +107,10 @@ class Questions:
             return told
         if call is not _CALL.get() and anyio.current_time() < self._in_doubt_until:
             log.warning("mcp_question_after_a_call_was_cut_off", server=self._server)
-            return ElicitResult(action="cancel")
+            return mcp_types.ElicitResult(action="cancel")
         call.ask(request)
         await anyio.sleep(_ENDED_FIRST_S)
-        return ElicitResult(action="cancel")
+        return mcp_types.ElicitResult(action="cancel")
 
     @asynccontextmanager
     async def _running_call(self, answers: Sequence[UserAnswer]) -> AsyncIterator[_AskingCall]:
@@ -161,59 +145,53 @@ class Questions:
         heard: ProgressFnT,
         call: _AskingCall,
         answers: Sequence[UserAnswer],
-    ) -> CallToolResult:
+    ) -> mcp_types.CallToolResult:
         """A server of 2026-07-28 ends the call itself, and says what it needs to go on and the state to go on from."""
 
-        async def send(responses: dict[str, InputResponse] | None, state: str | None) -> Any:
+        async def send(responses: dict[str, mcp_types.InputResponse] | None, state: str | None) -> Any:
             return await client.session.call_tool(
-                name,
-                arguments,
-                None,
-                heard,
-                input_responses=responses,
-                request_state=state,
-                allow_input_required=True,
+                name, arguments, None, heard, input_responses=responses, request_state=state, allow_input_required=True
             )
 
         left = _left_off(answers)
         result = left or await self._first(client, send)
         for _ in range(MAX_ROUNDS):
-            if not isinstance(result, InputRequiredResult):
+            if not isinstance(result, mcp_types.InputRequiredResult):
                 return result  # type: ignore[no-any-return]
             responses = await self._responses(client, call, result)
             try:
                 result = await send(responses, result.request_state)
             except MCPError as error:
-                if left is None or error.code != INVALID_PARAMS:
+                if left is None or error.code != mcp_types.INVALID_PARAMS:
                     raise
                 call.unused = list(answers)  # the server does not know its state any more: from the beginning
                 left, result = None, await send(None, None)
-        raise MCPError(INVALID_PARAMS, f"It wanted something {MAX_ROUNDS} times and did not answer.")
+        raise MCPError(mcp_types.INVALID_PARAMS, f"It wanted something {MAX_ROUNDS} times and did not answer.")
 
     async def _first(self, client: Client, send: Any) -> Any:
         try:
             return await send(None, None)
         except MCPError as error:
-            if error.code != HEADER_MISMATCH:
+            if error.code != mcp_types.HEADER_MISMATCH:
                 raise
             await client.session.list_tools()  # its schema says which arguments go into headers
             return await send(None, None)
 
     async def _responses(
-        self, client: Client, call: _AskingCall, wanted: InputRequiredResult
-    ) -> dict[str, InputResponse] | None:
+        self, client: Client, call: _AskingCall, wanted: mcp_types.InputRequiredResult
+    ) -> dict[str, mcp_types.InputResponse] | None:
         if not wanted.input_requests:
             await anyio.sleep(_ROUND_PAUSE_S)
             return None
         return {key: await self._response(client, call, wanted, each) for key, each in wanted.input_requests.items()}
 
     async def _response(
-        self, client: Client, call: _AskingCall, wanted: InputRequiredResult, asked: InputRequest
-    ) -> InputResponse:
-        if not isinstance(asked, ElicitRequest):
+        self, client: Client, call: _AskingCall, wanted: mcp_types.InputRequiredResult, asked: mcp_types.InputRequest
+    ) -> mcp_types.InputResponse:
+        if not isinstance(asked, mcp_types.ElicitRequest):
             context = ClientRequestContext(session=client.session, request_id="")
             response = await client.session.dispatch_input_request(context, asked)
-            if isinstance(response, ErrorData):
+            if isinstance(response, mcp_types.ErrorData):
                 raise MCPError.from_error_data(response)
             return response
         try:
@@ -224,12 +202,12 @@ class Questions:
             raise ToolAsks(request, state=_kept(wanted))
         return told
 
-    def _request(self, params: ElicitRequestParams) -> UserRequest:
+    def _request(self, params: mcp_types.ElicitRequestParams) -> UserRequest:
         """Raises UnfitRequest."""
         message = str(without(clean(params.message), self._secrets)).strip()[:MAX_MESSAGE_CHARS]
         if not message:
             raise UnfitRequest("it says nothing")
-        if isinstance(params, ElicitRequestFormParams):
+        if isinstance(params, mcp_types.ElicitRequestFormParams):
             schema = without(clean(params.requested_schema), self._secrets)
             return UserRequest("form", message, schema=checked_schema(schema))
         return UserRequest("url", message, url=checked_url(params.url))
@@ -240,23 +218,27 @@ class Questions:
             wanted = UrlElicitationRequiredError.from_error(error.error).elicitations
             return ToolAsks(self._request(wanted[0]))
         except (ValueError, IndexError, UnfitRequest):
-            raise MCPError(INVALID_PARAMS, "It wants something done at a link that cannot be shown.") from None
+            raise MCPError(
+                mcp_types.INVALID_PARAMS, "It wants something done at a link that cannot be shown."
+            ) from None
 
-    def _refused(self, unfit: UnfitRequest) -> ErrorData:
+    def _refused(self, unfit: UnfitRequest) -> mcp_types.ErrorData:
         log.warning("mcp_question_refused", server=self._server, reason=str(unfit))
-        return ErrorData(code=INVALID_PARAMS, message=f"The question cannot be put to the user: {unfit}.")
+        return mcp_types.ErrorData(
+            code=mcp_types.INVALID_PARAMS, message=f"The question cannot be put to the user: {unfit}."
+        )
 
 
-def _kept(wanted: InputRequiredResult) -> dict[str, Any] | None:
+def _kept(wanted: mcp_types.InputRequiredResult) -> dict[str, Any] | None:
     """Returns what to go on from; None if it is too large, and the call has to be made from its beginning."""
     kept = wanted.model_dump(mode="json", by_alias=True, exclude_none=True)
     return kept if len(to_json(kept)) <= MAX_STATE_BYTES else None
 
 
-def _left_off(answers: Sequence[UserAnswer]) -> InputRequiredResult | None:
+def _left_off(answers: Sequence[UserAnswer]) -> mcp_types.InputRequiredResult | None:
     """Returns where the call left off when it asked the question that was answered last."""
     state = answers[-1].state if answers else None
     try:
-        return InputRequiredResult.model_validate(state) if state is not None else None
+        return mcp_types.InputRequiredResult.model_validate(state) if state is not None else None
     except ValidationError:
         return None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import anyio
 import httpx2
+import mcp_types
 import structlog
 from anyio.abc import TaskGroup
 from mcp import Client, MCPError
@@ -20,13 +21,6 @@ from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.subscriptions import event_to_notification
-from mcp_types import (
-    CONNECTION_CLOSED,
-    CallToolResult,
-    PromptListChangedNotification,
-    ResourceListChangedNotification,
-    ToolListChangedNotification,
-)
 from mcp_types import Tool as McpTool
 
 from segue.domain.ids import utc_now
@@ -171,7 +165,7 @@ class Supervisor:
         If the connection is lost, or could not be opened, a call of a tool that may repeat is made once more.
         """
 
-        async def request(client: Client, heard: ProgressFnT) -> CallToolResult:
+        async def request(client: Client, heard: ProgressFnT) -> mcp_types.CallToolResult:
             return await self._questions.call(client, name, arguments, heard, answers)
 
         try:
@@ -226,12 +220,9 @@ class Supervisor:
             self._idle.set()
 
     async def _answer(
-        self,
-        ask: Callable[[], Awaitable[Returned]],
-        scope: anyio.CancelScope,
-        answer: asyncio.Future[Returned],
+        self, ask: Callable[[], Awaitable[Returned]], scope: anyio.CancelScope, answer: asyncio.Future[Returned]
     ) -> None:
-        error: Exception = MCPError(CONNECTION_CLOSED, "Connection closed")
+        error: Exception = MCPError(mcp_types.CONNECTION_CLOSED, "Connection closed")
         delivery = CallDelivery()
         current_delivery.set(delivery)  # of this task alone
         try:
@@ -361,10 +352,10 @@ class Supervisor:
         self.listed = listed
 
     async def _on_notification(self, message: IncomingMessage) -> None:
-        if isinstance(message, ResourceListChangedNotification | PromptListChangedNotification):
+        if isinstance(message, mcp_types.ResourceListChangedNotification | mcp_types.PromptListChangedNotification):
             self.offers.forget()
             self._in_doubt.set()
-        if isinstance(message, ToolListChangedNotification):
+        if isinstance(message, mcp_types.ToolListChangedNotification):
             self._in_doubt.set()
 
     async def _listen(self, client: Client) -> None:

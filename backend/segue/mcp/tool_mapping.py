@@ -13,19 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
+import mcp_types
 import structlog
-from mcp_types import (
-    AudioContent,
-    BlobResourceContents,
-    CallToolResult,
-    ContentBlock,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-    ToolAnnotations,
-)
 from mcp_types import Tool as McpTool
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
@@ -88,7 +77,9 @@ _EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "
 log = structlog.get_logger()
 
 
-def effect_of(name: str, hints: ToolAnnotations | None, unannotated: Unannotated | None = None) -> tuple[Effect, bool]:
+def effect_of(
+    name: str, hints: mcp_types.ToolAnnotations | None, unannotated: Unannotated | None = None
+) -> tuple[Effect, bool]:
     """Returns the effect, and whether it is guessed. `unannotated` is what mcp.json says of tools whose server says
     nothing; one that its server says not to only read is not taken for one that does.
     """
@@ -153,13 +144,7 @@ def _longest(found: Iterable[tuple[int, NameSet]]) -> tuple[int, NameSet]:
 
 class ToolCaller(Protocol):
     async def __call__(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        *,
-        wrapped: bool,
-        report: Reporter,
-        answers: tuple[UserAnswer, ...],
+        self, name: str, arguments: dict[str, Any], *, wrapped: bool, report: Reporter, answers: tuple[UserAnswer, ...]
     ) -> object: ...
 
 
@@ -341,7 +326,7 @@ def _has_only_a_result(schema: Mapping[str, Any]) -> bool:
     return isinstance(properties, dict) and set(properties) == {"result"}
 
 
-def value_of(result: CallToolResult, *, wrapped: bool) -> object:
+def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:
     """Returns the structured value of a result, or its content; a large one Unread. Raises ToolFailed for an error."""
     if result.is_error:
         raise ToolFailed(_error_text(result))
@@ -354,40 +339,44 @@ def value_of(result: CallToolResult, *, wrapped: bool) -> object:
     if wrapped and isinstance(value, dict) and set(value) == {"result"}:
         value = value["result"]
     # A server repeats its structured value as text, but not its images and files.
-    files = [_block(block) for block in result.content if not isinstance(block, TextContent | ResourceLink)]
+    files = [
+        _block(block)
+        for block in result.content
+        if not isinstance(block, mcp_types.TextContent | mcp_types.ResourceLink)
+    ]
     if not files:
         return value
     return value | {"files": files} if isinstance(value, dict) and "files" not in value else [value, *files]
 
 
 def _value_in(packed: str, *, wrapped: bool) -> object:
-    return value_of(CallToolResult.model_validate_json(unpacked(packed)), wrapped=wrapped)
+    return value_of(mcp_types.CallToolResult.model_validate_json(unpacked(packed)), wrapped=wrapped)
 
 
-def _error_text(result: CallToolResult) -> str:
-    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+def _error_text(result: mcp_types.CallToolResult) -> str:
+    texts = [block.text for block in result.content if isinstance(block, mcp_types.TextContent)]
     error = _SDK_PREFIX.sub("", "\n".join(texts).strip())
     return error[:MAX_ERROR_CHARS] or "The tool says that it failed, without a reason."
 
 
-def _block(block: ContentBlock) -> object:
+def _block(block: mcp_types.ContentBlock) -> object:
     """Text as text or as the JSON it is; base64 beside its media type."""
     match block:
-        case TextContent(text=text):
+        case mcp_types.TextContent(text=text):
             return _parsed(text)
-        case ImageContent() | AudioContent():
+        case mcp_types.ImageContent() | mcp_types.AudioContent():
             return {"type": block.type, "mime_type": block.mime_type, "data": block.data}
-        case ResourceLink():
+        case mcp_types.ResourceLink():
             link = {"type": block.type, "uri": block.uri, "name": block.name}
             return link | {"mime_type": block.mime_type, "size_bytes": block.size}
-        case EmbeddedResource(resource=resource):
+        case mcp_types.EmbeddedResource(resource=resource):
             return {"type": block.type} | resource_value(resource)
         case _:
             assert_never(block)
 
 
-def resource_value(resource: TextResourceContents | BlobResourceContents) -> dict[str, object]:
-    if isinstance(resource, BlobResourceContents):
+def resource_value(resource: mcp_types.TextResourceContents | mcp_types.BlobResourceContents) -> dict[str, object]:
+    if isinstance(resource, mcp_types.BlobResourceContents):
         return {"uri": resource.uri, "mime_type": resource.mime_type or UNKNOWN, "blob": resource.blob}
     size_bytes = len(resource.text.encode(errors="replace"))
     return {"uri": resource.uri, "mime_type": resource.mime_type, "size_bytes": size_bytes, "text": resource.text}

@@ -40,7 +40,7 @@ from sqlalchemy.types import UserDefinedType
 
 from segue.db.models import memories
 from segue.db.rows import newest_first, note_unreadable, oldest_first
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import new_id
 from segue.domain.session import Memory, MemoryKind, NewFact, UnreadableMemory
 from segue.memory.fact_cues import index_words, split_words
@@ -187,8 +187,7 @@ def _worded(content: str) -> dict[str, Any]:
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> None:
     """Deletes the fact and those it corrected. Raises NotFound if it is missing or has another owner."""
     gone = delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
-    if await connection.scalar(gone.returning(memories.c.id)) is None:
-        raise NotFound("memory")
+    existing("memory", await connection.scalar(gone.returning(memories.c.id)))
 
 
 async def delete_facts_that_say(connection: AsyncConnection, owner: str, contents: Collection[str]) -> list[str]:
@@ -217,11 +216,7 @@ def _find_statement() -> Select[Any]:
     return (
         select(*_SHOWN, matches.label("matches"))
         .select_from(memories.join(asked, true()))
-        .where(
-            memories.c.owner == bindparam("of_owner"),
-            _IS_CURRENT,
-            or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)),
-        )
+        .where(memories.c.owner == bindparam("of_owner"), _IS_CURRENT, or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)))
         .order_by(
             matches.desc(), case((matches, rank)).desc(), memories.c.importance.desc(), days, *newest_first(memories)
         )

@@ -35,7 +35,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions
 from segue.db.rows import opaque_of, read_json, readable, reader, without_defaults
-from segue.domain.errors import NotFound
+from segue.domain.errors import existing
 from segue.domain.ids import is_id, new_id
 from segue.domain.session import WRITTEN_BY, Attached, Message, RequestedCall, Role, TurnKey, UnreadableMessage
 from segue.domain.tool import CallStatus
@@ -262,9 +262,7 @@ async def messages_around(
     """
     place = _owned(owner, session_id).with_only_columns(func.min(messages.c.seq))
     place = place.where((messages.c.turn_id if is_id("turn", named) else messages.c.id) == named)
-    seq = await connection.scalar(place.where(messages.c.branch.is_not_distinct_from(branch)))
-    if seq is None:
-        raise NotFound("message")
+    seq = existing("message", await connection.scalar(place.where(messages.c.branch.is_not_distinct_from(branch))))
     above, below = limit // 2, limit - limit // 2
     listed = partial(list_messages, connection, owner, session_id, branch=branch)
     older = await listed(before=seq, limit=above + 1, newest_first=True)
@@ -276,16 +274,13 @@ async def messages_around(
 async def check_branch(connection: AsyncConnection, session_id: str, branch: str) -> None:
     """Raises NotFound if the session has no such branch."""
     of_branch = select(messages.c.id).where(messages.c.session_id == session_id, messages.c.branch == branch)
-    if await connection.scalar(of_branch.limit(1)) is None:
-        raise NotFound("branch")
+    existing("branch", await connection.scalar(of_branch.limit(1)))
 
 
 async def get_message(connection: AsyncConnection, owner: str, session_id: str, message_id: str) -> Message:
     """Raises NotFound if the message is missing, in another session or another owner's."""
     statement = _owned(owner, session_id).where(messages.c.id == message_id)
-    row = (await connection.execute(statement)).mappings().one_or_none()
-    if row is None:
-        raise NotFound("message")
+    row = existing("message", (await connection.execute(statement)).mappings().one_or_none())
     return _message(row)
 
 

@@ -16,17 +16,7 @@ from segue.db.engine import Database
 from segue.domain.ids import local_time
 from segue.domain.session import Memory, MemoryKind, Message, NewFact
 from segue.language.lexicon import Phrase
-from segue.memory import facts
-from segue.memory.fact_cues import (
-    FACT_WORDS,
-    LONGEST_READ,
-    asks_to_forget,
-    days_meant,
-    is_correction,
-    is_said,
-    search_words,
-    with_dates,
-)
+from segue.memory import fact_cues, facts
 from segue.memory.facts import FactSource
 from segue.memory.history import recent_user_messages, said_by_user
 from segue.memory.history_window import estimate
@@ -83,7 +73,7 @@ class LongTermMemory:
             return known
         about = await self.recall(owner, message, now=now, limit=most)
         async with self._database.read_only() as connection:
-            vital = await facts.find_facts(connection, owner, FACT_WORDS.now.health, limit=most, now=now)
+            vital = await facts.find_facts(connection, owner, fact_cues.FACT_WORDS.now.health, limit=most, now=now)
             newest = await facts.list_facts(connection, owner, before=None, limit=most)
         ranked = [*(each.memory for each in vital if each.matches), *about, *(fact for fact, _ in newest)]
         return sorted(self._fitting(dict.fromkeys(ranked)), key=lambda fact: fact.id)
@@ -124,12 +114,12 @@ class LongTermMemory:
             source, leans_on = next(((message, fact) for message, fact in saying if message), (None, None))
         if source is None:
             return None
-        corrected = leans_on.id if leans_on and is_correction(said_by_user(source)) else None
+        corrected = leans_on.id if leans_on and fact_cues.is_correction(said_by_user(source)) else None
         async with self._database.transaction() as connection:
             fact = await facts.add_fact(
                 connection,
                 owner,
-                NewFact(with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
+                NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
                 now=now,
                 source=FactSource(session_id, source.id),
             )
@@ -148,7 +138,7 @@ class LongTermMemory:
         """
         async with self._database.read_only() as connection:
             said = await recent_user_messages(connection, owner, session_id)
-        if not any(asks_to_forget(said_by_user(each)) for each in said[:MESSAGES_THAT_ASK]):
+        if not any(fact_cues.asks_to_forget(said_by_user(each)) for each in said[:MESSAGES_THAT_ASK]):
             return None
         async with self._database.transaction() as connection:
             return await facts.delete_facts_that_say(connection, owner, contents)
@@ -201,9 +191,9 @@ class LongTermMemory:
         self, owner: str, text: str, *, limit: int, nearest: int, now: datetime
     ) -> tuple[list[facts.FoundFact], list[Memory]]:
         """Searches by words, and by meaning if that works. Holds no connection while it waits for the embedding."""
-        embeddings = await self.embed([text[:LONGEST_READ]], urgent=True)
+        embeddings = await self.embed([text[: fact_cues.LONGEST_READ]], urgent=True)
         async with self._database.read_only() as connection:
-            found = await facts.find_facts(connection, owner, search_words(text), limit=limit, now=now)
+            found = await facts.find_facts(connection, owner, fact_cues.search_words(text), limit=limit, now=now)
             if embeddings is None or self._embedder is None:
                 return found, []
             near = await facts.nearest_facts(connection, owner, self._embedder.model, embeddings[0], limit=nearest)
@@ -231,10 +221,12 @@ def _tokens(fact: Memory) -> int:
 
 
 def _days(message: Message, time_zone: str) -> dict[Phrase, str]:
-    return days_meant(said_by_user(message), local_time(message.created_at, time_zone).date())
+    return fact_cues.days_meant(said_by_user(message), local_time(message.created_at, time_zone).date())
 
 
 def _message_that_says(content: str, said: Iterable[Message], time_zone: str, *also: str) -> Message | None:
     # A message as long as a document was pasted: it is not the user who speaks in it.
-    spoken = ((each, said_by_user(each)) for each in said if len(each.content) <= LONGEST_READ)
-    return next((each for each, own in spoken if is_said(content, own, *_days(each, time_zone).values(), *also)), None)
+    spoken = ((each, said_by_user(each)) for each in said if len(each.content) <= fact_cues.LONGEST_READ)
+    return next(
+        (each for each, own in spoken if fact_cues.is_said(content, own, *_days(each, time_zone).values(), *also)), None
+    )

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import OPEN_TURNS, RUNNING, client_sessions, feedback, messages, plans, sessions, turns, written
 from segue.db.rows import plan_of, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import NotFound
+from segue.domain.errors import existing
 from segue.domain.ids import new_id
 from segue.domain.plan import OPEN, Plan
 from segue.domain.session import Feedback, FoundSession, Rating, Session, UnreadableSession
@@ -66,10 +66,8 @@ async def create_session(
 
 async def get_session(connection: AsyncConnection, owner: str, session_id: str) -> Session:
     """Raises NotFound if the session is missing or has another owner."""
-    row = (await connection.execute(_owned(owner).where(sessions.c.id == session_id))).one_or_none()
-    if row is None:
-        raise NotFound("session")
-    return readable_session(row)
+    found = await connection.execute(_owned(owner).where(sessions.c.id == session_id))
+    return readable_session(existing("session", found.one_or_none()))
 
 
 async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
@@ -97,14 +95,12 @@ async def name_session(
 
 async def check_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Raises NotFound as `get_session`, which reads more."""
-    if await connection.scalar(_id_of(owner, session_id)) is None:
-        raise NotFound("session")
+    existing("session", await connection.scalar(_id_of(owner, session_id)))
 
 
 async def lock_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Keeps other messages out until the caller's transaction ends. Raises NotFound as `get_session`."""
-    if await connection.scalar(_id_of(owner, session_id).with_for_update(key_share=True)) is None:
-        raise NotFound("session")
+    existing("session", await connection.scalar(_id_of(owner, session_id).with_for_update(key_share=True)))
 
 
 def _id_of(owner: str, session_id: str) -> Select[tuple[str]]:
@@ -114,9 +110,7 @@ def _id_of(owner: str, session_id: str) -> Select[tuple[str]]:
 async def owner_of(connection: AsyncConnection, session_id: str) -> str:
     """Returns the owner of any session: for ops only. Raises NotFound if it is missing."""
     owner: str | None = await connection.scalar(select(sessions.c.owner).where(sessions.c.id == session_id))
-    if owner is None:
-        raise NotFound("session")
-    return owner
+    return existing("session", owner)
 
 
 async def list_sessions(
@@ -177,8 +171,7 @@ async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str
 async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Deletes the session and, by its foreign keys, all that is in it. Raises NotFound as `get_session`."""
     gone = delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
-    if await connection.scalar(gone) is None:
-        raise NotFound("session")
+    existing("session", await connection.scalar(gone))
 
 
 async def count_gaps(connection: AsyncConnection, session_id: str, *, again: bool) -> None:

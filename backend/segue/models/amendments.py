@@ -28,10 +28,7 @@ CHARS_PER_TOKEN: Final = 3
 MAX_TIMES_LEARNED: Final = 3
 
 # Where a refusal counts the tools of the request; the list of functions is inside a tool where it has one.
-_PLACES: Final = (
-    re.compile(r"\bfunction(?:_declaration)?s[\[./](\d+)"),
-    re.compile(r"\btools[\[./](\d+)"),
-)
+_PLACES: Final = (re.compile(r"\bfunction(?:_declaration)?s[\[./](\d+)"), re.compile(r"\btools[\[./](\d+)"))
 # A refusal of what goes back with a call may name the call's tool, which is not at fault.
 _OF_A_CALL: Final = ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")
 # A refusal of images or files: its cause, and its words if it is about any or only about those that were sent.

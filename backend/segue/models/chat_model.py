@@ -22,26 +22,11 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
-from segue.models import traced_call
+from segue.models import refusals, traced_call
 from segue.models.amendments import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_limits
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, sent_ids, without_media
-from segue.models.refusals import (
-    BROKE_OFF,
-    MALFORMED,
-    Failure,
-    ModelFailure,
-    NotAnAnswer,
-    NothingCame,
-    ProviderRefusal,
-    failure_of,
-    from_library,
-    outcome_of,
-    timeout,
-    unavailable,
-    what_to_mend,
-)
 from segue.models.reply import (
     CACHE_KEY,
     MOST_OUTPUT,
@@ -233,8 +218,8 @@ class ChatModel:
                 reply = await self._in_time(request, retries or Retries(self._settings.llm_max_retries), listener, span)
                 outcome = "answered"
             except AppError as error:
-                outcome = outcome_of(error)
-                advice = what_to_mend(error, self.setting, self.provider)
+                outcome = refusals.outcome_of(error)
+                advice = refusals.what_to_mend(error, self.setting, self.provider)
                 log.warning("model_failed", outcome=outcome, reason=error.detail, advice=advice, **error.extra)
                 raise
             except asyncio.CancelledError:
@@ -276,10 +261,10 @@ class ChatModel:
         try:
             async with asyncio.timeout(deadline_s):
                 return await self._with_retries(request, retries, listener, span)
-        except NothingCame as error:
-            raise timeout(error.seconds, error.setting) from error
+        except refusals.NothingCame as error:
+            raise refusals.timeout(error.seconds, error.setting) from error
         except TimeoutError as error:
-            raise timeout(deadline_s) from error
+            raise refusals.timeout(deadline_s) from error
 
     async def _with_retries(
         self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span
@@ -310,7 +295,7 @@ class ChatModel:
                 if empty_answers < request.parts.empty_tries:
                     continue
                 again = ", and another when it was asked again" if empty_answers > 1 else ""
-                failure = Failure(unavailable(f"The model gave an empty answer{again}."))
+                failure = refusals.Failure(refusals.unavailable(f"The model gave an empty answer{again}."))
                 break
             # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
             is_last = attempt == self._settings.llm_max_retries or retries.left == 0
@@ -320,14 +305,14 @@ class ChatModel:
             attempt += 1
             retries.left -= 1
             self._observe(ModelRetried())
-            span.add_event("retry", attempt=attempt, delay_s=failure.delay_s, reason=outcome_of(failure.error))
+            span.add_event("retry", attempt=attempt, delay_s=failure.delay_s, reason=refusals.outcome_of(failure.error))
             log.warning("model_retry", attempt=attempt, delay_s=failure.delay_s, reason=failure.error.detail)
             await asyncio.sleep(failure.delay_s)
         raise failure.error
 
     async def _instead(self, request: ModelRequest, error: Exception) -> RequestParts | None:
         """Returns what to ask instead after a refusal, None if nothing helps."""
-        if not isinstance(error, ProviderRefusal):
+        if not isinstance(error, refusals.ProviderRefusal):
             return None
         if refused := media_refused(error, media_in(request.messages)):
             kind, extent = refused
@@ -382,22 +367,24 @@ class ChatModel:
         if account is not None:
             account.add(charge)
 
-    def _failure(self, error: Exception, attempt: int, *, has_begun: bool) -> Failure:
+    def _failure(self, error: Exception, attempt: int, *, has_begun: bool) -> refusals.Failure:
         """Raises the error itself if it is none of a provider's."""
-        known = error if isinstance(error, (ModelFailure, *MALFORMED)) else from_library(error)
-        if has_begun and isinstance(error, MALFORMED):
-            known = NotAnAnswer(BROKE_OFF)
+        known = (
+            error if isinstance(error, (refusals.ModelFailure, *refusals.MALFORMED)) else refusals.from_library(error)
+        )
+        if has_begun and isinstance(error, refusals.MALFORMED):
+            known = refusals.NotAnAnswer(refusals.BROKE_OFF)
         if known is None or isinstance(known, TimeoutError):
             raise known or error
         setting, chance = self.setting, self.chance()
-        failure = failure_of(known, attempt=attempt, chance=chance, setting=setting, provider=self.provider)
+        failure = refusals.failure_of(known, attempt=attempt, chance=chance, setting=setting, provider=self.provider)
         failure.error.__cause__ = error
         return failure
 
     def _deadline_s(self, *, is_streamed: bool) -> float:  # noqa: ARG002 (for a model that has a fallback)
         return self._settings.llm_timeout_s
 
-    def _may_wait(self, failure: Failure) -> bool:
+    def _may_wait(self, failure: refusals.Failure) -> bool:
         return failure.error.retryable and failure.delay_s <= self._settings.llm_timeout_s
 
 
@@ -414,7 +401,7 @@ async def with_a_key(
         tried.append(keys.value)
         try:
             answer = await ask()
-        except ProviderRefusal as refusal:
+        except refusals.ProviderRefusal as refusal:
             cause = refusal.cause.name
             if (begun is not None and begun.has_come) or cause not in KEY_LEFT_OUT_S:
                 raise

@@ -450,10 +450,8 @@ async def list_mandates(
     connection: AsyncConnection, owner: str, *, before: str | None, limit: int
 ) -> Sequence[Row[Any]]:
     """Returns the newest rows first; `before` is the id of the last one seen."""
-    statement = select(mandates).where(mandates.c.owner == owner).order_by(*newest_first(mandates)).limit(limit)
-    if before is not None:
-        statement = statement.where(came_before(mandates, before))
-    return (await connection.execute(statement)).all()
+    mine = select(mandates).where(mandates.c.owner == owner, came_before(mandates, before))
+    return (await connection.execute(mine.order_by(*newest_first(mandates)).limit(limit))).all()
 
 
 def shown(row: Row[Any], tools: Mapping[str, Tool], *, now: datetime) -> Mandate:

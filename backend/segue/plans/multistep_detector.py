@@ -13,32 +13,20 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, Literal, get_args
 
-from segue.language.lexicon import (
-    ANY_ENDING,
-    UNKNOWN,
-    Phrase,
-    PhraseMatcher,
-    WordList,
-    kinds_by_phrase,
-    kinds_of,
-    languages_of,
-    match_phrases,
-    parse_lexicon,
-    split_list,
-)
+from segue.language import lexicon
 from segue.language.utterance import fold, parse_utterance, split_folded, words_of
 
 LONGEST_READ: Final = 2_000  # characters; the rest of a longer message does not count
 
 SEARCH_WORD_KINDS: Final = frozenset({"request", "search", "web", "topic"})
 # What may stand in a message that is a query as it is.
-QUERY_KINDS: Final = SEARCH_WORD_KINDS | {"general", "greeting", "lead", "origin", "newest", UNKNOWN}
+QUERY_KINDS: Final = SEARCH_WORD_KINDS | {"general", "greeting", "lead", "origin", "newest", lexicon.UNKNOWN}
 # What stands around the question itself.
 REQUEST_KINDS: Final = frozenset({"request", "search", "web", "greeting", "lead", "thanks"})
-SEARCH_KINDS: Final = QUERY_KINDS - {UNKNOWN} | {
+SEARCH_KINDS: Final = QUERY_KINDS - {lexicon.UNKNOWN} | {
     "earlier", "forbid", "private", "own", "deed", "task", "personal", "thanks", "from_newest", "aside",
 }  # fmt: skip
-SEARCH_LEXICON: Final = WordList("search.toml", partial(parse_lexicon, kinds=SEARCH_KINDS))
+SEARCH_LEXICON: Final = lexicon.WordList("search.toml", partial(lexicon.parse_lexicon, kinds=SEARCH_KINDS))
 
 _WORD_START: Final = re.compile(r"(?<!\w)\w|[\u3040-\u30ff\u3400-\u9fff]")
 _AROUND_A_QUESTION: Final = " ,.;:!–—-、，。！،"
@@ -52,13 +40,16 @@ _OWN_FROM: Final = re.compile(r"n.{0,3}o.{0,4}s")  # as Japanese and Korean say 
 def search_readings(message: str) -> list[list[str]]:
     """Returns the kinds of the words in a message, in every language that uses most of them."""
     words = parse_utterance(message[:LONGEST_READ]).words
-    return [kinds_of(words, language, SEARCH_LEXICON.now) for language in languages_of(words, SEARCH_LEXICON.now)]
+    return [
+        lexicon.kinds_of(words, language, SEARCH_LEXICON.now)
+        for language in lexicon.languages_of(words, SEARCH_LEXICON.now)
+    ]
 
 
 def without_request(message: str) -> str:
     """Returns a message without the request for a search around it: `please search the web for …, thanks`."""
     words = parse_utterance(message).words
-    for language in languages_of(words, SEARCH_LEXICON.now):
+    for language in lexicon.languages_of(words, SEARCH_LEXICON.now):
         starts = [start for start in map(re.Match.start, _WORD_START.finditer(message)) if start]
         before = (at for at in starts[:_MOST_AROUND] if _is_around(message[:at], language))
         after = (at for at in starts[-_MOST_AROUND:] if _is_around(message[at:], language))
@@ -69,7 +60,7 @@ def without_request(message: str) -> str:
 
 
 def _is_around(part: str, language: str) -> bool:
-    return REQUEST_KINDS.issuperset(kinds_of(words_of(part), language, SEARCH_LEXICON.now))
+    return REQUEST_KINDS.issuperset(lexicon.kinds_of(words_of(part), language, SEARCH_LEXICON.now))
 
 
 def asks_for_the_web(kinds: Sequence[str]) -> bool:
@@ -120,7 +111,7 @@ _INLINE_ITEMS: Final = re.compile(
 class Cues:
     """`phrases` gives language and kind of a phrase; `joiners` are those a language writes onto the next word."""
 
-    phrases: PhraseMatcher[tuple[str, str]]
+    phrases: lexicon.PhraseMatcher[tuple[str, str]]
     verb_place: Mapping[str, VerbPlace]
     joiners: Mapping[str, frozenset[str]]
 
@@ -209,7 +200,7 @@ def _sentences(text: str) -> dict[str, list[Sentence]]:
     return read
 
 
-def _cues_at(words: Phrase, at: int) -> CuesAtWord:
+def _cues_at(words: lexicon.Phrase, at: int) -> CuesAtWord:
     found: dict[str, _Cue] = {}
     for length, (language, kind) in CUES.now.phrases.all_at(words, at):
         found.setdefault(language, _Cue(kind, length, joined=False))
@@ -280,16 +271,16 @@ def parse_cues(sections: Mapping[str, Mapping[str, Any]]) -> Cues:
             raise ValueError(f"[{language}] verb is {place!r}; it is one of {', '.join(VERB_PLACES)}")
         places[language] = VERB_PLACES[place]
         lists = {name: fold(words) for name, words in section.items() if name not in ("verb", "attached")}
-        kinds = kinds_by_phrase(language, lists, KINDS, phrase_of=_phrase)
+        kinds = lexicon.kinds_by_phrase(language, lists, KINDS, phrase_of=_phrase)
         entries += ((phrase, (language, kind)) for phrase, kind in kinds.items())
     attached = {language: section["attached"] for language, section in sections.items() if "attached" in section}
-    joiners = {language: frozenset(split_list(words)) for language, words in attached.items()}
-    return Cues(match_phrases(entries), places, joiners)
+    joiners = {language: frozenset(lexicon.split_list(words)) for language, words in attached.items()}
+    return Cues(lexicon.match_phrases(entries), places, joiners)
 
 
-def _phrase(folded: str) -> Phrase:
+def _phrase(folded: str) -> lexicon.Phrase:
     words = split_folded(folded)
-    return (*words[:-1], words[-1] + ANY_ENDING) if words and folded.endswith(ANY_ENDING) else words
+    return (*words[:-1], words[-1] + lexicon.ANY_ENDING) if words and folded.endswith(lexicon.ANY_ENDING) else words
 
 
-CUES: Final = WordList("multistep.toml", parse_cues)
+CUES: Final = lexicon.WordList("multistep.toml", parse_cues)

@@ -21,16 +21,8 @@ from segue.domain.session import RequestedCall, Verdict
 from segue.domain.tool import Effect, Tool, ToolContext, ToolSpec
 from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, kinds_of, match_phrases, split_list
 from segue.language.utterance import fold, own_words, parse_utterance, sentences_of, split_folded, words_of
+from segue.plans import multistep_detector
 from segue.plans.acknowledgement import LEXICON
-from segue.plans.multistep_detector import (
-    LONGEST_READ,
-    QUERY_KINDS,
-    SEARCH_WORD_KINDS,
-    asks_for_several_steps,
-    asks_for_the_web,
-    search_readings,
-    without_request,
-)
 
 WEB_SEARCH: Final = "web_search"
 SHORTEST_FORCED_SEARCH: Final = 15  # characters
@@ -79,7 +71,7 @@ def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchD
     asks of their own mail, files, calendar, of the plan or of this conversation is not on the web.
     """
     own = own_words(message)
-    request = _Request(own, search_readings(own), force, verdict)
+    request = _Request(own, multistep_detector.search_readings(own), force, verdict)
     reason: SearchReason | None = next((reason for reason, holds in _SEARCH_RULES if holds(request)), None)
     return SearchDecision(search=reason in {None, "asked_for"}, reason=reason or "forced")
 
@@ -92,10 +84,10 @@ def web_query(message: str) -> str | None:
     text = message.strip()
     if len(text) > LONGEST_QUERY or "\n" in text or _IDENTIFYING.search(text) or _FILE.search(text):
         return None
-    question = without_request(text)
-    readings = search_readings(question)
-    whole = all(QUERY_KINDS.issuperset(kinds) and UNKNOWN in kinds for kinds in readings)
-    return question if whole and not asks_for_several_steps(text) else None
+    question = multistep_detector.without_request(text)
+    readings = multistep_detector.search_readings(question)
+    whole = all(multistep_detector.QUERY_KINDS.issuperset(kinds) and UNKNOWN in kinds for kinds in readings)
+    return question if whole and not multistep_detector.asks_for_several_steps(text) else None
 
 
 def without_forbidden(tools: Mapping[str, Tool], search: SearchDecision) -> dict[str, Tool]:
@@ -107,12 +99,12 @@ def should_plan(message: str, *, mode: Planning, verdict: Verdict) -> bool:
     """Returns whether the model is asked for a plan. A yes or a no asks for nothing new."""
     if mode == "never" or verdict in {"confirm", "reject"}:
         return False
-    return mode == "always" or asks_for_several_steps(message)
+    return mode == "always" or multistep_detector.asks_for_several_steps(message)
 
 
 def gives_leave(message: str) -> bool:
     """Returns whether a message says that something may be done without asking; `never send it without asking` not."""
-    return any(_gives(words_of(sentence)) for sentence in sentences_of(message[:LONGEST_READ]))
+    return any(_gives(words_of(sentence)) for sentence in sentences_of(message[: multistep_detector.LONGEST_READ]))
 
 
 def _gives(words: Phrase) -> bool:
@@ -152,7 +144,7 @@ class _Request:
 
     @property
     def searches(self) -> bool:
-        return self.has(*SEARCH_WORD_KINDS)
+        return self.has(*multistep_detector.SEARCH_WORD_KINDS)
 
     @property
     def is_private(self) -> bool:
@@ -170,12 +162,12 @@ class _Request:
         greets = self.has("greeting") and any(
             len(kinds) - kinds.count("greeting") - kinds.count("thanks") < SHORTEST_QUESTION for kinds in self.readings
         )
-        thanks = self.has("thanks") and not parse_utterance(self.message[:LONGEST_READ]).asks
+        thanks = self.has("thanks") and not parse_utterance(self.message[: multistep_detector.LONGEST_READ]).asks
         return not self.searches and (greets or thanks or self.has("aside"))
 
     @property
     def is_too_short(self) -> bool:
-        utterance = parse_utterance(self.message[:LONGEST_READ])
+        utterance = parse_utterance(self.message[: multistep_detector.LONGEST_READ])
         asks = utterance.asks and len(utterance.words) >= SHORTEST_QUESTION
         return not asks and not self.searches and len(self.message.strip()) < SHORTEST_FORCED_SEARCH
 
@@ -184,7 +176,7 @@ class _Request:
 _SEARCH_RULES: Final[tuple[tuple[SearchReason, Callable[[_Request], bool]], ...]] = (
     ("forbidden", lambda r: r.has("forbid")),
     ("acknowledgement", lambda r: r.verdict in {"confirm", "reject"} or (r.verdict == "amend" and not r.searches)),
-    ("asked_for", lambda r: any(map(asks_for_the_web, r.readings))),
+    ("asked_for", lambda r: any(map(multistep_detector.asks_for_the_web, r.readings))),
     ("earlier_results", lambda r: r.has("earlier") and not r.has("search")),
     ("not_asked", lambda r: not r.force),
     ("private", lambda r: r.is_private),

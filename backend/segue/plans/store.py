@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 from sqlalchemy import ColumnElement, Row, Select, func, insert, select, update
@@ -17,9 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
 from segue.domain.errors import AppError, Unreadable
+from segue.domain.field_types import doc
 from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, end
 from segue.domain.session import TurnKey
-from segue.domain.user_request import UserAnswer, answers_of_page, question_of_step, with_answer
+from segue.domain.user_request import PAGE, UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
 from segue.plans.arguments import USER, values_of
 
@@ -30,12 +31,8 @@ class StalePlan(AppError):
     """The plan is no longer at the version it was read at, or no longer open."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "plan_changed",
-            status=409,
-            title="The plan has changed",
-            detail="The plan is not at this version any more. Read it again and decide on what it says now.",
-        )
+        detail = "The plan is not at this version any more. Read it again and decide on what it says now."
+        super().__init__("plan_changed", status=409, title="The plan has changed", detail=detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +142,10 @@ async def list_plans(
     statement = (
         select(plans)
         .join(sessions, sessions.c.id == plans.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, came_before(plans, before))
         .order_by(*newest_first(plans))
         .limit(limit)
     )
-    if before is not None:
-        statement = statement.where(came_before(plans, before))
     return [plan_of(row._asdict()) for row in await connection.execute(statement)]
 
 
@@ -283,12 +278,8 @@ async def rule_of(connection: AsyncConnection, turn_id: str) -> str | None:
 
 
 def expired() -> AppError:
-    return AppError(
-        "plan_expired",
-        status=409,
-        title="The plan has expired",
-        detail="The plan waited too long and is no longer valid; nothing was run. Ask again for what you want done.",
-    )
+    detail = "The plan waited too long and is no longer valid; nothing was run. Ask again for what you want done."
+    return AppError("plan_expired", status=409, title="The plan has expired", detail=detail)
 
 
 def no_open_plan() -> AppError:
@@ -345,3 +336,79 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
     del columns["granted_seq"]
     absent = {name: None for name in ("blocked_tools", "answers") if not columns[name]}
     return {**columns.pop("plan"), **columns, **absent}
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A plan that waits for the user's yes."""
+
+    session_id: Annotated[str, doc("The session that waits.")]
+    plan_id: Annotated[str, doc("Its plan.")]
+    version: Annotated[int, doc("For the decision.")]
+    step: Annotated[Step | None, doc("The step that waits; null if this release cannot read the plan.")]
+    since: Annotated[datetime, doc("When the user was asked.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OpsApproval:
+    """A plan of any user that waits for their yes, without its words and arguments."""
+
+    session_id: Annotated[str, doc("The session that waits.")]
+    user: Annotated[str, doc("Whose it is.")]
+    plan_id: Annotated[str, doc("Its plan.")]
+    version: Annotated[int, doc("Grows with every change.")]
+    tool: Annotated[str | None, doc("What the step that waits calls; null if this release cannot read the plan.")]
+    since: Annotated[datetime, doc("When the user was asked.")]
+    expires_at: Annotated[datetime, doc("Until when it waits.")]
+
+
+# What waits for the client's page asks the user nothing.
+_ASKS_USER: Final = (plans.c.status == "waiting") & ~plans.c.steps.contains([{"asks": {"mode": PAGE}}])
+
+
+async def count_approvals(connection: AsyncConnection, *, now: datetime) -> int:
+    """Returns how many plans of all users wait for a yes."""
+    waiting = select(func.count()).where(_ASKS_USER, is_open(), plans.c.expires_at > now)
+    return (await connection.execute(waiting)).scalar_one()
+
+
+async def list_approvals(
+    connection: AsyncConnection, owner: str, *, before: str | None, limit: int, now: datetime
+) -> list[Approval]:
+    """Returns the newest plans first; `before` is the id of the last one seen. Those that have expired do not wait."""
+    rows = await connection.execute(_waiting(before, limit, now).where(sessions.c.owner == owner))
+    return [Approval(row.session_id, row.id, row.version, _plan(row).waiting_step, row.since) for row in rows]
+
+
+async def list_all_approvals(
+    connection: AsyncConnection, *, before: str | None, limit: int, now: datetime
+) -> list[OpsApproval]:
+    """As `list_approvals`, of all users."""
+    rows = await connection.execute(_waiting(before, limit, now).where(is_open()))
+    return [
+        OpsApproval(
+            session_id=row.session_id,
+            user=row.owner,
+            plan_id=row.id,
+            version=row.version,
+            tool=step.tool if (step := _plan(row).waiting_step) else None,
+            since=row.since,
+            expires_at=row.expires_at,
+        )
+        for row in rows
+    ]
+
+
+def _waiting(before: str | None, limit: int, now: datetime) -> Select[Any]:
+    return (
+        select(plans, sessions.c.owner, func.coalesce(turns.c.finished_at, plans.c.created_at).label("since"))
+        .join(sessions, sessions.c.id == plans.c.session_id)
+        .outerjoin(turns, turns.c.id == plans.c.asked_in)
+        .where(_ASKS_USER, plans.c.expires_at > now, came_before(plans, before))
+        .order_by(*newest_first(plans))
+        .limit(limit)
+    )
+
+
+def _plan(row: Row[Any]) -> Plan:
+    return plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})

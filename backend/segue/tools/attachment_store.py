@@ -16,20 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import attachments, sessions, tool_calls, tool_results
 from segue.db.rows import came_before, newest_first, readable, reader
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
-from segue.tools.attachment_texts import (
-    DEADLINE_S,
-    TEXT,
-    WORDS,
-    ReadFile,
-    UnreadableFile,
-    UnsupportedFile,
-    kind_of,
-    pages_in,
-    read_file,
-)
+from segue.tools import attachment_texts
 from segue.tools.child_process import LARGE, TooMuch, in_child_process
 from segue.tools.normalize import IMAGES, PDF, BinaryPart, clean_text, payload_of
 from segue.tools.results import StoredResult, payload_of_stored
@@ -65,10 +55,10 @@ class Attachments:
         """
         try:
             read = await _read(content, kind, max_bytes=self._settings.tool_result_max_bytes)
-        except UnsupportedFile as refused:
+        except attachment_texts.UnsupportedFile as refused:
             title = "This file is not taken"
             raise AppError("unsupported_attachment", status=415, title=title, detail=str(refused)) from None
-        except UnreadableFile as refused:
+        except attachment_texts.UnreadableFile as refused:
             title = "The file cannot be read"
             raise AppError("unreadable_attachment", status=422, title=title, detail=str(refused)) from None
         values: dict[str, Any] = {
@@ -90,9 +80,7 @@ class Attachments:
             if stored + len(content) + len(read.text.encode()) > at_most:
                 detail = f"All your files, with their texts, may take {at_most} bytes. Delete some."
                 raise AppError("attachment_quota_exceeded", status=413, title="Too many files", detail=detail)
-            row = (await connection.execute(_owned_session(owner, session_id))).one_or_none()
-            if row is None:
-                raise NotFound("session")
+            existing("session", (await connection.execute(_owned_session(owner, session_id))).one_or_none())
             await connection.execute(insert(attachments).values(session_id=session_id, created_at=func.now(), **values))
         return Attachment(**{column.name: values[column.name] for column in _LISTED})
 
@@ -110,10 +98,9 @@ async def list_attachments(
     connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
 ) -> list[Attachment]:
     """Returns the newest first."""
-    statement = _owned(owner, session_id, *_LISTED).order_by(*newest_first(attachments)).limit(limit)
-    if before is not None:
-        statement = statement.where(came_before(attachments, before))
-    return [Attachment(**row) for row in (await connection.execute(statement)).mappings()]
+    statement = _owned(owner, session_id, *_LISTED).where(came_before(attachments, before))
+    found = await connection.execute(statement.order_by(*newest_first(attachments)).limit(limit))
+    return [Attachment(**row) for row in found.mappings()]
 
 
 async def get_file(
@@ -121,9 +108,7 @@ async def get_file(
 ) -> tuple[Attachment, bytes]:
     """Raises NotFound."""
     statement = _owned(owner, session_id, *_LISTED, attachments.c.content).where(attachments.c.id == attachment_id)
-    row = (await connection.execute(statement)).mappings().one_or_none()
-    if row is None:
-        raise NotFound("attachment")
+    row = existing("attachment", (await connection.execute(statement)).mappings().one_or_none())
     return Attachment(**{column.name: row[column.name] for column in _LISTED}), row["content"]
 
 
@@ -150,8 +135,7 @@ async def attached(
     found = _owned(owner, session_id, *_SHOWN).where(attachments.c.id.in_(ids))
     files = {row["id"]: Attached(**row) for row in (await connection.execute(found)).mappings()}
     if unknown := [each for each in ids if each not in files]:
-        if (await connection.execute(_owned_session(owner, session_id, lock=False))).one_or_none() is None:
-            raise NotFound("session")
+        existing("session", (await connection.execute(_owned_session(owner, session_id, lock=False))).one_or_none())
         detail = f"The session has no attachment {unknown[0][:64]!r}: upload the file to it first."
         raise AppError("unknown_attachment", status=422, title="No such attachment", detail=detail)
     return tuple(files[each] for each in dict.fromkeys(ids))
@@ -170,7 +154,7 @@ async def read_attached(
     rows = {row.id: row for row in await connection.execute(statement)}
     outcomes, pages_left = dict[str, CallOutcome](), MAX_SHOWN_PAGES
     for row in filter(None, map(rows.get, (each.id for each in files))):
-        pages = pages_in(row.summary) if row.media_type == PDF else 0
+        pages = attachment_texts.pages_in(row.summary) if row.media_type == PDF else 0
         outcomes[row.id] = await _outcome(row, is_short=0 < pages <= pages_left)
         pages_left -= pages if pages <= pages_left else 0
     return {each.id: outcomes.get(each.id, _GONE) for each in files}
@@ -211,18 +195,22 @@ def _owned_session(owner: str, session_id: str, *, lock: bool = True) -> Select[
     return owned.with_for_update(read=True, key_share=True) if lock else owned
 
 
-async def _read(content: bytes, kind: str | None, *, max_bytes: int) -> ReadFile:
+async def _read(content: bytes, kind: str | None, *, max_bytes: int) -> attachment_texts.ReadFile:
     if not content:
-        raise UnreadableFile("The file is empty.")
-    kind = kind or await to_thread.run_sync(kind_of, content)
+        raise attachment_texts.UnreadableFile("The file is empty.")
+    kind = kind or await to_thread.run_sync(attachment_texts.kind_of, content)
     if kind in IMAGES:
-        return ReadFile(kind, "", f"{kind}, {len(content)} bytes", ())
-    if len(content) <= LARGE and (kind == WORDS or (kind == TEXT and not _MARKUP.search(content))):
-        return await to_thread.run_sync(read_file, kind, content, max_bytes)
+        return attachment_texts.ReadFile(kind, "", f"{kind}, {len(content)} bytes", ())
+    if len(content) <= LARGE and (
+        kind == attachment_texts.WORDS or (kind == attachment_texts.TEXT and not _MARKUP.search(content))
+    ):
+        return await to_thread.run_sync(attachment_texts.read_file, kind, content, max_bytes)
     try:
-        return await in_child_process(read_file, kind, content, max_bytes, deadline_s=DEADLINE_S)
+        return await in_child_process(
+            attachment_texts.read_file, kind, content, max_bytes, deadline_s=attachment_texts.DEADLINE_S
+        )
     except TooMuch as fault:
-        raise UnreadableFile(f"To read the file {fault}.") from None
+        raise attachment_texts.UnreadableFile(f"To read the file {fault}.") from None
 
 
 def _plain_name(name: str) -> str:

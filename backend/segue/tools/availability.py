@@ -31,7 +31,7 @@ from segue.domain.tool import (
     ToolStatus,
 )
 from segue.tools import tool_states
-from segue.tools.builtin import search_conversation
+from segue.tools.builtin.remember import SEARCH_CONVERSATION
 from segue.tools.catalog import ToolCatalog
 from segue.tools.run import CallOutcome
 from segue.tools.tool_health import (
@@ -65,7 +65,6 @@ from segue.tools.tool_states import (
     set_hold,
 )
 
-SEARCH_CONVERSATION: Final = search_conversation.SPEC.name
 PROBE_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()
 
@@ -112,12 +111,8 @@ class ToolAvailability:
         if name is None:
             return specs
         if name not in specs:
-            raise AppError(
-                "unknown_tool",
-                status=404,
-                title="Unknown tool",
-                detail=f"There is no tool called {name[:100]!r}. GET /tools lists those there are.",
-            )
+            detail = f"There is no tool called {name[:100]!r}. GET /tools lists those there are."
+            raise AppError("unknown_tool", status=404, title="Unknown tool", detail=detail)
         return {name: specs[name]}
 
     def judge(
@@ -205,6 +200,9 @@ class ToolAvailability:
         return {name: of for name, of in tools.items() if of.fleet.status == status or status in of.sessions}, listed
 
 
+RARE: Final = frozenset({SEARCH_CONVERSATION.name, PROPOSE_MANDATE})  # tools that few turns have
+
+
 class ToolGuard:
     """The tools of one turn: those of its agent and user, asked for before every model call and around every tool call.
 
@@ -258,11 +256,10 @@ class ToolGuard:
         tools = self._availability.tools_for(*self._who)
         if not self._agent.may_use_all:
             tools = {name: tool for name, tool in tools.items() if self._agent.may_use(name)}
-        if found := tools.get(SEARCH_CONVERSATION):  # the last, so that requests begin as they did
-            tools = {name: tool for name, tool in tools.items() if name != SEARCH_CONVERSATION}
-            tools |= {SEARCH_CONVERSATION: found} if self._is_summarised else {}
-        if PROPOSE_MANDATE in tools:  # few turns have it, and it is long: see `proposal`
-            tools = {name: tool for name, tool in tools.items() if name != PROPOSE_MANDATE}
+        found = tools.get(SEARCH_CONVERSATION.name) if self._is_summarised else None
+        tools = {name: tool for name, tool in tools.items() if name not in RARE}
+        if found is not None:  # the last, so that requests begin as they did
+            tools[found.spec.name] = found
         if not (self._own or self._page):
             return tools
         return {**tools, **self._own, **{name: tool for name, tool in self._page.items() if name not in tools}}

@@ -27,7 +27,7 @@ from segue.db.rows import (
     readable,
     reader,
 )
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, existing
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, UnreadableCall
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
@@ -126,10 +126,9 @@ async def list_calls(
     """Returns calls, newest first, without reading payloads."""
     statement = _owned(owner, session_id).order_by(*newest_first(tool_calls)).limit(limit)
     wanted = {"tool_name": tool, "turn_id": turn_id, "status": status}
-    statement = statement.where(*(tool_calls.c[name] == value for name, value in wanted.items() if value is not None))
-    if before is not None:
-        statement = statement.where(came_before(tool_calls, before))
-    return [_tool_call(row) for row in await connection.execute(statement)]
+    these = (tool_calls.c[name] == value for name, value in wanted.items() if value is not None)
+    found = await connection.execute(statement.where(came_before(tool_calls, before), *these))
+    return [_tool_call(row) for row in found]
 
 
 async def search_calls(
@@ -260,9 +259,7 @@ async def load_result(
     Raises NotFound for unknown and foreign ids, AppError `tool_result_expired` (410) if the value is no longer kept.
     """
     statement = _owned(owner, session_id).where(tool_calls.c.id == tool_call_id)
-    row = (await connection.execute(statement)).one_or_none()
-    if row is None:
-        raise NotFound("tool_result")
+    row = existing("tool_result", (await connection.execute(statement)).one_or_none())
     kept = (await load_results(connection, session_id, [row.id], now=now)).get(row.id)
     if kept is None and row.size_bytes > 0:
         detail = f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew."

@@ -19,12 +19,7 @@ BATCH = 250
 
 def payload_values(payload: Payload, *, until: datetime) -> dict[str, Any]:
     """Returns the parameters of a statement of `storing`."""
-    return {
-        "size": payload.size_bytes,
-        "stored_kind": payload.kind,
-        "stored_text": payload.text,
-        "until": until,
-    }
+    return {"size": payload.size_bytes, "stored_kind": payload.kind, "stored_text": payload.text, "until": until}
 
 
 async def evict(

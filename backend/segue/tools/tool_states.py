@@ -219,12 +219,10 @@ async def list_changes(
     statement = (
         select(tool_state_changes)
         .join(sessions, sessions.c.id == tool_state_changes.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, came_before(tool_state_changes, before))
     )
     if tool is not None:
         statement = statement.where(tool_state_changes.c.tool == tool)
-    if before is not None:
-        statement = statement.where(came_before(tool_state_changes, before))
     rows = await connection.execute(statement.order_by(*newest_first(tool_state_changes)).limit(limit))
     return [
         readable(_read_change, {**row._asdict(), "from_": row.before, "to": row.after}, "tool_state_changes", row.id)
@@ -303,8 +301,7 @@ def _readable(tool: str, health: Any) -> ToolHealth:
 _LOAD = select(states_of(bindparam("at_session")))
 _LOAD_WITH_HOLDS = select(states_of(bindparam("at_session")).label("states"), all_holds().label("holds"))
 _HELD_AGAINST = or_(
-    tool_states.c.status != "available",
-    tool_states.c.health["consecutive_failures"] > literal_column("'0'::jsonb"),
+    tool_states.c.status != "available", tool_states.c.health["consecutive_failures"] > literal_column("'0'::jsonb")
 )
 _RESET = (
     update(tool_states)

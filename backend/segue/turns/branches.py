@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import taken_back
 from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
-from segue.domain.errors import NotFound
+from segue.domain.errors import existing
 from segue.domain.field_types import doc
 from segue.domain.ids import new_id
 from segue.domain.session import NO_OPTIONS, Attached, Role, TurnOptions
@@ -67,9 +67,7 @@ async def opening_of(connection: AsyncConnection, session_id: str, message_id: s
         .join(turns, turns.c.id == named.c.turn_id)
         .where(named.c.session_id == session_id, named.c.id == message_id)
     )
-    row = (await connection.execute(statement)).one_or_none()
-    if row is None:
-        raise NotFound("message")
+    row = existing("message", (await connection.execute(statement)).one_or_none())
     asked, said = request_of(row.request, row.id), await user_messages_of(connection, row.id)
     content = "\n\n".join(str(each.content) for each in said)
     steered = row.role == "user" and row.at != row.seq

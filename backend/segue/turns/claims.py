@@ -30,7 +30,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
 from segue.db.rows import readable, reader
-from segue.domain.errors import NotFound
+from segue.domain.errors import existing
 from segue.domain.session import EPOCHS, NO_OPTIONS, TurnKey, TurnOptions
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.memory.facts import has_facts
@@ -275,9 +275,8 @@ _NEXT = select(*of_session(), sessions.c.agent, sessions.c.language, sessions.c.
 
 async def claim_of_next(connection: AsyncConnection, owner: str, session_id: str) -> Claim:
     """Returns what the claim of the session's next message would be; it claims nothing. Raises NotFound."""
-    found = (await connection.execute(_NEXT, {"at_session": session_id, "asker": owner})).mappings().one_or_none()
-    if found is None:
-        raise NotFound("session")
+    rows = await connection.execute(_NEXT, {"at_session": session_id, "asker": owner})
+    found = existing("session", rows.mappings().one_or_none())
     row = dict(found)
     request = {"force_web_search": False, **{name: row.pop(name) for name in ("language", "time_zone")}}
     turn = {"id": "", "seq": row["message_count"] + 1, "epoch": 1, "attempt": 1, "left_s": None, "request": request}

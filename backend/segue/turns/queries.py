@@ -15,7 +15,7 @@ from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
 from segue.db.rows import readable, reader
 from segue.domain import turn_errors
-from segue.domain.errors import AppError, NotFound, Unreadable
+from segue.domain.errors import AppError, NotFound, Unreadable, existing
 from segue.domain.field_types import doc
 from segue.domain.plan import decision_of
 from segue.domain.session import (
@@ -127,9 +127,7 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
         .outerjoin(turns, turns.c.id == _reader_of(turn_id))
         .where(sessions.c.id == session_id, sessions.c.owner == owner)
     )
-    row = (await connection.execute(found)).one_or_none()
-    if row is None:
-        raise NotFound("session")
+    row = existing("session", (await connection.execute(found)).one_or_none())
     if row.session_id != session_id:  # not in the statement, as above
         raise NotFound("turn")
     return turn_key(session_id, row)

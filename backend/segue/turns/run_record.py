@@ -22,42 +22,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import turns
 from segue.db.redis import DETAILS_DROPPED_KEY, Cache, activity_key
 from segue.db.rows import cached, readable, reader, without_defaults
-from segue.domain import turn_errors
+from segue.domain import events, session, telemetry, turn_errors
 from segue.domain.errors import AppError
-from segue.domain.events import (
-    AcknowledgementDetected,
-    Event,
-    PlanChanged,
-    SearchDecided,
-    StepFinished,
-    StepStarted,
-    ToolRan,
-    ToolStateChanged,
-)
 from segue.domain.field_types import doc
 from segue.domain.ids import first_id
 from segue.domain.plan import Plan
-from segue.domain.session import (
-    MemoryReport,
-    PromptPart,
-    PromptReport,
-    TurnKey,
-    TurnReport,
-    Usage,
-    Verdict,
-    WebSearchReport,
-)
-from segue.domain.telemetry import (
-    ModelRun,
-    NodeRun,
-    Observe,
-    PlanEnded,
-    RunTimeline,
-    SessionToolStateChanged,
-    ToolCalled,
-    TurnEnded,
-    TurnOutcome,
-)
 from segue.turns.claims import Claim
 
 if TYPE_CHECKING:  # the doctor reads what runs did, and needs no library of a model's
@@ -77,7 +46,7 @@ class TurnMetrics:
     """Counts one run of a turn. `tools` returns the fields that say how the session's tools stand."""
 
     def __init__(
-        self, claim: Claim, model: "MeteredModel", observe: Observe, *, tools: Callable[[], dict[str, Any]]
+        self, claim: Claim, model: "MeteredModel", observe: telemetry.Observe, *, tools: Callable[[], dict[str, Any]]
     ) -> None:
         self._claim = claim
         self._model = model
@@ -87,24 +56,24 @@ class TurnMetrics:
         self._seconds: float | None = None
         self._calls: Counter[str] = Counter()
         self._tools_ms = 0
-        self._nodes: list[NodeRun] = []
+        self._nodes: list[telemetry.NodeRun] = []
         self._plan: Plan | None = None
-        self._verdict: Verdict | None = None
-        self._web_search: WebSearchReport | None = None
-        self._memory: MemoryReport | None = None
+        self._verdict: session.Verdict | None = None
+        self._web_search: session.WebSearchReport | None = None
+        self._memory: session.MemoryReport | None = None
 
     def start_from(self, start: "TurnInput") -> None:
         self._plan = start["open_plan"].plan if start["open_plan"] else None
         self._memory = memory_report(start)
 
-    def stop(self) -> Usage:
+    def stop(self) -> session.Usage:
         """Ends the measured time, before the outcome is stored. Returns what the run used."""
         self._seconds = time.monotonic() - self._started
         return self._usage()
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> session.Usage:
         spent = self._model.account.total
-        return Usage(
+        return session.Usage(
             llm_calls=spent.calls,
             input_tokens=spent.input_tokens,
             cached_tokens=spent.cached_tokens,
@@ -120,14 +89,14 @@ class TurnMetrics:
         """The node that runs, or ran last."""
         return self._nodes[-1].node if self._nodes else None
 
-    def timeline(self, usage: Usage | None = None) -> RunTimeline:
+    def timeline(self, usage: session.Usage | None = None) -> telemetry.RunTimeline:
         calls = tuple(self._model.calls)
-        return RunTimeline(tuple(self._nodes), calls, max(self._model.llm_calls - len(calls), 0), usage)
+        return telemetry.RunTimeline(tuple(self._nodes), calls, max(self._model.llm_calls - len(calls), 0), usage)
 
     def record_end(self, error: AppError | None = None) -> None:
         claim, model, plan = self._claim, self._model, self._plan
         used = asdict(self._usage()) | {"llm_calls": model.llm_calls}  # calls that failed too, which take no tokens
-        ended = TurnEnded(
+        ended = telemetry.TurnEnded(
             outcome_of(error),
             error.code if error else None,
             self._seconds,
@@ -158,24 +127,24 @@ class TurnMetrics:
             **self._tools(),
         )
 
-    def count(self, event: Event) -> None:
+    def count(self, event: events.Event) -> None:
         match event:
-            case StepStarted(node):
-                self._nodes.append(NodeRun(node, self._since_start_ms()))
-            case StepFinished() if self._nodes:
+            case events.StepStarted(node):
+                self._nodes.append(telemetry.NodeRun(node, self._since_start_ms()))
+            case events.StepFinished() if self._nodes:
                 begun = self._nodes[-1]
                 self._nodes[-1] = begun._replace(duration_ms=self._since_start_ms() - begun.at_ms)
-            case ToolRan(tool, outcome, duration_ms):
+            case events.ToolRan(tool, outcome, duration_ms):
                 self._calls[outcome] += 1
                 self._tools_ms += duration_ms
-                self._observe(ToolCalled(tool, outcome, duration_ms / 1000))
-            case ToolStateChanged(tool, state):
-                self._observe(SessionToolStateChanged(tool, state.status))
-            case PlanChanged(plan):
+                self._observe(telemetry.ToolCalled(tool, outcome, duration_ms / 1000))
+            case events.ToolStateChanged(tool, state):
+                self._observe(telemetry.SessionToolStateChanged(tool, state.status))
+            case events.PlanChanged(plan):
                 self._plan_changed(plan)
-            case AcknowledgementDetected(report):
+            case events.AcknowledgementDetected(report):
                 self._verdict = report.verdict
-            case SearchDecided(report):
+            case events.SearchDecided(report):
                 self._web_search = report
             case _:
                 pass
@@ -187,18 +156,18 @@ class TurnMetrics:
         before, self._plan = self._plan, plan
         same = before is not None and before.id == plan.id
         if before is not None and before.is_open and not same:
-            self._observe(PlanEnded("superseded"))
+            self._observe(telemetry.PlanEnded("superseded"))
         if not plan.is_open and not (same and before is not None and not before.is_open):
-            self._observe(PlanEnded(plan.status))
+            self._observe(telemetry.PlanEnded(plan.status))
 
 
-def outcome_of(error: AppError | None) -> TurnOutcome:
+def outcome_of(error: AppError | None) -> telemetry.TurnOutcome:
     if error is None:
         return "completed"
     return "cancelled" if error.code == turn_errors.CANCELLED else "failed"
 
 
-def record_end(observe: Observe, turn: TurnKey, ended: TurnEnded, **fields: object) -> None:
+def record_end(observe: telemetry.Observe, turn: session.TurnKey, ended: telemetry.TurnEnded, **fields: object) -> None:
     """Logs the one line that every turn ends with, and observes its numbers."""
     write = log.warning if ended.outcome == "failed" else log.info
     write(
@@ -212,8 +181,8 @@ def record_end(observe: Observe, turn: TurnKey, ended: TurnEnded, **fields: obje
     observe(ended)
 
 
-def memory_report(start: "TurnInput") -> MemoryReport:
-    return MemoryReport(
+def memory_report(start: "TurnInput") -> session.MemoryReport:
+    return session.MemoryReport(
         short_term=start["memory"] is not None,
         long_term=len(start["facts"]),
         history_messages=len(start["prompt"]) - 2,  # beside the system message and the running one
@@ -253,22 +222,26 @@ class StoredRun(NamedTuple):
     cacheable: int = 0
     left_out: int = 0
 
-    def timeline(self, report: TurnReport | None) -> RunTimeline:
+    def timeline(self, report: session.TurnReport | None) -> telemetry.RunTimeline:
         answered_by = report.model if report else ""
-        calls = (ModelRun(**call._asdict() | {"model": call.model or answered_by}) for call in self.model_calls)
-        return RunTimeline(tuple(NodeRun(*node) for node in self.nodes), tuple(calls), self.left_out)
+        calls = (
+            telemetry.ModelRun(**call._asdict() | {"model": call.model or answered_by}) for call in self.model_calls
+        )
+        return telemetry.RunTimeline(
+            tuple(telemetry.NodeRun(*node) for node in self.nodes), tuple(calls), self.left_out
+        )
 
     @property
-    def prompt(self) -> PromptReport | None:
+    def prompt(self) -> session.PromptReport | None:
         named = enumerate((self.parts or {}).items())
-        parts = tuple(PromptPart(*part, cacheable=place < self.cacheable) for place, part in named)
-        return PromptReport(parts, sum(part.tokens for part in parts)) if parts else None
+        parts = tuple(session.PromptPart(*part, cacheable=place < self.cacheable) for place, part in named)
+        return session.PromptReport(parts, sum(part.tokens for part in parts)) if parts else None
 
 
 _read_run = reader(StoredRun)
 
 
-def stored_run(timeline: RunTimeline, report: TurnReport | None = None) -> list[Any]:
+def stored_run(timeline: telemetry.RunTimeline, report: session.TurnReport | None = None) -> list[Any]:
     """Returns the value of `turns.run`, beside a report that is stored without its prompt."""
     shown = report.prompt.parts if report and report.prompt else ()
     answered_by = report.model if report else None
@@ -298,14 +271,14 @@ def run_of(row: Row[Any]) -> StoredRun | None:
     return None if row.run is None else readable(_read_run, row.run, "turns", row.id)
 
 
-def prompt_of(row: Row[Any], report: TurnReport) -> PromptReport | None:
+def prompt_of(row: Row[Any], report: session.TurnReport) -> session.PromptReport | None:
     """Returns the prompt of an answer. The release before stores it with the report."""
     return report.prompt or ((run := run_of(row)) and run.prompt)
 
 
-def run_failed(run: RunTimeline) -> dict[str, Any]:
+def run_failed(run: telemetry.RunTimeline) -> dict[str, Any]:
     """Returns the columns of a turn that say what its last run did, if it has no report."""
-    used = literal(without_defaults(RunTimeline(usage=run.usage)), JSONB)
+    used = literal(without_defaults(telemetry.RunTimeline(usage=run.usage)), JSONB)
     timeline = func.coalesce(turns.c.timeline, literal({}, JSONB)).op("||")(used)
     return {"run": literal(stored_run(run), turns.c.run.type), "timeline": timeline}
 
@@ -359,7 +332,7 @@ class TurnActivity:
     epoch: int
     node: str | None
     model: ModelWait | None
-    timeline: RunTimeline | None = None
+    timeline: telemetry.RunTimeline | None = None
 
 
 @dataclass(frozen=True, slots=True)

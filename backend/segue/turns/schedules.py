@@ -29,7 +29,7 @@ from segue.db.models import schedules, turns
 from segue.db.rows import came_before, newest_first
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.errors import AppError, InvalidRequest, existing
 from segue.domain.field_types import doc
 from segue.domain.ids import Clock, digest_of_json, new_id
 from segue.domain.session import TurnKey, TurnStatus
@@ -223,27 +223,20 @@ async def check_room(
 
 async def get_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Schedule:
     """Raises NotFound."""
-    row = (await connection.execute(_owned(owner).where(schedules.c.id == schedule_id))).one_or_none()
-    if row is None:
-        raise NotFound("schedule")
-    return _schedule(row)
+    found = await connection.execute(_owned(owner).where(schedules.c.id == schedule_id))
+    return _schedule(existing("schedule", found.one_or_none()))
 
 
 async def list_schedules(connection: AsyncConnection, owner: str, *, before: str | None, limit: int) -> list[Schedule]:
     """Newest first."""
-    statement = _owned(owner).order_by(*newest_first(schedules)).limit(limit)
-    if before is not None:
-        statement = statement.where(came_before(schedules, before))
-    return [_schedule(row) for row in await connection.execute(statement)]
+    statement = _owned(owner).where(came_before(schedules, before)).order_by(*newest_first(schedules))
+    return [_schedule(row) for row in await connection.execute(statement.limit(limit))]
 
 
 async def lock_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Row[Any]:
     """Returns the row, which nothing else changes until the caller's transaction ends. Raises NotFound."""
     mine = select(schedules).where(schedules.c.id == schedule_id, schedules.c.owner == owner)
-    row = (await connection.execute(mine.with_for_update())).one_or_none()
-    if row is None:
-        raise NotFound("schedule")
-    return row
+    return existing("schedule", (await connection.execute(mine.with_for_update())).one_or_none())
 
 
 async def change_schedule(connection: AsyncConnection, schedule_id: str, changes: Mapping[str, Any]) -> None:
@@ -254,8 +247,7 @@ async def change_schedule(connection: AsyncConnection, schedule_id: str, changes
 async def delete_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> None:
     """A turn that it has begun goes on. Raises NotFound."""
     mine = (schedules.c.id == schedule_id, schedules.c.owner == owner)
-    if not (await connection.execute(delete(schedules).where(*mine))).rowcount:
-        raise NotFound("schedule")
+    existing("schedule", await connection.scalar(delete(schedules).where(*mine).returning(schedules.c.id)))
 
 
 def _owned(owner: str) -> Select[Any]:

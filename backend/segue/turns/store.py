@@ -46,17 +46,7 @@ from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message
 from segue.memory.session_store import first_words
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
-from segue.turns.claims import (
-    IS_HELD,
-    Claim,
-    Claimer,
-    Origin,
-    TurnRequest,
-    claim_of,
-    held,
-    last_ended_turn,
-    of_session,
-)
+from segue.turns.claims import IS_HELD, Claim, Claimer, Origin, TurnRequest, claim_of, held, last_ended_turn, of_session
 from segue.turns.run_record import stored_run
 from segue.users.ledger import ChargesByDay, booking, charged
 
@@ -328,8 +318,7 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
             run=bindparam("run", type_=turns.c.run.type),
             # It was told to the telemetry of the run. What goes on without a request does so with these groups.
             request=case(
-                (turns.c.request["origin"].has_key("groups"), turns.c.request),
-                else_=turns.c.request.op("-")("origin"),
+                (turns.c.request["origin"].has_key("groups"), turns.c.request), else_=turns.c.request.op("-")("origin")
             ),
         )
         .returning(*(OF_TURNS if told else (turns.c.session_id,)))

@@ -26,7 +26,7 @@ from segue.db.models import triggers
 from segue.db.redis import Rates
 from segue.db.rows import came_before, newest_first
 from segue.domain import turn_errors
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.field_types import doc
 from segue.domain.ids import Clock, new_id
 from segue.memory.session_store import check_session, find_named, name_session
@@ -109,9 +109,8 @@ class Triggers:
 
     async def listed(self, owner: str, *, before: str | None, limit: int) -> list[Trigger]:
         """Newest first."""
-        statement = select(triggers).where(triggers.c.owner == owner).order_by(*newest_first(triggers)).limit(limit)
-        if before is not None:
-            statement = statement.where(came_before(triggers, before))
+        mine = select(triggers).where(triggers.c.owner == owner, came_before(triggers, before))
+        statement = mine.order_by(*newest_first(triggers)).limit(limit)
         async with self.database.read_only() as connection:
             return [Trigger(**self._shown(row)) for row in await connection.execute(statement)]
 
@@ -120,16 +119,14 @@ class Triggers:
         mine = update(triggers).where(triggers.c.id == trigger_id, triggers.c.owner == owner).returning(triggers)
         async with self.database.autocommit() as connection:
             found = await connection.execute(mine.values({"status": triggers.c.status, **changes}))
-            if (row := found.one_or_none()) is None:
-                raise NotFound("trigger")
+            row = existing("trigger", found.one_or_none())
         return Trigger(**self._shown(row))
 
     async def delete(self, owner: str, trigger_id: str) -> None:
         """Raises NotFound."""
         mine = (triggers.c.id == trigger_id, triggers.c.owner == owner)
         async with self.database.autocommit() as connection:
-            if not (await connection.execute(delete(triggers).where(*mine))).rowcount:
-                raise NotFound("trigger")
+            existing("trigger", await connection.scalar(delete(triggers).where(*mine).returning(triggers.c.id)))
 
     async def receive(self, trigger_id: str, headers: Mapping[str, str], body: bytes) -> Admitted:
         """Begins the turn of an event, or returns the one that it has begun before. Raises NotFound, AppError
@@ -213,10 +210,7 @@ async def _find(connection: AsyncConnection, trigger_id: str, *, owner: str | No
     statement = select(triggers).where(triggers.c.id == trigger_id)
     if owner is not None:
         statement = statement.where(triggers.c.owner == owner).with_for_update()
-    row = (await connection.execute(statement)).one_or_none()
-    if row is None:
-        raise NotFound("trigger")
-    return row
+    return existing("trigger", (await connection.execute(statement)).one_or_none())
 
 
 def _new_secret() -> str:

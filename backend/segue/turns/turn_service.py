@@ -27,8 +27,7 @@ from segue.domain.tool import ToolChoice
 from segue.events import user_feed
 from segue.memory import session_store, short_term
 from segue.memory.session_store import check_session
-from segue.plans.approvals import list_approvals
-from segue.plans.store import StalePlan, expired
+from segue.plans.store import StalePlan, expired, list_approvals
 from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
@@ -185,11 +184,7 @@ class TurnService:
         await guard.load_global_state()
         coming = Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now)
         start = await load_context(
-            deps,
-            claim,
-            answering=who_answers(speaker, guard, chooser, claim),
-            now=now,
-            coming=coming,
+            deps, claim, answering=who_answers(speaker, guard, chooser, claim), now=now, coming=coming
         )
         messages, offered = plain_request(guard, guard.tools(), start["prompt"])
         report = request_parts(start["prompt_parts"], messages, deps.tool_tokens(offered), deps.count)

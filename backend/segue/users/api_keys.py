@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import api_keys, stream_tokens
 from segue.db.rows import readable, reader
-from segue.domain.errors import AppError, NotFound, Unreadable
+from segue.domain.errors import AppError, Unreadable, existing
 from segue.domain.field_types import doc
 from segue.domain.identity import LOCAL_USER, SCOPES, Identity
 from segue.domain.ids import digest_of_secret, new_id
@@ -39,12 +39,8 @@ class Unauthorized(AppError):
     """The client always gets the same text; `reason` is only for the log."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(
-            "unauthorized",
-            status=401,
-            title="Not authenticated",
-            detail="Send a valid key or token as `Authorization: Bearer …` or as `X-API-Key: …`.",
-        )
+        detail = "Send a valid key or token as `Authorization: Bearer …` or as `X-API-Key: …`."
+        super().__init__("unauthorized", status=401, title="Not authenticated", detail=detail)
         self.reason = reason
 
 
@@ -132,8 +128,7 @@ async def list_keys(
 async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     """Raises NotFound for a key that does not work any more, Unreadable if what it may do is not known."""
     found = await connection.execute(_VALID.with_for_update(), {"key_id": key_id})
-    if (row := found.one_or_none()) is None:
-        raise NotFound("key")
+    row = existing("key", found.one_or_none())
     if (key := _api_key(row)).is_unreadable:
         raise Unreadable("key")
     return key
@@ -157,8 +152,7 @@ async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
         .values(revoked_at=func.now())
         .returning(*api_keys.c)
     )
-    if (row := revoked.one_or_none()) is None:
-        raise NotFound("key")
+    row = existing("key", revoked.one_or_none())
     return _api_key(row)
 
 

@@ -188,8 +188,7 @@ class KeySet:
                     status=503,
                     title="The identity provider cannot be reached",
                     detail="Whose token this is cannot be found out now. Try again in a moment.",
-                    retryable=True,
-                    extra={"retry_after_s": 2},
+                    retry_after_s=2,
                 )
             key = self._choose(key_id)
         return key

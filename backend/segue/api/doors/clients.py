@@ -12,7 +12,7 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import IdentityDep, Services
-from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.errors import AppError, InvalidRequest, NotFound, existing
 from segue.domain.identity import Identity, is_user, user_of_gateway
 from segue.domain.ids import is_id
 from segue.domain.session import Session, TurnKey
@@ -55,8 +55,7 @@ async def session_of_client(client: ClientRequest, client_id: str, *, agent: str
 
 async def known_session(client: ClientRequest, client_id: str) -> Session:
     """Raises what `find_session` raises, and NotFound."""
-    if (session := await find_session(client, client_id)) is None:
-        raise NotFound("session")
+    session = existing("session", await find_session(client, client_id))
     bind_contextvars(session_id=session.id)
     return session
 

@@ -22,12 +22,8 @@ try:
 
     from segue.around.embedded.watcher import send, try_lock, wait_until
 except ImportError as error:  # Windows
-    raise AppError(
-        "embedded_unavailable",
-        status=500,
-        title="No embedded servers here",
-        detail="The embedded servers need Linux or macOS. Set DATABASE_URL and REDIS_URL.",
-    ) from error
+    detail = "The embedded servers need Linux or macOS. Set DATABASE_URL and REDIS_URL."
+    raise AppError("embedded_unavailable", status=500, title="No embedded servers here", detail=detail) from error
 
 PROBE_TIMEOUT = 10.0  # seconds
 

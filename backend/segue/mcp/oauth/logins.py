@@ -174,12 +174,8 @@ class Logins:
     def _config(self, server: str) -> McpServerConfig:
         config = self._servers().get(server)
         if config is None:
-            raise AppError(
-                "mcp_server_not_found",
-                status=404,
-                title="No such MCP server",
-                detail="There is no MCP server of this name that asks for a login.",
-            )
+            detail = "There is no MCP server of this name that asks for a login."
+            raise AppError("mcp_server_not_found", status=404, title="No such MCP server", detail=detail)
         return config
 
     def _config_of(self, attempt: LoginAttempt) -> McpServerConfig:

@@ -20,11 +20,7 @@ from segue.models.untrusted import OPEN_NOTES
 from segue.net.http_client import tls_context
 
 # Why it stopped, if that means more than that the answer is whole.
-_STOPPED: Final = {
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": REFUSED,
-}
+_STOPPED: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": REFUSED}
 # Efforts of other providers.
 _EFFORTS: Final = {"minimal": "low", "none": None}
 

@@ -40,11 +40,7 @@ _OPENAI_HOST: Final = "api.openai.com"
 _WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
 _CONNECT_S: Final = 10.0
-_HEADERS: Final = {
-    "Accept": "application/json",
-    "Content-Type": "application/json",
-    "User-Agent": f"segue/{VERSION}",
-}
+_HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": f"segue/{VERSION}"}
 _CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again

@@ -16,25 +16,13 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from pydantic import Field
 
+from segue.models import reply
 from segue.models.amendments import RENAMED
 from segue.models.normal_form import form_of
 from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions, merged
 from segue.models.providers.completion_reader import AnswerWords, CompletionReader
 from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
-from segue.models.reply import (
-    CALLS,
-    MADE_IMAGES,
-    MOST_OUTPUT,
-    OPAQUE,
-    RAW_TEXT,
-    REASONING,
-    ROLES,
-    SAMPLING,
-    SCHEMA,
-    Opaque,
-    write_json,
-)
 
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
@@ -72,7 +60,7 @@ class ChatCompletions(AsyncChatModel):
             async for words in received:
                 text, extra = _as_message(words) if words else ("", {})
                 if words and reader.has_begun:
-                    extra.setdefault(REASONING, "")  # tells it from a mere sign of life
+                    extra.setdefault(reply.REASONING, "")  # tells it from a mere sign of life
                 yield AIMessageChunk(content=text, additional_kwargs=extra)
         yield AIMessageChunk(content="", chunk_position="last", **self._closing(reader, {}))
 
@@ -95,19 +83,19 @@ class ChatCompletions(AsyncChatModel):
 
     def _body(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> dict[str, Any]:
         sent = [wire_message(message, made_by=self.made_by) for message in messages]
-        given = {name: value for name, value in options.items() if name not in (SCHEMA, MOST_OUTPUT)}
-        if SCHEMA in options:
-            given["response_format"] = {"type": "json_schema", "json_schema": options[SCHEMA]}
+        given = {name: value for name, value in options.items() if name not in (reply.SCHEMA, reply.MOST_OUTPUT)}
+        if reply.SCHEMA in options:
+            given["response_format"] = {"type": "json_schema", "json_schema": options[reply.SCHEMA]}
         body = merged({"model": self.llm, "messages": sent, **self.parameters, **given}, self.extra)
-        most = options.get(MOST_OUTPUT)
+        most = options.get(reply.MOST_OUTPUT)
         return body | {name: min(body[name], most) for name in _MOST & body.keys() if most}
 
     def _closing(self, reader: CompletionReader, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a message says beside its words."""
         opaque = reader.opaque()
-        given_back = {} if opaque is None else {OPAQUE: Opaque(self.made_by, opaque)}
-        calls: dict[str, Any] = {CALLS: made} if (made := reader.calls()) else {}
-        calls |= {MADE_IMAGES: reader.images} if reader.images else {}
+        given_back = {} if opaque is None else {reply.OPAQUE: reply.Opaque(self.made_by, opaque)}
+        calls: dict[str, Any] = {reply.CALLS: made} if (made := reader.calls()) else {}
+        calls |= {reply.MADE_IMAGES: reader.images} if reader.images else {}
         told = {"finish_reason": reader.finish_reason, "model_name": reader.model, "id": reader.response_id}
         kept = {**extra, **calls, **given_back}
         return {"additional_kwargs": kept, "usage_metadata": reader.usage, "response_metadata": told}
@@ -135,19 +123,21 @@ async def chat_completions(options: ProviderOptions) -> AsyncIterator[ChatComple
 
 def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
     """Returns a message as chat completions take it. What is opaque goes back to the endpoint that made it only."""
-    wire: dict[str, Any] = {"role": ROLES[message.type], "content": message.content}
+    wire: dict[str, Any] = {"role": reply.ROLES[message.type], "content": message.content}
     match message:
         case HumanMessage() if isinstance(message.content, list):
             wire["content"] = [_wire_part(part) for part in message.content]
         case ToolMessage():
             wire["tool_call_id"] = message.tool_call_id
         case AIMessage():
-            opaque = message.additional_kwargs.get(OPAQUE)
+            opaque = message.additional_kwargs.get(reply.OPAQUE)
             if opaque is not None and opaque["by"] != made_by:
                 opaque = None
             if message.tool_calls:
                 given, calls = (opaque["calls"] if opaque else ())[: len(message.tool_calls)], message.tool_calls
-                functions = ({"name": each["name"], "arguments": write_json(each["args"]).decode()} for each in calls)
+                functions = (
+                    {"name": each["name"], "arguments": reply.write_json(each["args"]).decode()} for each in calls
+                )
                 wire["tool_calls"] = [
                     {"id": call["id"], "type": "function", "function": function, **(extra or {})}
                     for call, function, extra in zip_longest(calls, functions, given)
@@ -159,8 +149,8 @@ def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
 
 def _of_client(options: Mapping[str, Any]) -> set[str]:
     """Returns the parameters that a client has a say in. Which go under another name is remembered all the same."""
-    named = {RENAMED.get(name, name) for name in SAMPLING if name in options}
-    is_clients = SCHEMA in options and not options[SCHEMA].get("strict")
+    named = {RENAMED.get(name, name) for name in reply.SAMPLING if name in options}
+    is_clients = reply.SCHEMA in options and not options[reply.SCHEMA].get("strict")
     return named | {"response_format"} if is_clients else named
 
 
@@ -173,10 +163,10 @@ def _wire_part(part: Any) -> Any:
 
 def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:
     """Returns a message's content and `additional_kwargs`: the content may not hold half a character."""
-    reasoning = {REASONING: words.reasoning} if words.reasoning else {}
+    reasoning = {reply.REASONING: words.reasoning} if words.reasoning else {}
     if words.text.isascii() or not any("\ud800" <= char <= "\udfff" for char in words.text):
         return words.text, reasoning
-    return "", {RAW_TEXT: words.text, **reasoning}
+    return "", {reply.RAW_TEXT: words.text, **reasoning}
 
 
 class Protocols:

@@ -8,15 +8,8 @@ import httpx2
 from segue.db.engine import Database
 from segue.domain.tool import Tool
 from segue.net.http_client import checked_client, tls_context
+from segue.tools.builtin import remember
 from segue.tools.builtin.get_tool_result import get_tool_result_tool
-from segue.tools.builtin.remember import (
-    UserFacts,
-    current_time_tool,
-    forget_tool,
-    remember_tool,
-    search_memory_tool,
-)
-from segue.tools.builtin.search_conversation import SearchSaid, search_conversation_tool
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.tool_settings import ToolSettings
@@ -26,19 +19,19 @@ async def builtin_tools(
     stack: AsyncExitStack,
     settings: ToolSettings,
     database: Database,
-    facts: UserFacts,
-    search_said: SearchSaid,
+    facts: remember.UserFacts,
+    search_said: remember.SearchSaid,
     own: Sequence[Tool],
 ) -> tuple[Tool, ...]:
     """`own` are those that a higher room makes."""
     tools = [
-        current_time_tool(),
+        remember.current_time_tool(),
         web_fetch_tool(client=await stack.enter_async_context(checked_client())),
         get_tool_result_tool(database, shown_bytes=settings.fresh_result_bytes),
-        remember_tool(facts),
-        forget_tool(facts),
-        search_memory_tool(facts),
-        search_conversation_tool(database, search_said),
+        remember.remember_tool(facts),
+        remember.forget_tool(facts),
+        remember.search_memory_tool(facts),
+        remember.search_conversation_tool(database, search_said),
         *own,
     ]
     if settings.web_search_provider != "none":

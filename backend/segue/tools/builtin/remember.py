@@ -1,4 +1,5 @@
-"""`remember`, `forget` and `search_memory`, facts about the user that the model keeps and drops; and `current_time`.
+"""`remember`, `forget` and `search_memory`, facts about the user that the model keeps and drops; `search_conversation`,
+what was said in a session, as it was said, also what the model no longer sees; and `current_time`.
 
 Whose memory it is, and the time, come from the context, never from arguments or a clock. The functions that keep and
 find facts are given: how facts are stored is not known here.
@@ -8,6 +9,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, Protocol, get_args
 
+from segue.db.engine import Database
 from segue.domain.ids import known_zone, local_time
 from segue.domain.session import MAX_CONTENT_CHARS, Memory, MemoryKind
 from segue.domain.tool import Tool, ToolContext, ToolRetry, ToolSpec
@@ -53,7 +55,7 @@ FORGET = ToolSpec(
                 "items": {"type": "string", "minLength": 1, "maxLength": MAX_CONTENT_CHARS},
                 "minItems": 1,
                 "maxItems": 50,
-            },
+            }
         },
         "required": ["facts"],
         "additionalProperties": False,
@@ -166,3 +168,43 @@ async def _current_time(arguments: dict[str, Any], context: ToolContext) -> obje
 
 def _to_the_second(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")
+
+
+FOUND, MOST_FOUND = 5, 20
+SEARCH_CONVERSATION = ToolSpec(
+    name="search_conversation",
+    description=(
+        "Search what the user and you have said in this conversation, word for word, also what you no longer see and "
+        "only know by its summary. Use it if the user refers to something that neither the summary nor the messages "
+        "have, before you say that you do not know it. `query` has words that were said, in the language in which they "
+        "were said; what has most of them comes first, each with its place in the conversation (`seq`) and its time."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "minLength": 1, "maxLength": 300},
+            "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+    ephemeral=True,  # what it finds is in the session already
+)
+
+
+class SearchSaid(Protocol):
+    """Returns passages of a session's messages from before a turn, the best first; none of another owner's."""
+
+    async def __call__(
+        self, database: Database, owner: str, session_id: str, query: str, *, before_turn: str, limit: int
+    ) -> list[dict[str, Any]]: ...
+
+
+def search_conversation_tool(database: Database, search: SearchSaid) -> Tool:
+    async def run(args: dict[str, Any], context: ToolContext) -> object:
+        query, limit, turn = args["query"], args.get("limit", FOUND), context.turn_id
+        found = await search(database, context.owner, context.session_id, query, before_turn=turn, limit=limit)
+        times = [local_time(each["at"], context.time_zone).isoformat(timespec="minutes") for each in found]
+        return {"found": [{**each, "at": at} for each, at in zip(found, times, strict=True)]}
+
+    return Tool(SEARCH_CONVERSATION, run)

@@ -79,13 +79,7 @@ class _Facts(BaseModel):
 
 
 async def propose_facts(
-    model: ChatModel,
-    message: str,
-    *,
-    said_on: date,
-    answers: str | None,
-    known: Sequence[Memory],
-    account: Account,
+    model: ChatModel, message: str, *, said_on: date, answers: str | None, known: Sequence[Memory], account: Account
 ) -> list[NewFact]:
     """Returns the facts the model finds, at most MAX_FACTS. `answers` is the assistant's text before the message,
     `said_on` the day of the message where the user is.
