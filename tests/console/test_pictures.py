@@ -44,7 +44,7 @@ async def test_pictures_are_taken(browsing: Browsing, mailbox_service: str) -> N
     for name, path, shown, options in (
         ("chat", address, WAITS_FOR, {}),
         ("chat-dark", address, WAITS_FOR, {"color_scheme": "dark"}),
-        ("chat-phone", address, WAITS_FOR, {"viewport": PHONE, "device_scale_factor": 2}),
+        ("chat-phone", address, WAITS_FOR, {"viewport": PHONE, "device_scale_factor": 1.75}),
         ("chat-arabic", address, WAITS_FOR, {"locale": "ar"}),
         ("memory", "/memory", KNOWN, {"viewport": DESK}),
         ("operations", "/ops", "Time to answer", {}),

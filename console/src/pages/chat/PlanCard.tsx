@@ -33,7 +33,7 @@ export function PlanCard({ plan, conversation, open }: Given) {
   const done = plan.steps.filter(({ status }) => status === "complete").length;
   return (
     <Card icon="plan" mood={asks ? "warn" : "neutral"} {...(!asks && plan.status !== "active" && { folded: true })}
-      title={<>{t("plan")} <span class="muted">{visible(plan.goal)}</span></>}
+      title={<>{t("plan")} <span class="muted goal" dir="auto">{visible(plan.goal)}</span></>}
       aside={<><span>{number(done)}/{number(plan.steps.length)}</span><Badge mood={PLAN_MOODS[plan.status]}>{t(`plan_${plan.status}` as const)}</Badge></>}>
       <ol class="steps">
         {plan.steps.map((step) => (

@@ -55,11 +55,11 @@ function One({ server, onDone }: { server: Server; onDone: () => void }) {
         [t("ops_last_failure"), server.last_error === null ? <Foreign text={null} /> : <><Foreign text={server.last_error} /> <small class="muted">(<When at={server.last_error_at} />)</small></>],
       ]} />
       {server.tools.length > 0 && <ToolsOf names={server.tools} />}
-      {server.left_out.length > 0 && <><h3>{t("ops_tools_left_out")}</h3><Reasons of={server.left_out.map(({ name, reason }) => `${name}: ${reason}`)} /></>}
-      {changes.length > 0 && <><h3>{t("ops_redefined")}</h3>{changes.map((change) => <Change key={change.tool} change={change} />)}</>}
+      {server.left_out.length > 0 && <><h2>{t("ops_tools_left_out")}</h2><Reasons of={server.left_out.map(({ name, reason }) => `${name}: ${reason}`)} /></>}
+      {changes.length > 0 && <><h2>{t("ops_redefined")}</h2>{changes.map((change) => <Change key={change.tool} change={change} />)}</>}
       {server.stderr.length > 0 && (
         <>
-          <h3>{t("ops_stderr")}</h3>
+          <h2>{t("ops_stderr")}</h2>
           <pre class="stderr" dir="ltr" tabIndex={0} aria-label={t("ops_stderr")}>{server.stderr.map(plain).join("\n")}</pre>
         </>
       )}
@@ -76,7 +76,7 @@ function ToolsOf({ names }: { names: string[] }) {
   const matching = names.filter((name) => `${name} ${titleOf(name)}`.toLowerCase().includes(searched.trim().toLowerCase()));
   return (
     <details class="tools-of" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary><h3>{t("ops_tools")} ({number(names.length)})</h3></summary>
+      <summary><h2>{t("ops_tools")} ({number(names.length)})</h2></summary>
       {open && names.length > FEW && <input class="field" type="search" aria-label={t("ops_search_tools")} placeholder={t("ops_search_tools")} value={searched} dir="auto" onInput={(event) => setSearched(event.currentTarget.value)} />}
       {open && <ul tabIndex={0} aria-label={t("ops_tools")}>{matching.map((name) => <li key={name}><ToolName name={name} /></li>)}</ul>}
       {open && matching.length === 0 && <p class="muted">{t("nothing_found")}</p>}

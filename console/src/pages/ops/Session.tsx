@@ -36,11 +36,11 @@ function Whole({ found, onCancel }: { found: Found; onCancel: (turn: Turn) => vo
           [t("messages"), number(found.message_count)], [t("ops_made"), <When at={found.created_at} />], [t("ops_changed"), <When at={found.updated_at} />],
         ]} />
       </Card>
-      {turns.length > 0 && <><h3>{t("ops_open_and_failed")}</h3><Rows label={t("ops_open_and_failed")} items={turns} keyOf={({ turn_id }) => turn_id} columns={turnColumns(onCancel)} /></>}
+      {turns.length > 0 && <><h2>{t("ops_open_and_failed")}</h2><Rows label={t("ops_open_and_failed")} items={turns} keyOf={({ turn_id }) => turn_id} columns={turnColumns(onCancel)} /></>}
       {found.plan !== null && <Plan plan={found.plan} />}
       {Object.keys(found.tools).length > 0 && (
         <>
-          <h3>{t("ops_not_available")}</h3>
+          <h2>{t("ops_not_available")}</h2>
           <Rows label={t("ops_not_available")} items={Object.entries(found.tools)} keyOf={([name]) => name} columns={[
             { label: t("ops_tool"), cell: ([name]) => <ToolName name={name} /> },
             { label: t("ops_status"), cell: ([, { status }]) => <ToolStatus status={status} /> },
