@@ -66,7 +66,7 @@ migrations: install  ## migrate beneath releases before this one that serve: mak
 	OTHER="$(or $(OTHER),$(error give checkouts with a .venv each: make migrations OTHER="path path"))" \
 		$(BIN)/python -m pytest -s tests/releases/test_migrations_under_traffic.py
 
-injections: install  ## have a model obey 753 mails, and see that nothing happens unasked; CI runs ten of them
+injections: install  ## have a model obey 769 mails and events, and see that nothing happens unasked; CI runs eleven of them
 	SWEEP=1 $(BIN)/python -m pytest -s tests/turns/plans/test_injections.py
 
 console: install  ## click through the console in a browser: all of its tests, where CI runs a few
