@@ -195,6 +195,7 @@ class MandateSpent(Exception):
         self.calls = frozenset(calls)
 
 
+_SHOWN: Final = [name for name in Mandate.__slots__ if name in mandates.c]
 _read_bounds = reader(dict[str, Bound])
 
 
@@ -457,21 +458,12 @@ async def list_mandates(
 def shown(row: Row[Any], tools: Mapping[str, Tool], *, now: datetime) -> Mandate:
     """Returns a mandate as its user sees it."""
     return Mandate(
-        id=row.id,
-        tool=row.tool,
-        definition=row.definition,
+        **{name: getattr(row, name) for name in _SHOWN},
         scope=_scope(row),
-        session_id=row.session_id,
-        agent=row.agent,
-        args=row.args,
         uses={"total": row.most_total, "per_day": row.most_per_day},
         sum=Sum(path=row.sum_path, max=float(row.most_sum)) if row.sum_path is not None else None,
-        unattended=row.unattended,
-        valid_until=row.valid_until,
-        time_zone=row.time_zone,
         used=Used(row.used_total, _used_today(row, now), float(row.used_sum)),
         in_force=_is_as_shown(row, tools) and _has_room(row, now, Decimal(0)),
-        created_at=row.created_at,
     )
 
 

@@ -301,21 +301,18 @@ async def _first(connection: AsyncConnection, statement: Select[Any]) -> StoredP
     return _stored_plan(row) if row else None
 
 
+_AS_STORED: Final = ("session_id", "granted_to", "granted_step", "tool_hash", "asked_in", "reminded", "taken_on_by")
+
+
 def _stored_plan(row: Row[Any]) -> StoredPlan:
     """Returns the plan of a row. What is beside the plan helps it on, and is left out if it cannot be read."""
     return StoredPlan(
         plan=plan_of(row._asdict()),
-        session_id=row.session_id,
-        granted_to=row.granted_to,
-        granted_step=row.granted_step,
         granted_seq=row._asdict().get("granted_seq"),
-        tool_hash=row.tool_hash,
-        asked_in=row.asked_in,
+        **{name: getattr(row, name) for name in _AS_STORED},
         blocked_tools=readable(_read_names, row.blocked_tools or (), "plans", row.id) or (),
         made_with=readable(_read_hashes, row.made_with or {}, "plans", row.id) or {},
         texts=readable(_read_texts, row.texts, "plans", row.id) or {},
-        reminded=row.reminded,
-        taken_on_by=row.taken_on_by,
         opaque=opaque_of(row.opaque, "plans", row.id),
         answers=readable(_read_answers, row.answers or (), "plans", row.id) or (),
     )
@@ -387,15 +384,9 @@ async def list_all_approvals(
     rows = await connection.execute(_waiting(before, limit, now).where(is_open()))
     return [
         OpsApproval(
-            session_id=row.session_id,
-            user=row.owner,
-            plan_id=row.id,
-            version=row.version,
-            tool=step.tool if (step := _plan(row).waiting_step) else None,
-            since=row.since,
-            expires_at=row.expires_at,
+            row.session_id, row.owner, row.id, row.version, step.tool if step else None, row.since, row.expires_at
         )
-        for row in rows
+        for row, step in ((row, _plan(row).waiting_step) for row in rows)
     ]
 
 

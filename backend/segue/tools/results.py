@@ -304,6 +304,7 @@ class _Columns:
 
 _read = reader(_Columns)
 _NOT_READ = _Columns({}, "unknown", ())
+_AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id")
 
 
 def _tool_call(row: Row[Any]) -> ToolCall:
@@ -315,39 +316,16 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
     columns = {"args": row.args, "status": row.status, "identifiers": row.identifiers or (), "covered": row.covered}
     read = readable(_read, columns, "tool_calls", row.id)
     shown = read or _NOT_READ
+    result = (row.size_bytes, row.summary, row.preview)
+    is_of = (row.id, row.tool_name, shown.args, shown.status)
     call = ToolCall(
-        tool_call_id=row.id,
-        tool_name=row.tool_name,
-        args=shown.args,
-        status=shown.status,
-        turn_id=row.turn_id,
-        started_at=row.started_at,
-        duration_ms=row.duration_ms,
-        error=row.error,
-        metadata=ToolCallMetadata(
-            size_bytes=row.size_bytes,
-            summary=row.summary,
-            truncated_preview=row.preview,
-            grant="session" if row.granted else None,
-            mandate=row.mandate_id,
-            covered=shown.covered,
-        ),
-        result_ref=ResultRef(session_id=row.session_id, tool_call_id=row.id),
-        expires_at=row.expires_at,
-        plan_id=row.plan_id,
-        step_id=row.step_id,
+        *is_of,
+        **{name: getattr(row, name) for name in _AS_STORED},
+        metadata=ToolCallMetadata(*result, "session" if row.granted else None, row.mandate_id, shown.covered),
+        result_ref=ResultRef(row.session_id, row.id),
         branch=getattr(row, "branch", None),
     )
-    reference = Reference(
-        tool_call_id=row.id,
-        tool_name=row.tool_name,
-        args=shown.args,
-        status=shown.status,
-        size_bytes=row.size_bytes,
-        summary=row.summary,
-        preview=row.preview,
-        identifiers=shown.identifiers,
-    )
+    reference = Reference(*is_of, *result, shown.identifiers)
     if read is None:
         call = UnreadableCall(**{name: getattr(call, name) for name in ToolCall.__slots__}, unreadable=True)
     return call, reference

@@ -354,6 +354,9 @@ async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[
     return [_turn(row, reports.get(row.id), messages.get(row.id), calls.get(row.id, ())) for row in rows]
 
 
+_AS_STORED = ("session_id", "attempts", "created_at", "started_at", "finished_at", "branch")
+
+
 def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, calls: tuple[ToolCall, ...]) -> Turn:
     """Returns a turn that has ended with its answer or an error, which is `unreadable` if neither can be read."""
     status, answer, error = status_of(row), None, None
@@ -364,17 +367,12 @@ def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, cal
     elif status not in ("queued", "running"):
         error = _error(row)
     return Turn(
+        **{name: getattr(row, name) for name in _AS_STORED},
         turn_id=row.id,
-        session_id=row.session_id,
         status=status,
-        attempts=row.attempts,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
         error=error,
         answer=answer,
         prompt=prompt_of(row, report) if report and answer else None,
-        branch=row.branch,
     )
 
 
