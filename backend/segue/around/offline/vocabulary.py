@@ -191,6 +191,62 @@ def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
     return sentence(language, "found", things=things, about=about)
 
 
+# --- what is wanted later ---
+
+_APART = r"(?<![^\W\d_\u3400-\u9fff])(?:{})(?![^\W\d_\u3400-\u9fff]|['’]\w)"  # Chinese has no spaces
+_GROUP_NAME = re.compile(r"\?P<\w+>")
+
+
+@dataclass(frozen=True, slots=True)
+class LaterWords:
+    """The patterns of a language in `[later]`. `when` is words in a row that say nothing but when."""
+
+    remind: re.Pattern[str]
+    bars: re.Pattern[str]
+    next: re.Pattern[str]
+    when: re.Pattern[str]
+    times: Sequence[re.Pattern[str]]
+    kinds: Mapping[str, Sequence[tuple[str, re.Pattern[str]]]]
+    numbers: Mapping[str, int]
+    minutes: Mapping[str, int]
+    repeats: Mapping[str, str]
+    promised: str
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Self:
+        number = "|".join([r"(?<!\d)\d{1,3}(?!\d)", *sorted(map(re.escape, table["numbers"]), key=len, reverse=True)])
+        filled = [each.replace("{number}", f"(?:{number})") for each in table["times"]]
+        rows = {kind: table[kind] for kind in ("every", "days", "parts", "ahead")}
+        rows["weekdays"] = {str(day): each for day, each in enumerate(table["weekdays"])}
+        kinds = {
+            kind: [(meaning, each.replace("{number}", f"(?P<number>{number})")) for meaning, each in row.items()]
+            for kind, row in rows.items()
+        }
+        ways = (*filled, *(each for row in kinds.values() for _, each in row))
+        way = _APART.format("|".join(_GROUP_NAME.sub("?:", each) for each in ways))
+        return cls(
+            *(re.compile(table[name], re.IGNORECASE) for name in ("remind", "bars", "next")),
+            when=re.compile(rf"{way}(?:[\s,،，]*(?:{table['links']})?[\s,،，]*{way})*", re.IGNORECASE),
+            times=[_alone(each) for each in filled],
+            kinds={kind: [(meaning, _alone(each)) for meaning, each in row] for kind, row in kinds.items()},
+            **{name: table[name] for name in ("numbers", "minutes", "repeats", "promised")},
+        )
+
+    def found(self, kind: str, when: str) -> tuple[str, re.Match[str]] | None:
+        """Returns the meaning of the first row of a kind that the words have."""
+        return next(((meaning, match) for meaning, each in self.kinds[kind] if (match := each.search(when))), None)
+
+    def number(self, said: str) -> int:
+        return int(said) if said.isdecimal() else self.numbers[said.casefold()]
+
+
+def _alone(way: str) -> re.Pattern[str]:
+    return re.compile(_APART.format(way), re.IGNORECASE)
+
+
+LATER = {language: LaterWords.of(table) for language, table in _VOCABULARY["later"].items()}
+
+
 # --- tools and results ---
 
 
