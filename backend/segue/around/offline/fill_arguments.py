@@ -29,6 +29,7 @@ from segue.around.offline.vocabulary import (
     concepts,
     follow_up,
     is_order,
+    looks_only,
     ordinal,
     split_steps,
     strip_words,
@@ -214,28 +215,22 @@ def promise_in(message: str, now: datetime) -> dict[str, str] | None:
     `now` is the user's local time, without a zone. What is to be done again and again is done for a year.
     """
     text = " ".join(message.split())
-    known = (words for words in LATER.values() if not words.bars.search(text) and not dates_in(text))
+    known = (words for words in LATER.values() if not words.found("bars", text) and not dates_in(text))
     runs = ((words, run) for words in known for run in words.when.finditer(text))
     return next(filter(None, (_promise(words, text, run, now) for words, run in runs)), None)
-
-
-def looks_only(text: str) -> bool:
-    """Returns whether a text is an order to look at something: `show me the new mails`."""
-    verbs = concepts(strip_words(text, {"fresh"})) & VERBS
-    return is_order(text) and bool(verbs) and verbs <= LOOKS
 
 
 def _promise(words: LaterWords, text: str, run: re.Match[str], now: datetime) -> dict[str, str] | None:
     """The words that say when stand first, last, or behind `remind me`."""
     before, after, when = text[: run.start()].strip(_EDGES), text[run.end() :].strip(_EDGES), run.group()
     asked = f"{before} {after}".strip()
-    reminds, every = words.remind.match(f"{asked} "), words.found("every", when)
-    signs = (every is not None, any(each.search(when) for each in words.times), not before)
-    if (before and after and not words.remind.fullmatch(f"{before} ")) or _OTHER_DAY.search(before):
+    reminder, every = words.found("remind", f"{asked} "), words.found("every", when)
+    led = words.found("remind", f"{before} ")
+    is_apart = not before or not after or (led is not None and led[1].end() > len(before))
+    signs = (every is not None, words.found("times", when) is not None, not before)
+    if not is_apart or _OTHER_DAY.search(before) or not (reminder or (sum(signs) > 1 and looks_only(asked))):
         return None
-    if reminds is None and not (sum(signs) > 1 and looks_only(asked)):
-        return None
-    what, at = asked[reminds.end() if reminds else 0 :], _first_moment(words, when, now)
+    what, at = asked[reminder[1].end() if reminder else 0 :], _first_moment(words, when, now)
     if not what or at is None:
         return None
     again = {"every": every[0], "until": f"{at + REPEATED_FOR:%Y-%m-%dT%H:%M}"} if every else {}
@@ -248,17 +243,15 @@ def _first_moment(words: LaterWords, when: str, now: datetime) -> datetime | Non
         minutes, said = ahead
         return now + timedelta(minutes=int(minutes) * words.number(said.groupdict().get("number") or "1"))
     every, clock = words.found("every", when), _clock(words, when)
-    if clock is None:
-        return None
-    if every and every[0] == "hour":
-        return now + timedelta(hours=1)
     day, weekday = words.found("days", when), words.found("weekdays", when)
+    if clock is None or (every and every[0] == "hour"):
+        return now + timedelta(hours=1) if clock else None
     moment, step = datetime.combine(now, clock), 1
     if day:
         moment, step = moment + timedelta(days=int(day[0])), 0
     elif weekday:
         moment, step = moment + timedelta(days=(int(weekday[0]) - now.weekday()) % 7), 7
-        if words.next.search(when) and moment.isocalendar().week == now.isocalendar().week:
+        if words.found("next", when) and moment.isocalendar().week == now.isocalendar().week:
             moment += timedelta(days=7)
     moment += timedelta(days=step if moment <= now else 0)
     while every and every[0] == "weekday" and moment.weekday() > 4:  # noqa: PLR2004 (Friday)
@@ -269,12 +262,12 @@ def _first_moment(words: LaterWords, when: str, now: datetime) -> datetime | Non
 def _clock(words: LaterWords, when: str) -> time | None:
     """Returns the time of day that words mean; None if there is no such time."""
     part = int(found[0]) if (found := words.found("parts", when)) else 0
-    said = next((match.groupdict() for each in words.times if (match := each.search(when))), None)
-    if said is None:
+    if (found := words.found("times", when)) is None:
         return time(part or MORNING)
+    said = found[1].groupdict()
     hour, minute = (
         words.number(said["hour"]),
-        int(said.get("minute") or words.minutes.get(said.get("quarter") or "", 0)),
+        int(said.get("minute") or words.table["minutes"].get(said.get("quarter"), 0)),
     )
     half = (said.get("half") or "").casefold()
     by_part = part >= 12 and (part < NIGHT or hour >= EARLIEST)  # noqa: PLR2004 (noon)

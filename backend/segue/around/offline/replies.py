@@ -17,14 +17,7 @@ from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent import prompts
 from segue.agent.prompts import message_and_instruction, notes_and_message
-from segue.around.offline.fill_arguments import (
-    Request,
-    arguments_for,
-    facts_in,
-    looks_only,
-    missing_arguments,
-    promise_in,
-)
+from segue.around.offline.fill_arguments import Request, arguments_for, facts_in, missing_arguments, promise_in
 from segue.around.offline.vocabulary import (
     LATER,
     NAMING_ENDINGS,
@@ -38,6 +31,7 @@ from segue.around.offline.vocabulary import (
     follow_up,
     found_sentence,
     is_order,
+    looks_only,
     name_words,
     reply_language,
     results_in,
@@ -352,10 +346,12 @@ def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) ->
 
 
 def _promised(shown: str, args: Mapping[str, Any], language: str) -> str:
-    later = LATER[language]
-    if "every" not in args:
-        return shown
-    return later.promised.format(what=shown, every=later.repeats[args["every"]], until=args["until"][:10])
+    say, until = LATER[language].table, str(args.get("until"))[:10]
+    return (
+        say["promised"].format(what=shown, every=say["repeats"][args["every"]], until=until)
+        if "every" in args
+        else shown
+    )
 
 
 def brief(result: ShownResult, language: str) -> str:

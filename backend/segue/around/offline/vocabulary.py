@@ -132,6 +132,12 @@ def is_order(text: str) -> bool:
     return _CONCEPTS["ask"].begin(text.strip()) or any(_CONCEPTS[verb].begin(first) for verb in VERBS)
 
 
+def looks_only(text: str) -> bool:
+    """Returns whether a text is an order to look at something: `show me the new mails`."""
+    verbs = concepts(strip_words(text, {"fresh"})) & VERBS
+    return is_order(text) and bool(verbs) and verbs <= LOOKS
+
+
 def strip_words(text: str, dropped: Iterable[str]) -> str:
     """Returns a text without the words of these concepts, ordinals and small words."""
     return _without(text, (*_SMALL, *(_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS)))
@@ -197,54 +203,32 @@ _APART = r"(?<![^\W\d_\u3400-\u9fff])(?:{})(?![^\W\d_\u3400-\u9fff]|['’]\w)"  
 _GROUP_NAME = re.compile(r"\?P<\w+>")
 
 
-@dataclass(frozen=True, slots=True)
 class LaterWords:
-    """The patterns of a language in `[later]`. `when` is words in a row that say nothing but when."""
+    """The patterns of a language in `[later]`: `when` finds words in a row that say nothing but when."""
 
-    remind: re.Pattern[str]
-    bars: re.Pattern[str]
-    next: re.Pattern[str]
-    when: re.Pattern[str]
-    times: Sequence[re.Pattern[str]]
-    kinds: Mapping[str, Sequence[tuple[str, re.Pattern[str]]]]
-    numbers: Mapping[str, int]
-    minutes: Mapping[str, int]
-    repeats: Mapping[str, str]
-    promised: str
-
-    @classmethod
-    def of(cls, table: Mapping[str, Any]) -> Self:
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self.table = table
         number = "|".join([r"(?<!\d)\d{1,3}(?!\d)", *sorted(map(re.escape, table["numbers"]), key=len, reverse=True)])
-        filled = [each.replace("{number}", f"(?:{number})") for each in table["times"]]
-        rows = {kind: table[kind] for kind in ("every", "days", "parts", "ahead")}
-        rows["weekdays"] = {str(day): each for day, each in enumerate(table["weekdays"])}
-        kinds = {
-            kind: [(meaning, each.replace("{number}", f"(?P<number>{number})")) for meaning, each in row.items()]
-            for kind, row in rows.items()
+        rows = {
+            kind: [(meaning, _APART.format(each.replace("{number}", number))) for meaning, each in table[kind].items()]
+            for kind in ("every", "days", "weekdays", "times", "parts", "ahead")
         }
-        ways = (*filled, *(each for row in kinds.values() for _, each in row))
-        way = _APART.format("|".join(_GROUP_NAME.sub("?:", each) for each in ways))
-        return cls(
-            *(re.compile(table[name], re.IGNORECASE) for name in ("remind", "bars", "next")),
-            when=re.compile(rf"{way}(?:[\s,،，]*(?:{table['links']})?[\s,،，]*{way})*", re.IGNORECASE),
-            times=[_alone(each) for each in filled],
-            kinds={kind: [(meaning, _alone(each)) for meaning, each in row] for kind, row in kinds.items()},
-            **{name: table[name] for name in ("numbers", "minutes", "repeats", "promised")},
-        )
+        way = f"(?:{'|'.join(_GROUP_NAME.sub('?:', each) for row in rows.values() for _, each in row)})"
+        rows |= {kind: [("", table[kind])] for kind in ("remind", "bars", "next")}
+        self._rows = {
+            kind: [(what, re.compile(each, re.IGNORECASE)) for what, each in row] for kind, row in rows.items()
+        }
+        self.when = re.compile(rf"{way}(?:[\s,،，]*(?:{table['links']})?[\s,،，]*{way})*", re.IGNORECASE)
 
-    def found(self, kind: str, when: str) -> tuple[str, re.Match[str]] | None:
-        """Returns the meaning of the first row of a kind that the words have."""
-        return next(((meaning, match) for meaning, each in self.kinds[kind] if (match := each.search(when))), None)
+    def found(self, kind: str, text: str) -> tuple[str, re.Match[str]] | None:
+        """Returns the meaning of the first row of a kind that is in a text, and where it is."""
+        return next(((meaning, match) for meaning, each in self._rows[kind] if (match := each.search(text))), None)
 
     def number(self, said: str) -> int:
-        return int(said) if said.isdecimal() else self.numbers[said.casefold()]
+        return int(said if said.isdecimal() else self.table["numbers"][said.casefold()])
 
 
-def _alone(way: str) -> re.Pattern[str]:
-    return re.compile(_APART.format(way), re.IGNORECASE)
-
-
-LATER = {language: LaterWords.of(table) for language, table in _VOCABULARY["later"].items()}
+LATER = {language: LaterWords(table) for language, table in _VOCABULARY["later"].items()}
 
 
 # --- tools and results ---
