@@ -4,9 +4,11 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import SecretStr
@@ -18,6 +20,7 @@ from segue.tools.builtin.promise import NOT_SAID_BY_USER
 from segue.turns.schedules import Rule
 from tests.support.health import connect
 from tests.support.logs import awaiting, until
+from tests.support.mailbox import write_mailbox_config
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says
@@ -31,6 +34,18 @@ NIGHTLY = "0 3 * * *"
 DUE_AT_ONCE = 1000 if "SWEEP" in os.environ else 20
 NEW_YORK, ROME, LORD_HOWE = "America/New_York", "Europe/Rome", "Australia/Lord_Howe"
 REPORT = "Report on Monday's mails"
+REMINDERS = [
+    ("remind me tomorrow at 9 to call Rossi", "call Rossi"),
+    ("ricordami domani alle 9 di chiamare Rossi", "chiamare Rossi"),
+    ("明天上午九点提醒我给罗西打电话", "给罗西打电话"),
+    ("ذكرني غدا الساعة 9 بالاتصال بروسي", "بالاتصال بروسي"),
+]
+EVERY_MONDAY = [
+    ("every Monday at 9 show me the new mails", "every week, until"),
+    ("ogni lunedì alle 9 mostrami le nuove mail", "ogni settimana, fino al"),
+    ("每周一上午9点给我看新邮件", "每周，到"),
+    ("كل يوم اثنين الساعة 9 اعرض لي الرسائل الجديدة", "كل أسبوع، حتى"),
+]
 
 
 @pytest.fixture
@@ -397,6 +412,76 @@ async def test_what_the_user_does_not_want_or_cannot_be_is_not_promised(
         await client.chat(await client.new_session(), "Remind me to call Rossi tomorrow at nine")
         assert (await client.get("/schedules"))["items"] == []
     assert why in provider.messages(role="tool")[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "told"),
+    [
+        ("Remind me to call Rossi", "Sure, I'll remind you tomorrow at nine.", "⏰ Not promised"),
+        ("Ricordami di chiamare Rossi", "Certo, te lo ricorderò domani alle 9.", "⏰ Non promesso"),
+        ("Remind me to call Rossi", "Shall I remind you tomorrow at nine?", ""),
+    ],
+)
+async def test_what_is_said_and_not_promised_is_marked_in_the_users_language(
+    settings: Settings, provider: Provider, asked: str, answer: str, told: str
+) -> None:
+    provider.will(says(answer))
+    async with running(settings) as client:
+        session = await client.new_session()
+        said = (await client.chat(session, asked))["message"]["content"]
+        assert said.removeprefix(answer).strip().startswith(told)
+        assert bool(told) == (said != answer)
+        assert (await client.messages(session))[-1]["content"] == said
+
+
+async def test_what_a_promise_of_the_session_may_keep_is_not_marked(settings: Settings, provider: Provider) -> None:
+    asked, answer = "Remind me tomorrow at 9 to call Rossi", "I'll remind you tomorrow at nine."
+    async with running(settings) as client:
+        session = await client.new_session()
+        provider.will(calls(("promise", {"what": "call Rossi", "at": "2099-01-05T09:00"})), says(answer))
+        assert (await client.chat(session, asked))["message"]["content"] == answer
+        provider.will(says(answer))
+        assert (await client.chat(session, "Did you note it?"))["message"]["content"] == answer
+        provider.will(calls(("promise", {"what": "call Sara", "at": "2099-01-05T09:00"})), says(answer))
+        refused = await client.chat(await client.new_session(), asked)
+        assert refused["message"]["content"].startswith(f"{answer}\n\n⏰ Not promised")
+
+
+async def test_without_a_model_a_reminder_is_promised_and_kept(settings: Settings, stores: Stores) -> None:
+    tomorrow = datetime.now(ZoneInfo(ROME)).date() + timedelta(days=1)
+    async with running(settings.model_copy(update={"openai_base_url": None})) as client:
+        for asked, what in REMINDERS:
+            session = await client.new_session(time_zone=ROME)
+            answer = (await client.chat(session, asked))["message"]["content"]
+            schedule = (await client.get("/schedules"))["items"][0]
+            due = datetime.fromisoformat(schedule["next_at"]).astimezone(ZoneInfo(ROME))
+            assert (due.date(), due.hour, due.minute, schedule["message"]) == (tomorrow, 9, 0, f"⏰ {what}")
+            assert answer.startswith(f"⏰ {tomorrow} 09:00 — {what}\n")
+            await pass_time(stores)
+            assert (await last_of(client, schedule, "completed"))["status"] == "ended"
+            assert (await client.messages(session))[-1]["content"].startswith(f"⏰ {what}\n")
+
+
+async def test_without_a_model_what_is_wanted_every_week_is_promised_and_done(
+    settings: Settings, stores: Stores, tmp_path: Path
+) -> None:
+    config, _ = write_mailbox_config(tmp_path)
+    offline = settings.model_copy(update={"openai_base_url": None, "mcp_config": config})
+    async with awaiting("mcp_server_ready") as ready, running(offline) as client:
+        await ready.wait()
+        for asked, until in EVERY_MONDAY:
+            session = await client.new_session(time_zone=ROME)
+            answer = (await client.chat(session, asked))["message"]["content"]
+            schedule = (await client.get("/schedules"))["items"][0]
+            due = datetime.fromisoformat(schedule["next_at"]).astimezone(ZoneInfo(ROME))
+            assert (due.isoweekday(), due.hour, due.minute, schedule["rrule"]) == (1, 9, 0, "FREQ=WEEKLY")
+            assert answer.startswith(f"⏰ {due:%Y-%m-%d %H:%M} — ")
+            assert until in answer
+            await pass_time(stores)
+            assert (await last_of(client, schedule, "completed"))["status"] == "active"
+            listed = "SELECT count(*) FROM tool_calls WHERE session_id = $1 AND tool_name = 'mcp_search_emails'"
+            assert await stores.database.fetchval(listed, session) == 1
+            await client.http.delete(f"/schedules/{schedule['id']}")
 
 
 async def test_what_needs_a_yes_waits_for_the_user_and_a_yes_of_the_schedule_is_none(

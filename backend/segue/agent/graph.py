@@ -23,13 +23,15 @@ from segue.agent.tool_loop import tool_loop
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged, StepFinished, StepStarted
 from segue.domain.tool import Tool
+from segue.language.shown_call import translate
 from segue.memory import short_term
 from segue.memory.short_term import ShortTermMemory
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer, may_answer_otherwise
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.policy import should_search_web, without_forbidden
+from segue.plans.policy import says_promise, should_search_web, without_forbidden
 from segue.plans.question import Question, joined, question_in, question_of
+from segue.tools.builtin.promise import PROMISE
 from segue.tools.normalize import clean
 
 log = structlog.get_logger()
@@ -73,10 +75,24 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     postscript, left_waiting = state.get("postscript"), state.get("left_waiting")
     if left_waiting is not None and touched is not None and touched.plan.id != left_waiting.plan.id:
         postscript = plan_messages.superseded(left_waiting.plan, language_of(state))
+    if problem is None and not is_asking and _promises_in_vain(context, state, answer):
+        postscript = "\n\n".join(filter(None, [postscript, translate("not_promised", language_of(state))]))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     if problem is not None:
         log.warning("answered_by_service", code=problem.code, reason=problem.detail)
     return {"answer": answer, "answer_id": emit_message(context, answer, started), "problem": problem}
+
+
+def _promises_in_vain(context: TurnContext, state: TurnState, answer: str) -> bool:
+    """Returns whether the user may wait for what no call has set up: neither `promise` nor one that changes something,
+    as a tool for reminders does.
+    """
+    tools = context.guard.tools()
+    if PROMISE.name not in tools or not state["approves"] or not says_promise(answer):
+        return False
+    kept = (each.tool_name == PROMISE.name for each in state["earlier_results"])
+    done = (each.tool_name for each in state.get("tool_calls", ()) if each.status == "succeeded")
+    return not any(kept) and all(name in tools and tools[name].spec.effect == "read_only" for name in done)
 
 
 async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, StartedMessage | None, AppError | None]:

@@ -1,5 +1,5 @@
-"""Whether a message gets a web search or a plan, whether a tool asks the user before it runs, and whether they have
-said that it need not.
+"""Whether a message gets a web search or a plan, whether a tool asks the user before it runs, whether they have said
+that it need not, and whether an answer promises something.
 
 The operator's own rule over each call, BEFORE_CALL or `create_app(before_call=…)`, can only tighten: what waits for a
 yes anyway still does. A rule that fails, or takes too long, denies. Knows no model, no storage, no graph and no HTTP.
@@ -10,7 +10,9 @@ import copy
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 import structlog
@@ -19,7 +21,17 @@ from anyio import to_thread
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import RequestedCall, Verdict
 from segue.domain.tool import Effect, Tool, ToolContext, ToolSpec
-from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, kinds_of, match_phrases, split_list
+from segue.language.detect_language import detect_language
+from segue.language.lexicon import (
+    UNKNOWN,
+    Phrase,
+    PhraseMatcher,
+    WordList,
+    kinds_of,
+    match_phrases,
+    parse_lexicon,
+    split_list,
+)
 from segue.language.utterance import fold, own_words, parse_utterance, sentences_of, split_folded, words_of
 from segue.plans import multistep_detector
 from segue.plans.acknowledgement import LEXICON
@@ -49,6 +61,11 @@ def _unasked(lists: Mapping[str, str]) -> PhraseMatcher[str]:
 
 
 UNASKED: Final[WordList[PhraseMatcher[str]]] = WordList("unasked.toml", _unasked)
+PROMISES: Final = WordList(
+    "promises.toml", partial(parse_lexicon, kinds=frozenset({"promise", "later", "none"})), share=True
+)
+# Behind a quotation mark, a line that ends so, or within a list there may be words that are another's, as a letter's.
+_FOR_ANOTHER: Final = re.compile(r"[\"“„«「『]|[:：,，،]\s*$|```|^\s*[>*-]", re.MULTILINE)
 
 SearchReason = Literal[
     "acknowledgement", "asked_for", "earlier_results", "failed", "forbidden", "forced", "model",
@@ -114,6 +131,23 @@ def _gives(words: Phrase) -> bool:
     rest = tuple(word for at, word in enumerate(words) if at not in said)
     languages = {language for _, language in cues.values()}
     return any(_DENIALS.isdisjoint(kinds_of(rest, language, LEXICON.now)) for language in languages)
+
+
+def says_promise(answer: str) -> bool:
+    """Returns whether an answer says that something will be done later: `I'll remind you tomorrow`. What may be an
+    offer, a condition or words for another is none.
+    """
+    said = _FOR_ANOTHER.split(own_words(answer[:LONGEST_READ]), maxsplit=1)[0]
+    language, sentences = detect_language(said), sentences_of(said)
+    followed = pairwise([*sentences, ""])
+    return any(not parse_utterance(each + after).asks and _promises(each, language) for each, after in followed)
+
+
+def _promises(sentence: str, language: str) -> bool:
+    words = words_of(sentence)
+    kinds = {*kinds_of(words, language, PROMISES.now)}
+    is_one = "promise" in kinds and "none" not in kinds
+    return is_one and ("later" in kinds or any(map(str.isdecimal, words)))
 
 
 def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:

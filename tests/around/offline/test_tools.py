@@ -342,3 +342,71 @@ def test_a_plan_has_a_step_for_each_part_and_reads_first_what_a_part_needs(messa
 )
 def test_a_part_that_names_nothing_is_about_what_the_tool_before_it_gives(message: str, query: str) -> None:
     assert planned(message, MAIL) == [("mcp_search_emails", {"query": query}), ("mcp_get_email", {})]
+
+
+PROMISE = tool("promise", "Promise the user to do something later.")
+TUESDAY = "It is Tuesday, 2026-11-24, 10:00 (Europe/Rome, +0100)."
+LATER = [
+    ("remind me tomorrow at 9 to call Rossi", "2026-11-25T09:00", "call Rossi"),
+    ("ricordami domani alle 9 di chiamare Rossi", "2026-11-25T09:00", "chiamare Rossi"),
+    ("明天上午九点提醒我给罗西打电话", "2026-11-25T09:00", "给罗西打电话"),
+    ("ذكرني غدا الساعة 9 بالاتصال بروسي", "2026-11-25T09:00", "بالاتصال بروسي"),
+    ("please remind me to call Rossi tomorrow at 5 pm", "2026-11-25T17:00", "call Rossi"),
+    ("Can you remind me in 20 minutes to check the oven?", "2026-11-24T10:20", "check the oven"),
+    ("remind me at 3 to call Rossi", "2026-11-24T15:00", "call Rossi"),
+    ("remind me on Friday morning to send the report", "2026-11-27T09:00", "send the report"),
+    ("remind me on Tuesday at 9 to send the report", "2026-12-01T09:00", "send the report"),
+    ("remind me at 9 that the meeting is on Friday at 10", "2026-11-25T09:00", "the meeting is on Friday at 10"),
+    ("puoi ricordarmi venerdì alle 9 e mezza di chiamare Sara?", "2026-11-27T09:30", "chiamare Sara"),
+    ("domattina ricordami di pagare la bolletta", "2026-11-25T09:00", "pagare la bolletta"),
+    ("tra due ore ricordami di spegnere il forno", "2026-11-24T12:00", "spegnere il forno"),
+    ("提醒我明天下午3点半给李伟回信", "2026-11-25T15:30", "给李伟回信"),
+    ("下周五上午10点提醒我交报告", "2026-12-04T10:00", "交报告"),
+    ("ذكرني بعد ساعتين أن أتصل بليلى", "2026-11-24T12:00", "أتصل بليلى"),
+    ("ذكرني يوم الخميس الساعة الثامنة مساء أن أتصل بليلى", "2026-11-26T20:00", "أتصل بليلى"),
+]
+AGAIN = [
+    ("every Monday at 9 show me the new mails", "week", "2026-11-30T09:00", "show me the new mails"),
+    ("ogni lunedì alle 9 mostrami le nuove mail", "week", "2026-11-30T09:00", "mostrami le nuove mail"),
+    ("每周一上午9点给我看新邮件", "week", "2026-11-30T09:00", "给我看新邮件"),
+    ("كل يوم اثنين الساعة 9 اعرض لي الرسائل الجديدة", "week", "2026-11-30T09:00", "اعرض لي الرسائل الجديدة"),
+    ("show me the new mails every weekday at 8:30", "weekday", "2026-11-25T08:30", "show me the new mails"),
+    ("every hour check the new mails", "hour", "2026-11-24T11:00", "check the new mails"),
+    ("ricordami ogni sera alle 10 di prendere le gocce", "day", "2026-11-24T22:00", "prendere le gocce"),
+]
+NOT_LATER = [
+    "don't remind me tomorrow at 9 to call Rossi", "non ricordarmi domani alle 9 di chiamare Rossi",
+    "what meetings do I have every Monday?", "show me my meetings tomorrow at 9", "domani alle 9 ho una riunione",
+    "tomorrow at 9 create an event with Sara", "book a table for two tomorrow at 8 pm", "每周一都有会议吗？",
+    "ti ricordi che domani alle 9 ho una riunione?", "ricordami che mi piace il tè", "明天9点我有会议",
+    "ricordami cosa ho detto ieri alle 9", "remind me on 3/12 at 9 to call Rossi", "find the mails from Monday",
+    "remind me to call Rossi on December 3 at 9", "ricordami il 3 alle 9 di chiamare Rossi", "remind me tomorrow at 9",
+    "remind me today at 9 to call Rossi", "remind me tomorrow at 27 to call Rossi", "أرني رسائل يوم الاثنين",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "at", "what"), LATER)
+def test_what_is_wanted_later_is_promised_for_the_time_that_the_words_mean(message: str, at: str, what: str) -> None:
+    assert called(reply(message, note=TUESDAY, tools=[*TOOLS, PROMISE])) == [("promise", {"what": what, "at": at})]
+
+
+@pytest.mark.parametrize(("message", "every", "at", "what"), AGAIN)
+def test_what_is_wanted_again_and_again_is_promised_for_a_year(message: str, every: str, at: str, what: str) -> None:
+    args = {"what": what, "at": at, "every": every, "until": at.replace("2026", "2027")}
+    assert called(reply(message, note=TUESDAY, tools=[*TOOLS, PROMISE])) == [("promise", args)]
+
+
+@pytest.mark.parametrize("message", NOT_LATER)
+def test_nothing_is_promised_that_is_not_asked_for_or_whose_time_is_not_understood(message: str) -> None:
+    answered = reply(message, note=TUESDAY, tools=[*TOOLS, PROMISE])
+    assert "promise" not in dict(called(answered))
+
+
+def test_what_is_due_is_said_or_shown_and_promised_no_second_time() -> None:
+    due = f"{TUESDAY}\n{prompts.UNATTENDED}"
+    said = reply("⏰ ricordami domani alle 9 di chiamare Rossi", note=due, tools=[*TOOLS, PROMISE])
+    assert not said.tool_calls
+    assert said.text.startswith("⏰ ricordami domani alle 9 di chiamare Rossi\n")
+    assert reply("⏰ send the report to Sara", note=due).text.startswith("⏰ send the report to Sara\n")
+    for shows in ("show me the new mails", "mostrami le nuove mail", "给我看新邮件", "اعرض لي الرسائل الجديدة"):
+        assert called(reply(f"⏰ {shows}", note=due, tools=[*TOOLS, PROMISE])) == [("mcp_search_emails", {})]

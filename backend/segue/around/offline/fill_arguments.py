@@ -1,12 +1,13 @@
-"""What the offline model takes from words: the arguments of a call, and facts. Pure; never invents a value.
+"""What the offline model takes from words: the arguments of a call, what is wanted later, and facts. Pure.
 
-An argument stands in the request or in an earlier result. A fact is a sentence of the user's own: it answers
-`prompts.EXTRACTOR`, and reads what `prompts.facts_block` wrote.
+It never invents a value: an argument stands in the request or in an earlier result. A fact is a sentence of the user's
+own: it answers `prompts.EXTRACTOR`, and reads what `prompts.facts_block` wrote.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, time, timedelta
 from functools import cached_property
 from itertools import takewhile
 from typing import Any
@@ -17,22 +18,26 @@ from segue.agent import prompts
 from segue.around.offline.vocabulary import (
     FILE,
     JOINER,
+    LATER,
     LOOKS,
     QUERY_ARGUMENTS,
     URL,
     URL_ARGUMENTS,
     VERBS,
+    LaterWords,
     OfferedTool,
     ShownResult,
     concepts,
     follow_up,
     is_order,
+    looks_only,
     ordinal,
     split_steps,
     strip_words,
     words_of,
 )
 from segue.domain.session import MAX_CONTENT_CHARS
+from segue.language.written_values import dates_in
 from segue.memory.fact_cues import CuedSentence, cued_sentences, significant_words
 from segue.models.untrusted import CLOSE, OPEN
 
@@ -46,6 +51,12 @@ ADDRESS_ARGUMENTS = ("to", "recipient", "recipients", "address", "email")
 _NO_VALUE = object()
 _FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
 _KINDS = {"remember": "fact", "correction": "fact"}
+_EDGES = " ,;:.!?，；：。！？،؛؟"
+_OTHER_DAY = re.compile(r"\d[/.-]\d|\d(?:st|nd|rd|th)\b|[\d号號日]$")  # that is not understood
+REPEATED_FOR = timedelta(days=365)
+MORNING = 9  # the hour of a day that is named without one
+EARLIEST = 6  # an hour before it is one of the afternoon, if neither is said
+NIGHT = 21
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,8 @@ def query_of(message: str, tool: OfferedTool) -> str:
         return quoted.group(1).strip()
     for name in (tool.name, tool.short_name):
         message = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", " ", message, flags=re.IGNORECASE)
-    return strip_words(message, VERBS | tool.named | {"use"})
+    left = strip_words(message, VERBS | tool.named | {"use"})
+    return left if strip_words(left, {"fresh"}) else ""
 
 
 def _spelled_out(tool: OfferedTool, name: str, request: Request) -> Any:
@@ -193,6 +205,78 @@ def _address(request: Request) -> str | None:
 
 def missing_arguments(tool: OfferedTool, args: Mapping[str, Any]) -> list[str]:
     return [name for name in tool.required if name not in args]
+
+
+# --- what is wanted later ---
+
+
+def promise_in(message: str, now: datetime) -> dict[str, str] | None:
+    """Returns the arguments of `promise` if a message asks to be reminded, or to be shown something, later.
+
+    `now` is the user's local time, without a zone. What is to be done again and again is done for a year.
+    """
+    text = " ".join(message.split())
+    known = (words for words in LATER.values() if not words.found("bars", text) and not dates_in(text))
+    runs = ((words, run) for words in known for run in words.when.finditer(text))
+    return next(filter(None, (_promise(words, text, run, now) for words, run in runs)), None)
+
+
+def _promise(words: LaterWords, text: str, run: re.Match[str], now: datetime) -> dict[str, str] | None:
+    """The words that say when stand first, last, or behind `remind me`."""
+    before, after, when = text[: run.start()].strip(_EDGES), text[run.end() :].strip(_EDGES), run.group()
+    asked = f"{before} {after}".strip()
+    reminder, every = words.found("remind", f"{asked} "), words.found("every", when)
+    led = words.found("remind", f"{before} ")
+    is_apart = not before or not after or (led is not None and led[1].end() > len(before))
+    signs = (every is not None, words.found("times", when) is not None, not before)
+    if not is_apart or _OTHER_DAY.search(before) or not (reminder or (sum(signs) > 1 and looks_only(asked))):
+        return None
+    what, at = asked[reminder[1].end() if reminder else 0 :], _first_moment(words, when, now)
+    if not what or at is None:
+        return None
+    again = {"every": every[0], "until": f"{at + REPEATED_FOR:%Y-%m-%dT%H:%M}"} if every else {}
+    return {"what": what, "at": f"{at:%Y-%m-%dT%H:%M}", **again}
+
+
+def _first_moment(words: LaterWords, when: str, now: datetime) -> datetime | None:
+    """Returns the first moment to come that the words mean; None if they mean none, or are not understood."""
+    if ahead := words.found("ahead", when):
+        minutes, said = ahead
+        return now + timedelta(minutes=int(minutes) * words.number(said.groupdict().get("number") or "1"))
+    every, clock = words.found("every", when), _clock(words, when)
+    day, weekday = words.found("days", when), words.found("weekdays", when)
+    if clock is None or (every and every[0] == "hour"):
+        return now + timedelta(hours=1) if clock else None
+    moment, step = datetime.combine(now, clock), 1
+    if day:
+        moment, step = moment + timedelta(days=int(day[0])), 0
+    elif weekday:
+        moment, step = moment + timedelta(days=(int(weekday[0]) - now.weekday()) % 7), 7
+        if words.found("next", when) and moment.isocalendar().week == now.isocalendar().week:
+            moment += timedelta(days=7)
+    moment += timedelta(days=step if moment <= now else 0)
+    while every and every[0] == "weekday" and moment.weekday() > 4:  # noqa: PLR2004 (Friday)
+        moment += timedelta(days=1)
+    return moment if moment > now else None
+
+
+def _clock(words: LaterWords, when: str) -> time | None:
+    """Returns the time of day that words mean; None if there is no such time."""
+    part = int(found[0]) if (found := words.found("parts", when)) else 0
+    if (found := words.found("times", when)) is None:
+        return time(part or MORNING)
+    said = found[1].groupdict()
+    hour, minute = (
+        words.number(said["hour"]),
+        int(said.get("minute") or words.table["minutes"].get(said.get("quarter"), 0)),
+    )
+    half = (said.get("half") or "").casefold()
+    by_part = part >= 12 and (part < NIGHT or hour >= EARLIEST)  # noqa: PLR2004 (noon)
+    unsaid = not part and not half and 0 < hour < EARLIEST and not said["hour"].startswith("0")
+    if hour < 12 and (half == "p" or by_part or unsaid):  # noqa: PLR2004
+        hour += 12
+    hour = 0 if half == "a" and hour == 12 else hour  # noqa: PLR2004
+    return time(hour, minute) if hour < 24 and minute < 60 else None  # noqa: PLR2004
 
 
 # --- facts ---

@@ -46,7 +46,6 @@ NO_STEPS = '{"steps": []}'
 _WORD = re.compile(r"\S+\s*|\s+")
 _BARRED = re.compile(r"^- No step uses (.+)\.$", re.MULTILINE)
 _NAME = re.compile(r"^\"?(.*?)\"?\s*<")
-_TODAY = re.compile(r"\bIt is \w+, (\d{4}-\d\d-\d\d)")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _NAME_ALONE = re.compile(r"[^\W\d_a-z][^\W\d_]+(?: [^\W\d_a-z][^\W\d_]+){0,2}")
 _CAPITALISED = re.compile(rf"(?<=\w )(?<![.!?] ){_NAME_ALONE.pattern}")
@@ -104,6 +103,8 @@ def _answer_prompt(sent: list[BaseMessage], tools: Sequence[dict[str, Any]], *, 
 def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[OfferedTool]) -> str:
     """Returns a plan as JSON. A part that no tool fits is a step without one; the first part needs one."""
     talk = Talk.of(messages, offered)
+    if talk.wanted_later:
+        return NO_STEPS
     barred = _BARRED.search(talk.instruction)
     usable = [tool for tool in offered if barred is None or tool.name not in barred[1].split(", ")]
     listed = [orjson.loads(line) for line in talk.instruction.splitlines() if line.startswith('{"name":')]
@@ -141,8 +142,7 @@ def correct_plan(messages: Sequence[BaseMessage]) -> str:
 
 def _values_in(talk: Talk) -> dict[str, list[str]]:
     """Returns what a message says, by kind: what is a part of an address or a day is neither number nor name."""
-    today = _TODAY.search(talk.notes)
-    said_on = date.fromisoformat(today[1]) if today else date.min
+    said_on = talk.now.date() if talk.now else date.min
     days = [date(year or said_on.year, month, day) for year, month, day in dates_in(talk.message)]
     named = [*map(str, days), *days_meant(talk.message, said_on).values()]
     addresses = ADDRESS.findall(talk.message)

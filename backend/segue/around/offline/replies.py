@@ -7,6 +7,7 @@ It says a list as a numbered list, a text as it is, a failure with its reason. P
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
 
@@ -16,9 +17,10 @@ from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent import prompts
 from segue.agent.prompts import message_and_instruction, notes_and_message
-from segue.around.offline.fill_arguments import Request, arguments_for, facts_in, missing_arguments
+from segue.around.offline.fill_arguments import Request, arguments_for, facts_in, missing_arguments, promise_in
 from segue.around.offline.vocabulary import (
     DETAILS,
+    LATER,
     NAMING_ENDINGS,
     NOUNS,
     URL_ARGUMENTS,
@@ -30,6 +32,7 @@ from segue.around.offline.vocabulary import (
     follow_up,
     found_sentence,
     is_order,
+    looks_only,
     name_words,
     reply_language,
     results_in,
@@ -55,10 +58,11 @@ _FIRST_CLAUSE = re.compile(r"^([^,;:.!，；。！،؛]{1,24})[,;:.!，；。！
 _STEP = re.compile(r"^Do step \d+ now: (.*)$", re.MULTILINE)
 _FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', re.MULTILINE)
 _NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
-FORGET = "forget"
-LOAD = "get_tool_result"
+_NOW = re.compile(r"\bIt is \w+, (\d{4}-\d\d-\d\d), (\d\d:\d\d)")
+FORGET, PROMISE, LOAD = "forget", "promise", "get_tool_result"
+DUE = "⏰ "  # begins the message by which the service asks for what was promised
 # It picks none of these by its words: results and facts are in its prompt, and facts are extracted after the turn.
-UNUSED_TOOLS = frozenset({LOAD, "remember", "search_conversation", "search_memory", "promise", FORGET})
+UNUSED_TOOLS = frozenset({LOAD, "remember", "search_conversation", "search_memory", PROMISE, FORGET})
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Talk:
             if isinstance(message, HumanMessage):
                 noted, text = notes_and_message(message.text)
                 text, instruction = message_and_instruction(text)
-                text = text[:LONGEST_READ]
+                text = text[:LONGEST_READ].removeprefix(DUE)
                 notes = noted or notes
                 said += [HumanMessage(text)] if text else []
             else:
@@ -107,6 +111,18 @@ class Talk:
     @cached_property
     def last_answer(self) -> str:
         return next((str(reply.content) for reply in reversed(self.messages) if isinstance(reply, AIMessage)), "")
+
+    @cached_property
+    def now(self) -> datetime | None:
+        """The user's local time, without a zone."""
+        said = _NOW.search(self.notes)
+        return datetime.fromisoformat(f"{said[1]}T{said[2]}") if said else None
+
+    @property
+    def wanted_later(self) -> Mapping[str, str] | None:
+        """The arguments of `promise`. What is due now promises nothing anew."""
+        is_due = prompts.UNATTENDED in self.notes
+        return None if is_due or self.now is None else promise_in(self.message, self.now)
 
     @property
     def fresh(self) -> int:
@@ -141,14 +157,22 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
             return call
         shown = (_told(talk, result) for result in reversed(talk.newest_first[: talk.fresh]))
         return _reply(talk, "\n\n".join(shown))
-    forget = next((tool for tool in tools if tool.name == FORGET), None)
-    if forget and asks_to_forget(talk.message):
-        about = [fact for fact in facts_in(talk.notes) if is_about(talk.message, fact)]
-        return call_to(forget, {"facts": about}) if about else _reply(talk, talk.say("nothing_to_forget"))
-    return _of_what_was_read(talk, tools) or _supplied(talk) or _answer_message(talk)
+    if prompts.UNATTENDED in talk.notes and not looks_only(talk.message):
+        return _reply(talk, f"{DUE}{talk.message}")
+    own = {tool.name: tool for tool in tools if tool.name in UNUSED_TOOLS}
+    return _by_own_tool(talk, own) or _of_what_was_read(talk, own) or _supplied(talk) or _answer_message(talk)
 
 
-def _of_what_was_read(talk: Talk, tools: Sequence[OfferedTool]) -> AIMessage | None:
+def _by_own_tool(talk: Talk, own: Mapping[str, OfferedTool]) -> AIMessage | None:
+    if PROMISE in own and (later := talk.wanted_later):
+        return call_to(own[PROMISE], later)
+    if FORGET not in own or not asks_to_forget(talk.message):
+        return None
+    about = [fact for fact in facts_in(talk.notes) if is_about(talk.message, fact)]
+    return call_to(own[FORGET], {"facts": about}) if about else _reply(talk, talk.say("nothing_to_forget"))
+
+
+def _of_what_was_read(talk: Talk, own: Mapping[str, OfferedTool]) -> AIMessage | None:
     """Returns what the newest thing that was read says of `who wrote it?` or `what was in the file you read?`, or the
     call that loads it whole; None for another message.
     """
@@ -160,9 +184,8 @@ def _of_what_was_read(talk: Talk, tools: Sequence[OfferedTool]) -> AIMessage | N
         return None
     if "was_read" not in spoken and strip_words(talk.message, meant.nouns | DETAILS.keys()):
         return None
-    load = next((tool for tool in tools if tool.name == LOAD), None)
-    if load and meant.reference:
-        return call_to(load, {"tool_call_id": meant.reference})
+    if LOAD in own and meant.reference:
+        return call_to(own[LOAD], {"tool_call_id": meant.reference})
     return _reply(talk, _told(talk, meant))
 
 
@@ -288,8 +311,9 @@ def _listing_for(tool: OfferedTool, request: Request) -> OfferedTool | None:
     found = (
         each
         for each in request.tools
-        if each.only_looks and not each.opens and each.named & tool.named & concepts(request.text)
-        if not missing_arguments(each, args := arguments_for(each, request)) and (args or not each.query)
+        if each.only_looks and not each.opens and each.named & tool.named & concepts(request.text) & NOUNS
+        if not missing_arguments(each, args := arguments_for(each, request))
+        if args or not each.query or "fresh" in concepts(request.text)
     )
     return next(found, None)
 
@@ -342,6 +366,8 @@ def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) ->
         return sentence(language, "failed", error=value["error"])
     if result.tool == FORGET and isinstance(value, dict) and isinstance(value.get("forgotten"), list):
         return sentence(language, "forgotten", facts="\n".join(f"- {fact}" for fact in value["forgotten"]))
+    if result.tool == PROMISE and isinstance(value, dict) and "show" in value:
+        return _promised(str(value["show"]), result.args, language)
     items = _items(value)
     if items is None:
         return _text_of(value, language)
@@ -355,6 +381,15 @@ def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) ->
 
 def _has_failed(value: Any) -> bool:
     return isinstance(value, dict) and value.get("status") == "failed" and "error" in value
+
+
+def _promised(shown: str, args: Mapping[str, Any], language: str) -> str:
+    say, until = LATER[language].table, str(args.get("until"))[:10]
+    return (
+        say["promised"].format(what=shown, every=say["repeats"][args["every"]], until=until)
+        if "every" in args
+        else shown
+    )
 
 
 def brief(result: ShownResult, language: str) -> str:

@@ -134,6 +134,12 @@ def is_order(text: str) -> bool:
     return _CONCEPTS["ask"].begin(text.strip()) or any(_CONCEPTS[verb].begin(first) for verb in VERBS)
 
 
+def looks_only(text: str) -> bool:
+    """Returns whether a text is an order to look at something: `show me the new mails`."""
+    verbs = concepts(strip_words(text, {"fresh"})) & VERBS
+    return is_order(text) and bool(verbs) and verbs <= LOOKS
+
+
 def strip_words(text: str, dropped: Iterable[str]) -> str:
     """Returns a text without the words of these concepts, ordinals and small words."""
     return _without(text, (*_SMALL, *(_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS)))
@@ -191,6 +197,40 @@ def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
     place = number - 1 if number <= 2 else 2 if 3 <= number % 100 <= 10 else 3  # noqa: PLR2004 (Arabic grammar)
     things = forms[min(place, len(forms) - 1)].format(n=number)
     return sentence(language, "found", things=things, about=about)
+
+
+# --- what is wanted later ---
+
+_APART = r"(?<![^\W\d_\u3400-\u9fff])(?:{})(?![^\W\d_\u3400-\u9fff]|['’]\w)"  # Chinese has no spaces
+_GROUP_NAME = re.compile(r"\?P<\w+>")
+
+
+class LaterWords:
+    """The patterns of a language in `[later]`: `when` finds words in a row that say nothing but when."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self.table = table
+        number = "|".join([r"(?<!\d)\d{1,3}(?!\d)", *sorted(map(re.escape, table["numbers"]), key=len, reverse=True)])
+        rows = {
+            kind: [(meaning, _APART.format(each.replace("{number}", number))) for meaning, each in table[kind].items()]
+            for kind in ("every", "days", "weekdays", "times", "parts", "ahead")
+        }
+        way = f"(?:{'|'.join(_GROUP_NAME.sub('?:', each) for row in rows.values() for _, each in row)})"
+        rows |= {kind: [("", table[kind])] for kind in ("remind", "bars", "next")}
+        self._rows = {
+            kind: [(what, re.compile(each, re.IGNORECASE)) for what, each in row] for kind, row in rows.items()
+        }
+        self.when = re.compile(rf"{way}(?:[\s,،，]*(?:{table['links']})?[\s,،，]*{way})*", re.IGNORECASE)
+
+    def found(self, kind: str, text: str) -> tuple[str, re.Match[str]] | None:
+        """Returns the meaning of the first row of a kind that is in a text, and where it is."""
+        return next(((meaning, match) for meaning, each in self._rows[kind] if (match := each.search(text))), None)
+
+    def number(self, said: str) -> int:
+        return int(said if said.isdecimal() else self.table["numbers"][said.casefold()])
+
+
+LATER = {language: LaterWords(table) for language, table in _VOCABULARY["later"].items()}
 
 
 # --- tools and results ---
