@@ -6,6 +6,7 @@ import { isOps, type Me } from "./me";
 import { Chat } from "./pages/chat/Chat";
 import { Memory } from "./pages/memory/Memory";
 import { Ops } from "./pages/ops/Ops";
+import { Unattended } from "./pages/unattended/Unattended";
 import type { Route } from "./router";
 
 export interface Page {
@@ -19,6 +20,7 @@ export interface Page {
 
 export const PAGES: Page[] = [
   { name: "sessions", label: "page_chat", icon: "chat", view: Chat },
+  { name: "scheduled", label: "page_scheduled", icon: "clock", view: Unattended },
   { name: "memory", label: "page_memory", icon: "brain", view: Memory },
   { name: "ops", label: "page_ops", icon: "gauge", view: Ops, shownTo: isOps },
   { name: "tools", label: "ops_tools", icon: "tool", view: Ops, shownTo: () => false },
