@@ -53,7 +53,7 @@ export const unattended: Record<keyof typeof english, string> = {
   when: "متى",
   when_at: "الساعة {time}",
   when_day: "كل يوم",
-  when_every: "بفاصل {n}",
+  when_every: "الفاصل {n}",
   when_hour: "كل ساعة",
   when_last_day: "في آخر يوم",
   when_month: "كل شهر",

@@ -22,7 +22,7 @@ export const unattended: Record<keyof typeof english, string> = {
   no_schedules: "Ancora nulla di programmato",
   on_days: "Nei giorni",
   one_waits_for_you: "1 attende te",
-  page_scheduled: "Programmati",
+  page_scheduled: "Agenda",
   pause: "Sospendi",
   problem_too_many: "Ne hai già quanti ne puoi avere. Elimina uno di cui non hai bisogno.",
   problem_trigger_key: "Questo servizio non è configurato per conservare i segreti dei trigger. Chi lo gestisce può cambiarlo.",
