@@ -21,13 +21,16 @@ export function ScheduleForm({ schedule, sessions, onClose, onDone }: Given) {
   const [message, setMessage] = useState(schedule?.message ?? "");
   const [draft, setDraft] = useState(() => draftOf(schedule));
   const [place, setPlace] = useState<NewPlace>(NOWHERE);
+  const [busy, setBusy] = useState(false);
   const set = (changes: Partial<Draft>): void => setDraft({ ...draft, ...changes });
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
+    setBusy(true);
     const said = { message: message.trim() };
     const saved = await attempt(() => schedule === null
       ? post("/schedules", { ...said, ...ruleOf(draft), ...placeOf(place) })
       : patch(`/schedules/${schedule.id}`, { ...(said.message !== schedule.message && said), ...changed(schedule, draft) }));
+    setBusy(false);
     if (!saved) return;
     onClose();
     onDone();
@@ -55,7 +58,7 @@ export function ScheduleForm({ schedule, sessions, onClose, onDone }: Given) {
         {schedule === null && <PlaceFields place={place} sessions={sessions} onChange={setPlace} />}
         <footer>
           <Button onClick={onClose}>{t("cancel")}</Button>
-          <Button kind="primary" type="submit" disabled={!message.trim() || !isWhole(draft)}>{t("save")}</Button>
+          <Button kind="primary" type="submit" disabled={busy || !message.trim() || !isWhole(draft)}>{t("save")}</Button>
         </footer>
       </form>
     </Dialog>

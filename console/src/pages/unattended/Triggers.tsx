@@ -88,16 +88,20 @@ interface FormGiven {
 function TriggerForm({ trigger, sessions, onClose, onDone }: FormGiven) {
   const [message, setMessage] = useState(trigger?.message ?? "");
   const [place, setPlace] = useState(NOWHERE);
+  const [busy, setBusy] = useState(false);
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
-    if (await onDone({ message: message.trim(), ...(trigger === null && placeOf(place)) })) onClose();
+    setBusy(true);
+    const saved = await onDone({ message: message.trim(), ...(trigger === null && placeOf(place)) });
+    setBusy(false);
+    if (saved) onClose();
   };
   return (
     <Dialog title={t(trigger === null ? "new_trigger" : "change_trigger")} onClose={onClose}>
       <form onSubmit={submit}>
         <Message value={message} onChange={setMessage} />
         {trigger === null && <PlaceFields place={place} sessions={sessions} onChange={setPlace} />}
-        <footer><Button onClick={onClose}>{t("cancel")}</Button><Button kind="primary" type="submit" disabled={!message.trim()}>{t("save")}</Button></footer>
+        <footer><Button onClick={onClose}>{t("cancel")}</Button><Button kind="primary" type="submit" disabled={busy || !message.trim()}>{t("save")}</Button></footer>
       </form>
     </Dialog>
   );

@@ -87,8 +87,13 @@ interface OneGiven {
 
 function One({ schedule, sessions, onEdit, onDelete, onDo }: OneGiven) {
   const { id, message, status, made_by, next_at } = schedule;
+  const [busy, setBusy] = useState(false);
   const change = (to: "active" | "paused") => () => void onDo(() => patch(`/schedules/${id}`, { status: to }));
-  const run = () => onDo(async () => { await post(`/schedules/${id}/run`); toast(t("runs_now")); });
+  const run = async (): Promise<void> => {
+    setBusy(true);
+    await onDo(async () => { await post(`/schedules/${id}/run`); toast(t("runs_now")); });
+    setBusy(false);
+  };
   return (
     <li class={`one ${status}`}>
       <div class="grow">
@@ -102,7 +107,7 @@ function One({ schedule, sessions, onEdit, onDelete, onDo }: OneGiven) {
           <Place of={schedule} sessions={sessions} />
         </p>
       </div>
-      <Button class="small" icon="play" onClick={run}>{t("run_now")}</Button>
+      <Button class="small" icon="play" label={`${t("run_now")}: ${visible(message)}`} disabled={busy} onClick={run}>{t("run_now")}</Button>
       <Menu label={t("more_of", { title: visible(message) })} entries={[
         { label: t("edit"), icon: "edit", act: onEdit },
         ...(status === "active" ? [{ label: t("pause"), icon: "pause" as const, act: change("paused") }] : []),
