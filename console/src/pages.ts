@@ -8,6 +8,7 @@ import { Chat } from "./pages/chat/Chat";
 import { chatCommands, chatsFound } from "./pages/chat/commands";
 import { Memory, memoryCommands } from "./pages/memory/Memory";
 import { Ops, opsCommands } from "./pages/ops/Ops";
+import { Unattended } from "./pages/unattended/Unattended";
 import type { Route } from "./router";
 
 export interface Page {
@@ -24,6 +25,7 @@ export interface Page {
 
 export const PAGES: Page[] = [
   { name: "sessions", label: "page_chat", icon: "chat", view: Chat, commands: chatCommands, find: chatsFound },
+  { name: "scheduled", label: "page_scheduled", icon: "clock", view: Unattended },
   { name: "memory", label: "page_memory", icon: "brain", view: Memory, commands: memoryCommands },
   { name: "ops", label: "page_ops", icon: "gauge", view: Ops, shownTo: isOps, commands: opsCommands },
   { name: "tools", label: "ops_tools", icon: "tool", view: Ops, shownTo: () => false },

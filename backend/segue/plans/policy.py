@@ -137,7 +137,7 @@ def says_promise(answer: str) -> bool:
     """Returns whether an answer says that something will be done later: `I'll remind you tomorrow`. What may be an
     offer, a condition or words for another is none.
     """
-    said = _FOR_ANOTHER.split(own_words(answer[:LONGEST_READ]), maxsplit=1)[0]
+    said = _FOR_ANOTHER.split(own_words(answer[: multistep_detector.LONGEST_READ]), maxsplit=1)[0]
     language, sentences = detect_language(said), sentences_of(said)
     followed = pairwise([*sentences, ""])
     return any(not parse_utterance(each + after).asks and _promises(each, language) for each, after in followed)

@@ -1,8 +1,10 @@
 import type { Texts } from ".";
 import { ops } from "./ops.ar";
+import { unattended } from "./unattended.ar";
 
 export const ar: Texts = {
   ...ops,
+  ...unattended,
   // Of every page
   agent: "الوكيل",
   api_docs: "مرجع الواجهة البرمجية",

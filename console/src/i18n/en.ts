@@ -1,8 +1,10 @@
 import { ops } from "./ops.en";
+import { unattended } from "./unattended.en";
 
 /** English. What has a name here, the other languages have too, or the page is not built. */
 export const en = {
   ...ops,
+  ...unattended,
   // Of every page
   agent: "Agent",
   api_docs: "API reference",

@@ -58,6 +58,13 @@ export const compact = (value: number): string => number(value, { notation: "com
 export const day = (date: string): string =>
   new Intl.DateTimeFormat(locale(), { day: "numeric", month: "short", timeZone: "UTC" }).format(new Date(date));
 
+/** 0 is Sunday. */
+export const weekday = (number: number): string =>
+  new Intl.DateTimeFormat(locale(), { weekday: "long", timeZone: "UTC" }).format(new Date(Date.UTC(2023, 0, 1 + number)));
+
+/** "one, two and three" */
+export const listed = (words: string[]): string => new Intl.ListFormat(locale(), { type: "conjunction" }).format(words);
+
 export const time = (at: string): string =>
   new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "short" }).format(new Date(at));
 

@@ -1,8 +1,10 @@
 import type { Texts } from ".";
 import { ops } from "./ops.it";
+import { unattended } from "./unattended.it";
 
 export const it: Texts = {
   ...ops,
+  ...unattended,
   // Of every page
   agent: "Agente",
   api_docs: "Riferimento dell'API",

@@ -1,8 +1,10 @@
 import type { Texts } from ".";
 import { ops } from "./ops.zh";
+import { unattended } from "./unattended.zh";
 
 export const zh: Texts = {
   ...ops,
+  ...unattended,
   // Of every page
   agent: "助手",
   api_docs: "API 文档",
