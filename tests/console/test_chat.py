@@ -89,6 +89,13 @@ async def test_a_long_call_that_waits_opens_at_its_head_and_says_each_value_once
         await question(window).get_by_role("button", name="Show all: 60 lines").press("Enter")
         await question(window).get_by_text("Line 60 of the letter").wait_for()
         assert not await window.axe()
+        await window.page.context.set_offline(True)
+        await window.say("Which item?")
+        await window.page.wait_for_function(
+            "() => document.querySelector('.mine[data-state]').getBoundingClientRect().top < 600"
+        )
+        await window.press("Discard this message")
+        await window.page.context.set_offline(False)
         await question(window).get_by_role("button", name="Approve").click()
         await window.sees("Gone.")
     assert shelf.effects == [f"delete {letter}"]

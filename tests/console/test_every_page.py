@@ -17,7 +17,7 @@ TOO_WIDE = """() => Math.max(...[...document.querySelectorAll('.page, html')]
 
 @pytest.mark.skipif(not (FOLDER / "index.html.gz").exists(), reason="the console is not built: python console/build.py")
 def test_the_first_page_loads_130_kb_at_most() -> None:
-    """Gzipped, with the modules that its script imports; formulas and colours come when they are met."""
+    """Gzipped, with the modules that its script imports; formulas, colours and languages come when they are met."""
     to_read, read = ["index.html"], set[str]()
     while to_read:
         name = to_read.pop()
@@ -26,7 +26,7 @@ def test_the_first_page_loads_130_kb_at_most() -> None:
         named = re.findall(r'(?:href|src)="assets/([^"]+)"|(?:from|import) ?"\./([^"]+)"', text)
         to_read += {one or other for one, other in named} - read
     assert sum((FOLDER / f"{name}.gz").stat().st_size for name in read) < 130_000
-    assert not any(name.startswith(("maths", "colours")) for name in read)
+    assert not any(name.startswith(("maths", "colours", "it-", "zh-", "ar-")) for name in read)
     assert len(list(FOLDER.glob("maths-*.js.gz"))) == 1
 
 
