@@ -57,6 +57,7 @@ _STEP = re.compile(r"^Do step \d+ now: (.*)$", re.MULTILINE)
 _FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', re.MULTILINE)
 _NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
 _NOW = re.compile(r"\bIt is \w+, (\d{4}-\d\d-\d\d), (\d\d:\d\d)")
+_PROMISED = prompts.PROMISED.partition("{")[0]
 FORGET, PROMISE = "forget", "promise"
 DUE = "⏰ "  # begins the message by which the service asks for what was promised
 # It picks none of these by its words: results and facts are in its prompt, and facts are extracted after the turn.
@@ -155,7 +156,7 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
             return call
         shown = (present(result, talk.tools, talk.language) for result in reversed(talk.newest_first[: talk.fresh]))
         return _reply(talk, "\n\n".join(shown))
-    if prompts.UNATTENDED in talk.notes and not looks_only(talk.message):
+    if _PROMISED in talk.notes and not looks_only(talk.message):
         return _reply(talk, f"{DUE}{talk.message}")
     own = {tool.name: tool for tool in tools if tool.name in UNUSED_TOOLS}
     return _by_own_tool(talk, own) or _supplied(talk) or _answer_message(talk)
@@ -346,7 +347,7 @@ def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) ->
 
 
 def _promised(shown: str, args: Mapping[str, Any], language: str) -> str:
-    say, until = LATER[language].table, str(args.get("until"))[:10]
+    say, until = LATER.get(language, LATER["en"]).table, str(args.get("until"))[:10]
     return (
         say["promised"].format(what=shown, every=say["repeats"][args["every"]], until=until)
         if "every" in args
