@@ -347,12 +347,10 @@ def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) ->
 
 
 def _promised(shown: str, args: Mapping[str, Any], language: str) -> str:
-    say, until = LATER.get(language, LATER["en"]).table, str(args.get("until"))[:10]
-    return (
-        say["promised"].format(what=shown, every=say["repeats"][args["every"]], until=until)
-        if "every" in args
-        else shown
-    )
+    if "every" not in args:
+        return shown
+    say = LATER.get(language, LATER["en"]).table
+    return str(say["promised"]).format(what=shown, every=say["repeats"][args["every"]], until=args["until"][:10])
 
 
 def brief(result: ShownResult, language: str) -> str:
