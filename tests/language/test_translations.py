@@ -37,6 +37,7 @@ FIELDS: dict[str, dict[str, object]] = {
     "no_words": {},
     "call_unknown": {"description": "Send mail"},
     "call_denied": {"description": "Send mail", "reason": "over the limit"},
+    "not_promised": {},
 }
 QUESTION_MARKS = {"ar": "؟", "zh": "？", "ja": "？", "fr": "\u202f?"}
 MINIMAL = {"en": {"hello": "Hi {name}"}}

@@ -381,6 +381,7 @@ NOT_LATER = [
     "ti ricordi che domani alle 9 ho una riunione?", "ricordami che mi piace il tè", "明天9点我有会议",
     "ricordami cosa ho detto ieri alle 9", "remind me on 3/12 at 9 to call Rossi", "find the mails from Monday",
     "remind me to call Rossi on December 3 at 9", "ricordami il 3 alle 9 di chiamare Rossi", "remind me tomorrow at 9",
+    "ricordami di chiamare Rossi il 3 alle 9", "remind me to call Rossi on 3/12 at 9",
     "remind me today at 9 to call Rossi", "remind me tomorrow at 27 to call Rossi", "أرني رسائل يوم الاثنين",
 ]  # fmt: skip
 
@@ -403,7 +404,7 @@ def test_nothing_is_promised_that_is_not_asked_for_or_whose_time_is_not_understo
 
 
 def test_what_is_due_is_said_or_shown_and_promised_no_second_time() -> None:
-    due = f"{TUESDAY}\n{prompts.UNATTENDED}"
+    due = f"{TUESDAY}\n{prompts.UNATTENDED} {prompts.PROMISED}"
     said = reply("⏰ ricordami domani alle 9 di chiamare Rossi", note=due, tools=[*TOOLS, PROMISE])
     assert not said.tool_calls
     assert said.text.startswith("⏰ ricordami domani alle 9 di chiamare Rossi\n")

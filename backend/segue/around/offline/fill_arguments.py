@@ -266,10 +266,8 @@ def _clock(words: LaterWords, when: str) -> time | None:
     if (found := words.found("times", when)) is None:
         return time(part or MORNING)
     said = found[1].groupdict()
-    hour, minute = (
-        words.number(said["hour"]),
-        int(said.get("minute") or words.table["minutes"].get(said.get("quarter"), 0)),
-    )
+    minute = int(said.get("minute") or words.table["minutes"].get(said.get("quarter"), 0))
+    hour = words.number(said["hour"])
     half = (said.get("half") or "").casefold()
     by_part = part >= 12 and (part < NIGHT or hour >= EARLIEST)  # noqa: PLR2004 (noon)
     unsaid = not part and not half and 0 < hour < EARLIEST and not said["hour"].startswith("0")

@@ -59,6 +59,7 @@ _STEP = re.compile(r"^Do step \d+ now: (.*)$", re.MULTILINE)
 _FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', re.MULTILINE)
 _NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
 _NOW = re.compile(r"\bIt is \w+, (\d{4}-\d\d-\d\d), (\d\d:\d\d)")
+_PROMISED = prompts.PROMISED.partition("{")[0]
 FORGET, PROMISE, LOAD = "forget", "promise", "get_tool_result"
 DUE = "⏰ "  # begins the message by which the service asks for what was promised
 # It picks none of these by its words: results and facts are in its prompt, and facts are extracted after the turn.
@@ -157,7 +158,7 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
             return call
         shown = (_told(talk, result) for result in reversed(talk.newest_first[: talk.fresh]))
         return _reply(talk, "\n\n".join(shown))
-    if prompts.UNATTENDED in talk.notes and not looks_only(talk.message):
+    if _PROMISED in talk.notes and not looks_only(talk.message):
         return _reply(talk, f"{DUE}{talk.message}")
     own = {tool.name: tool for tool in tools if tool.name in UNUSED_TOOLS}
     return _by_own_tool(talk, own) or _of_what_was_read(talk, own) or _supplied(talk) or _answer_message(talk)
@@ -384,12 +385,10 @@ def _has_failed(value: Any) -> bool:
 
 
 def _promised(shown: str, args: Mapping[str, Any], language: str) -> str:
-    say, until = LATER[language].table, str(args.get("until"))[:10]
-    return (
-        say["promised"].format(what=shown, every=say["repeats"][args["every"]], until=until)
-        if "every" in args
-        else shown
-    )
+    if "every" not in args:
+        return shown
+    say = LATER.get(language, LATER["en"]).table
+    return str(say["promised"]).format(what=shown, every=say["repeats"][args["every"]], until=args["until"][:10])
 
 
 def brief(result: ShownResult, language: str) -> str:
