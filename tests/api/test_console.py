@@ -59,11 +59,6 @@ async def test_head_answers_as_get_does_and_without_a_body(client: Client) -> No
             assert head.headers[name] == got.headers[name]
 
 
-@needs_pages
-def test_all_that_the_console_loads_is_less_than_150_kb() -> None:
-    assert sum(file.stat().st_size for file in pages.FOLDER.glob("*.gz") if "docs" not in file.name) < 150_000
-
-
 async def test_the_console_can_be_turned_off_and_the_docs_stay(settings: Settings) -> None:
     async with running(settings.model_copy(update={"console": False})) as client:
         assert (await client.http.get("/")).status_code == 404

@@ -194,7 +194,6 @@ export const ar: Texts = {
   step_skipped: "تم تخطيه",
   step_unknown: "النتيجة مجهولة",
   step_waiting: "بانتظارك",
-  still_sending: "لا يزال ملف قيد الإرسال. أرسل الرسالة بعد وصوله.",
   stop: "إيقاف",
   stopped: "أوقفتَ هذا.",
   stopped_kept: "أوقفتَ هذا، وحُفظ ما قيل قبله.",

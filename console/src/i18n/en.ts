@@ -194,7 +194,6 @@ export const en = {
   step_skipped: "skipped",
   step_unknown: "outcome unknown",
   step_waiting: "waits for you",
-  still_sending: "A file is still being sent. Send the message when it is there.",
   stop: "Stop",
   stopped: "You stopped this.",
   stopped_kept: "You stopped this. What was said until then is kept.",

@@ -194,7 +194,6 @@ export const it: Texts = {
   step_skipped: "saltato",
   step_unknown: "esito ignoto",
   step_waiting: "attende te",
-  still_sending: "Un file è ancora in invio. Invia il messaggio quando è arrivato.",
   stop: "Ferma",
   stopped: "L'hai fermata tu.",
   stopped_kept: "L'hai fermata tu. Ciò che era stato detto è conservato.",

@@ -194,7 +194,6 @@ export const zh: Texts = {
   step_skipped: "已跳过",
   step_unknown: "结果未知",
   step_waiting: "等待您",
-  still_sending: "文件仍在上传，请在完成后发送消息。",
   stop: "停止",
   stopped: "您已停止。",
   stopped_kept: "您已停止，之前的内容已保留。",
