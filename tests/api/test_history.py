@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from tests.support.provider import Provider, calls, fails, says
-from tests.support.service import Client
+from segue.config import Settings
+from tests.support.provider import Provider, calls, fails, says, streams
+from tests.support.service import Client, running
+from tests.support.streams import streamed
 
 
 async def talk(client: Client, provider: Provider) -> tuple[str, list[str]]:
@@ -115,3 +117,20 @@ async def test_an_unknown_parameter_of_the_query_is_refused_with_those_there_are
     assert (await client.http.get("/usage?group=model")).status_code == 200
     for path in ("/tools", "/agents", "/metrics", "/health/live"):
         assert (await client.http.get(f"{path}?limit=200")).status_code == 200
+
+
+async def test_what_the_model_thought_is_read_again_with_its_answer_alone(
+    settings: Settings, provider: Provider
+) -> None:
+    called = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "current_time", "arguments": "{}"}}]}
+    provider.will(
+        streams({"reasoning_content": "The clock."}, called, finish_reason="tool_calls"),
+        streams({"reasoning_content": "Noon, I see."}, "It is noon."),
+    )
+    async with running(settings.model_copy(update={"show_reasoning": True})) as client:
+        session = await client.new_session()
+        await streamed(client, session, "What time is it?")
+        answer = (await client.turns(session))[-1]["answer"]["message"]
+        listed = await client.messages(session)
+    assert answer["metadata"]["reasoning"] == "The clock.\n\nNoon, I see."
+    assert [each["metadata"].get("reasoning") for each in listed] == [None, None, None, answer["metadata"]["reasoning"]]

@@ -33,7 +33,7 @@ EVENT_TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "TEXT_MESSAGE_START": ("messageId role", "The assistant begins to say something."),
     "TEXT_MESSAGE_CONTENT": ("messageId delta", "The next piece of it."),
     "TEXT_MESSAGE_END": ("messageId", "It is complete. The message that counts is the last one."),
-    "REASONING_START": ("messageId", "The model thinks, if SHOW_REASONING is set. Stored nowhere."),
+    "REASONING_START": ("messageId", "The model thinks, if SHOW_REASONING is set: `metadata.reasoning` of the answer."),
     "REASONING_MESSAGE_START": ("messageId role", "It begins to say what."),
     "REASONING_MESSAGE_CONTENT": ("messageId delta", "The next piece of it."),
     "REASONING_MESSAGE_END": ("messageId", "It is complete."),

@@ -121,7 +121,7 @@ class TextEnded:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningStarted:
-    """The model thinks aloud. What it thinks is shown while it lasts and is no part of the answer."""
+    """The model thinks aloud. What it thinks is no part of the answer, and can be read again with it."""
 
     message_id: str
 

@@ -24,8 +24,9 @@ Rating = Literal["up", "down"]
 
 WRITTEN_BY: Final = "written_by"
 OF_SERVICE = (WRITTEN_BY, "problem")
+REASONING: Final = "reasoning"
 # By the message of an answer.
-SHOWN_OF_REPORT = ("model", "agent", "agent_gone", "asked_again", "finish_reason", *OF_SERVICE)
+SHOWN_OF_REPORT = ("model", "agent", "agent_gone", "asked_again", "finish_reason", REASONING, *OF_SERVICE)
 EPOCHS = 1_000_000  # of a run: the epochs of the next one begin behind the next multiple
 READ_ATTACHMENT: Final = "read_attachment"  # the tool that a file's text is the result of; only the engine calls it
 MAKE_IMAGE: Final = "make_image"  # the same of an image that a model has made
@@ -162,7 +163,7 @@ class Message:
     tool_call_id: Annotated[str | None, doc("Of a tool's message: the call it answers.")] = None
     cut_off: Annotated[bool, doc("Whether the user stopped the turn while the assistant said this.")] = False
     branch: Annotated[str | None, doc("The branch it is in; null if it is in the history.")] = None
-    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `feedback`, `steered`, `written_by`.")] = field(
+    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `reasoning`, `feedback`, `written_by`.")] = field(
         default_factory=dict
     )
     sources: Annotated[tuple[Source, ...], doc("What an answer rests on.")] = ()
@@ -258,7 +259,8 @@ class TurnReport:
     if there was none of that name any more. `asked_again` is why a step that was approved waits for another yes.
     `finish_reason` says that the answer reached its length limit, `is_structured` that it is JSON as the client asked.
     `prompt` is the last request to the model, None if the turn made none; its row has it in `run`. An answer may be
-    `written_by` the service, because the model gave none: `error` says why, and `problem` is its code.
+    `written_by` the service, because the model gave none: `error` says why, and `problem` is its code. `reasoning` is
+    what the model thought, where that is shown.
     """
 
     acknowledgement: AcknowledgementReport
@@ -277,6 +279,7 @@ class TurnReport:
     problem: str | None = None
     error: TurnError | None = None
     sources: tuple[Source, ...] = ()
+    reasoning: str | None = None
 
 
 def answer_metadata(report: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from segue.domain.field_types import doc
 from segue.domain.plan import decision_of
 from segue.domain.session import (
     OF_SERVICE,
+    REASONING,
     SHOWN_OF_REPORT,
     WRITTEN_BY,
     Message,
@@ -203,6 +204,7 @@ def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
             hidden = () if WRITTEN_BY in message.metadata else OF_SERVICE  # in what a model said in the same turn
+            hidden = (*hidden, REASONING) if message.tool_calls else hidden
             return {name: value for name, value in answer_metadata(turn).items() if name not in hidden}
         case "user" if (
             turn is not None and STEERED not in message.metadata and (request := request_of(turn.request, turn.id))

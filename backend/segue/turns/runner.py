@@ -20,14 +20,22 @@ from segue.agent.context import TurnContext
 from segue.agent.prompts import BY_SERVICE
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, sources_of, web_search_report
+from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.agent.tool_choice import ToolChooser
 from segue.db.engine import outlast, outlasting
 from segue.db.outages import StorageUnavailable
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.events import Event, SteerRead, TextEnded
-from segue.domain.session import ChatAnswer, Message, PromptReport, TurnError, TurnReport, chat_answer
+from segue.domain.events import Event, ReasoningAdded, ReasoningEnded, SteerRead, TextEnded
+from segue.domain.session import (
+    ChatAnswer,
+    Message,
+    PromptReport,
+    TurnError,
+    TurnReport,
+    chat_answer,
+)
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
@@ -154,6 +162,7 @@ class TurnRun:
         self._finishing = False
         self._began = time.monotonic()
         self._said: NewMessage | None = None
+        self._thought = ""
         speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
         self._speaker = speaker.answering_with(claim.options.model)
         self._account = Account(
@@ -242,6 +251,10 @@ class TurnRun:
             if isinstance(event, TextEnded) and event.cut_off:
                 said = clean(event.cut_off)
                 self._said = NewMessage("assistant", said, deps.clock(), id=event.message_id, cut_off=True)
+            if isinstance(event, ReasoningAdded) and len(self._thought) < MAX_REASONING_CHARS:
+                self._thought += event.text
+            if isinstance(event, ReasoningEnded):
+                self._thought += "\n\n"
             if isinstance(event, SteerRead):
                 deps.events.end(event.was, turn_errors.steered(claim.key))
             events.emit(event)
@@ -317,6 +330,7 @@ class TurnRun:
             written_by="service" if problem else None,
             problem=problem.code if problem else None,
             error=TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
+            reasoning=clean(self._thought[:MAX_REASONING_CHARS]).strip() or None,
             sources=sources_of(state),
         )
         self._finishing = True

@@ -61,6 +61,8 @@ function add(turn: Shown, message: Message): void {
     if (known?.kind === "call") known.call = ofReference(reference);
     else turn.blocks.push({ kind: "call", id: reference.tool_call_id, call: ofReference(reference) });
   } else {
+    const { reasoning } = message.metadata;
+    if (typeof reasoning === "string") turn.blocks.push({ kind: "reasoning", id: `${id} reasoning`, text: reasoning, done: true });
     if (typeof content === "string" && content) turn.blocks.push({ kind: "text", id, text: content, message });
     for (const { id: callId, name, args } of message.tool_calls ?? [])
       turn.blocks.push({ kind: "call", id: callId, call: { ...UNTOLD, id: callId, name, args } });
