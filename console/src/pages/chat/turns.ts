@@ -61,7 +61,7 @@ function add(turn: Shown, message: Message): void {
     if (known?.kind === "call") known.call = ofReference(reference);
     else turn.blocks.push({ kind: "call", id: reference.tool_call_id, call: ofReference(reference) });
   } else {
-    const { reasoning } = message.metadata;
+    const reasoning = message.metadata?.reasoning;
     if (typeof reasoning === "string") turn.blocks.push({ kind: "reasoning", id: `${id} reasoning`, text: reasoning, done: true });
     if (typeof content === "string" && content) turn.blocks.push({ kind: "text", id, text: content, message });
     for (const { id: callId, name, args } of message.tool_calls ?? [])
