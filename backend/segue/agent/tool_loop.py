@@ -56,9 +56,8 @@ WEB_TOOLS = frozenset({WEB_SEARCH, "web_fetch"})
 async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Leaves `answer` at None if `respond` has to write it: the loop reached a bound, or the model gave no answer."""
     context = runtime.context
+    context.guard.proposes = _proposes(state)
     tools = without_forbidden(context.guard.tools(), state["search"])
-    if _proposes(state):
-        tools = {**tools, **context.guard.proposal()}
     turn = TurnCalls(context, tools, cautious=state.get("cautious", False), facts=state["facts"])
     turn.brought_by = None if state["approves"] else state["message_id"]
     read = state["acknowledgement"]

@@ -83,7 +83,7 @@ async def create_session(body: schemas.NewSession, client: ClientDep) -> Session
     """Makes a session. Sent again with its Idempotency-Key it is the same session, whatever the body."""
     services, caller, database = client.services, client.caller, client.services.database
     services.agents.check(body.agent, caller, client.origin.groups, status=422)
-    given = body.model_dump(include={"title", "agent", "language", "metadata"})
+    given = {name: getattr(body, name) for name in ("title", "agent", "language", "metadata")}
     given["time_zone"] = body.time_zone or services.settings.session_time_zone
     name = f"once:{client.idempotency_key}" if client.idempotency_key else None
     async with database.transaction() if name else database.autocommit() as connection:

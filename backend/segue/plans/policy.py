@@ -39,6 +39,7 @@ from segue.plans.acknowledgement import LEXICON
 WEB_SEARCH: Final = "web_search"
 SHORTEST_FORCED_SEARCH: Final = 15  # characters
 SHORTEST_QUESTION: Final = 3  # words
+LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: every turn pays for it
 LONGEST_QUERY: Final = 200  # characters; a longer message is more than a question
 MAX_REASON_CHARS: Final = 500
 
@@ -137,7 +138,7 @@ def says_promise(answer: str) -> bool:
     """Returns whether an answer says that something will be done later: `I'll remind you tomorrow`. What may be an
     offer, a condition or words for another is none.
     """
-    said = _FOR_ANOTHER.split(own_words(answer[: multistep_detector.LONGEST_READ]), maxsplit=1)[0]
+    said = _FOR_ANOTHER.split(own_words(answer[:LONGEST_PROMISE]), maxsplit=1)[0]
     language, sentences = detect_language(said), sentences_of(said)
     followed = pairwise([*sentences, ""])
     return any(not parse_utterance(each + after).asks and _promises(each, language) for each, after in followed)

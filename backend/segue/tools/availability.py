@@ -200,14 +200,12 @@ class ToolAvailability:
         return {name: of for name, of in tools.items() if of.fleet.status == status or status in of.sessions}, listed
 
 
-RARE: Final = frozenset({SEARCH_CONVERSATION.name, PROPOSE_MANDATE})  # tools that few turns have
-
-
 class ToolGuard:
     """The tools of one turn: those of its agent and user, asked for before every model call and around every tool call.
 
     `stored` holds the session's states as the turn's claim has read them, `page` the tools of the client's page. Only a
-    session that `is_summarised` has anything to search that the model does not see.
+    session that `is_summarised` has anything to search that the model does not see, and only a turn that `proposes` has
+    the tool for a standing approval.
     """
 
     def __init__(
@@ -224,6 +222,7 @@ class ToolGuard:
         is_summarised: bool = False,
     ) -> None:
         self._is_summarised = is_summarised
+        self.proposes = False
         self.chosen_names: tuple[str, ...] | None = None
         self.later_names: frozenset[str] = frozenset()
         self._agent = agent
@@ -256,18 +255,12 @@ class ToolGuard:
         tools = self._availability.tools_for(*self._who)
         if not self._agent.may_use_all:
             tools = {name: tool for name, tool in tools.items() if self._agent.may_use(name)}
-        found = tools.get(SEARCH_CONVERSATION.name) if self._is_summarised else None
-        tools = {name: tool for name, tool in tools.items() if name not in RARE}
-        if found is not None:  # the last, so that requests begin as they did
-            tools[found.spec.name] = found
+        rare = {SEARCH_CONVERSATION.name: self._is_summarised, PROPOSE_MANDATE: self.proposes}
+        last = {name: tools[name] for name, has_it in rare.items() if has_it and name in tools}
+        tools = {name: tool for name, tool in tools.items() if name not in rare} | last  # requests begin as they did
         if not (self._own or self._page):
             return tools
         return {**tools, **self._own, **{name: tool for name, tool in self._page.items() if name not in tools}}
-
-    def proposal(self) -> Mapping[str, Tool]:
-        """Returns the tool that proposes a standing approval, for the few turns that may have it."""
-        found = self._availability.tools_for(*self._who).get(PROPOSE_MANDATE)
-        return {PROPOSE_MANDATE: found} if found is not None and self._agent.may_use(PROPOSE_MANDATE) else {}
 
     def choose(self, names: Sequence[str], own: Iterable[Tool], later: Collection[str] = ()) -> None:
         """From now on requests have the turn's `own` tools and those of these names, in this order, and no others. Of
