@@ -1,11 +1,12 @@
 """The messages of a session as a page of a chat needs them: from the newest, with what became of each turn."""
 
+import asyncio
 from typing import Any
 
 from segue.config import Settings
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
-from tests.support.streams import streamed
+from tests.support.streams import chatting, streamed
 
 
 async def talk(client: Client, provider: Provider) -> tuple[str, list[str]]:
@@ -134,3 +135,14 @@ async def test_what_the_model_thought_is_read_again_with_its_answer_alone(
         listed = await client.messages(session)
     assert answer["metadata"]["reasoning"] == "The clock.\n\nNoon, I see."
     assert [each["metadata"].get("reasoning") for each in listed] == [None, None, None, answer["metadata"]["reasoning"]]
+
+
+async def test_a_turn_that_runs_has_no_error(client: Client, provider: Provider) -> None:
+    go = asyncio.Event()
+    provider.will(streams("No", go, "on"))
+    session = await client.new_session()
+    async with chatting(client, session, "What time is it?") as stream:
+        await stream.until("TEXT_MESSAGE_CONTENT")
+        [asked] = (await client.get(f"/sessions/{session}/messages", include="turn"))["items"]
+        go.set()
+    assert (asked["turn"]["status"], asked["turn"]["error"]) == ("running", None)

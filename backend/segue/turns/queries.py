@@ -46,6 +46,7 @@ from segue.tools.results import allowed_among, calls_of_turns
 from segue.turns.claims import TurnRequest, request_of, runs_beside
 from segue.turns.run_record import prompt_of
 
+NOT_ENDED = frozenset({"queued", "running"})  # OPEN_TURNS are literals of statements, which equal no text
 RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
@@ -196,7 +197,7 @@ def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> Tur
         acknowledgement=report.acknowledgement if report else None,
         plan_id=report.plan.id if report and report.plan else None,
         tool_calls=calls,
-        error=report.error if report else None if status in OPEN_TURNS else _error(row),
+        error=report.error if report else None if status in NOT_ENDED else _error(row),
     )
 
 
@@ -296,7 +297,7 @@ async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, 
     async with database.read_only() as connection:
         rows = (await connection.execute(select(turns).where(turns.c.id.in_(turn_ids)))).all()
         readers = await _keys(connection, {row.read_by for row in rows if row.read_by})
-        ended = await _turns(connection, [row for row in rows if row.status not in OPEN_TURNS and not row.read_by])
+        ended = await _turns(connection, [row for row in rows if row.status not in NOT_ENDED and not row.read_by])
     outcomes: dict[str, TurnAnswer] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
     outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error and not turn.answer}
     outcomes |= {row.id: turn_errors.steered(readers[row.read_by]) for row in rows if row.read_by}
@@ -366,7 +367,7 @@ def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, cal
         error = _UNREADABLE
     elif report is not None and message is not None:
         answer, error = chat_answer(TurnKey(row.session_id, row.id, row.seq), message, report, calls), report.error
-    elif status not in ("queued", "running"):
+    elif status not in NOT_ENDED:
         error = _error(row)
     return Turn(
         **{name: getattr(row, name) for name in _AS_STORED},
