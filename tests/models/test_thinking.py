@@ -118,6 +118,8 @@ async def test_thinking_is_streamed_if_it_is_wanted_and_is_no_part_of_the_answer
     assert types[types.index("REASONING_END") + 1] == "TEXT_MESSAGE_START"
     answer = sent[-1].event["result"]
     assert texts(sent)[answer["message"]["id"]] == "It is noon."
+    kept = [each["metadata"].pop("reasoning") for each in (answer["message"], stored[-1])]
+    assert kept == ["".join(THOUGHT).strip()] * 2
     assert "secret agent" not in orjson.dumps([answer, stored]).decode()
 
 
