@@ -145,7 +145,7 @@ async def test_pictures_of_messages_and_of_results_are_shown(
         await window.say("What is this?")
         await window.sees("Two dots.")
         await window.page.get_by_role("img", name="Part 0 · image/png").wait_for()
-        await window.press("dot.png")
+        await window.page.locator("button.picture").first.click()
         await window.page.get_by_role("dialog").get_by_role("img", name="dot.png").wait_for()
 
 
