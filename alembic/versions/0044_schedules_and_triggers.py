@@ -1,4 +1,4 @@
-"""what is said while nobody is there: schedules, and triggers that events from elsewhere pull
+"""schedules, and triggers: what begins turns while the user is away
 
 Two tables that the release before does not know.
 """

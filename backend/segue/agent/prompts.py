@@ -138,9 +138,9 @@ UNHEARD = (
     "ran is unknown. Do what the user wants now."
 )
 UNATTENDED = (
-    "The user set the message below up to be said now. They are not there, and nobody answers. Do what it asks as far "
-    "as you may without a yes. Prepare what needs one by making the call: it waits for the user. Ask nothing else. End "
-    "with what you did and what waits."
+    "The user has set the message below to be sent now and is away: no question of yours is answered. Do what it asks "
+    "as far as you may without a yes. Prepare what needs one by making the call: it waits for the user. Ask nothing "
+    "else. End with what you did and what waits."
 )
 PROMISED = (
     "You promised it to the user, as {promise}. If it is to be done again and is settled now, end it with the tool "

@@ -1,4 +1,6 @@
-"""The state of a turn in the graph: plain data, every key declared. Live objects are in `TurnContext`."""
+"""The state of a turn in the graph: plain data, every key declared; and what is reported of it, the sources of the
+answer among it. Live objects are in `TurnContext`.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

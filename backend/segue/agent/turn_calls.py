@@ -67,7 +67,7 @@ class TurnCalls:
     that the user said yes to and that have not been made: each covers a call once. If the turn is `cautious`, every
     call that changes the world needs a yes. `rulings` are the policy's of calls that have not run, `facts` what the
     turn knows of the user, `under` by the ids of calls that run unasked what they take of which mandate. `brought_by`
-    is the program's message that began the turn: nobody is there; None if the user began it.
+    is the message of a schedule, a trigger or a program that began the turn, None if the user did.
     `asking` is the plan that a call of the loop has made, since its tool asks the user something first. `by_page` has
     the ids of calls that the client's page has run: it is not told of them. `found` is what an answer may rest on.
     """

@@ -101,8 +101,8 @@ class ScheduleChanges(When):
 
 @router.post("", status_code=201, responses=problems("session_not_found", "unknown_agent", "too_many_unattended"))
 async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Caller, origin: OriginDep) -> Schedule:
-    """Makes a schedule. Each moment that it is due at becomes one turn, which nobody has to wait for: what needs a yes
-    waits as a plan.
+    """Makes a schedule. Each moment that it is due at becomes one turn, which runs while the user is away: what needs a
+    yes waits as a plan.
     """
     check_place(services, caller, body, body.message, origin)
     _check_overlap(body.overlap, new_session=body.new_session)

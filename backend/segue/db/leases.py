@@ -1,14 +1,18 @@
-"""Claims rows that are due for work. A claim moves the due time ahead: if its process dies, another one claims the row.
+"""Claims rows that are due for work, and lets one transaction at a time count what an owner has. A claim moves the due
+time ahead: if its process dies, another one claims the row.
 
 Knows a table by its `id` and the column of its due time. Callers say what else a claim changes, and who may claim.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Table, func, select, update
+from sqlalchemy import ColumnElement, Row, Table, Text, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+
+# Lets one transaction at a time count what an owner has, by what is counted and whose: `attachments of ada`.
+OWNER_LOCK: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
 
 
 async def claim_row(

@@ -126,7 +126,7 @@ class Terms(_Given):
     ] = {}
     uses: Annotated[Uses, doc("How often; without any, as often as is called for.")] = Uses()
     sum: Annotated[Sum | None, doc("A sum over one argument.")] = None
-    unattended: Annotated[bool, doc("Whether it holds when nobody is there: in a turn that no user began.")] = False
+    unattended: Annotated[bool, doc("Whether it holds in turns that a schedule, trigger or program began.")] = False
     valid_until: Annotated[
         Annotated[AwareDatetime, Strict(strict=False)] | None, doc("When it ends; null for once it is revoked.")
     ] = None
@@ -154,7 +154,7 @@ class Mandate:
     args: Annotated[Mapping[str, Mapping[str, Any]], doc("The bounds, by path.")]
     uses: Annotated[Mapping[str, int | None], doc("How often it may be used: in `total`, and `per_day`.")]
     sum: Annotated[Sum | None, doc("The sum over one argument.")]
-    unattended: Annotated[bool, doc("Whether it holds when nobody is there.")]
+    unattended: Annotated[bool, doc("Whether it holds in turns that a schedule, trigger or program began.")]
     valid_until: Annotated[datetime | None, doc("When it ends.")]
     time_zone: Annotated[str, doc("In which its days begin.")]
     used: Annotated[Used, doc("How much of it was used.")]
@@ -209,7 +209,7 @@ def use_of(
     now: datetime,
 ) -> Use | None:
     """Returns what a call takes of a mandate, None if it is not covered. `origins` are by path those of all values,
-    `brought_by` is the message of a schedule, a trigger or another program that began the turn: nobody is there then.
+    `brought_by` is the message of a schedule, a trigger or another program that began the turn while its user is away.
     """
     bounds = readable(_read_bounds, row.args, "mandates", row.id)
     amount = _amount(row.sum_path, args)

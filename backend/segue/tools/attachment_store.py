@@ -10,10 +10,11 @@ from typing import Any
 
 import orjson
 from anyio import CapacityLimiter, to_thread
-from sqlalchemy import Select, Text, bindparam, case, delete, func, insert, select
+from sqlalchemy import Select, bindparam, case, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.db.leases import OWNER_LOCK
 from segue.db.models import attachments, sessions, tool_calls, tool_results
 from segue.db.rows import came_before, newest_first, readable, reader
 from segue.domain.errors import AppError, NotFound, existing
@@ -72,7 +73,7 @@ class Attachments:
             "content": content,
         }
         async with self._database.transaction() as connection:
-            await connection.execute(_LOCK, {"of_owner": f"attachments of {owner}"})
+            await connection.execute(OWNER_LOCK, {"of_owner": f"attachments of {owner}"})
             if again and (same := await _stored_as(connection, owner, session_id, values)) is not None:
                 return same
             stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
@@ -219,7 +220,6 @@ def _plain_name(name: str) -> str:
     return "".join(filter(str.isprintable, last))[:MAX_NAME_CHARS].strip() or "file"
 
 
-_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
 _STORED = (
     select(func.coalesce(func.sum(attachments.c.size_bytes + func.octet_length(attachments.c.text)), 0))
     .join(sessions, sessions.c.id == attachments.c.session_id)

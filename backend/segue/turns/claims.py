@@ -56,7 +56,7 @@ class TurnRequest:
     `language` and `time_zone` the session's, the latter empty if nobody has named one. `amends`, `args_changed` and
     `remember` say of a button what it did. `steers` is the turn that was to read the message. What waits stays as it is
     for a yes without `approves`. `options` are what the client asked of the turn. One that is
-    `unattended` was begun by a schedule or a trigger: nobody waits for its answer.
+    `unattended` was begun by a schedule or a trigger: its user may be away.
     """
 
     force_web_search: bool

@@ -1,4 +1,4 @@
-"""Schedules: messages that are said at set times, whoever is there. Owns the table `schedules`.
+"""Schedules: messages that are sent at set times. Owns the table `schedules`.
 
 Each due moment is one turn: the transaction that stores the turn moves its schedule on, if no other process has. A
 process looks at a schedule under a lease (`JobLoop`) when it is due, and at its last turn until that has ended well or
@@ -18,13 +18,13 @@ from zoneinfo import ZoneInfo
 import structlog
 from cronsim import CronSim, CronSimError
 from dateutil.rrule import rrulestr
-from sqlalchemy import ColumnElement, Row, Select, Table, Text, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, Table, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_once
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import PROMISED, UNATTENDED
 from segue.db.engine import Database
-from segue.db.leases import claim_row, due_in
+from segue.db.leases import OWNER_LOCK, claim_row, due_in
 from segue.db.models import schedules, turns
 from segue.db.rows import came_before, newest_first
 from segue.domain import turn_errors
@@ -51,7 +51,7 @@ MadeBy = Literal["user", "promise"]
 
 LOOKS_A_LEASE: Final = 30  # of a turn: every second, as TURN_LEASE_S is set by default
 LEASE_S: Final = 15.0
-LATE: Final = timedelta(minutes=1)  # a moment that nobody has looked at for as long was missed
+LATE: Final = timedelta(minutes=1)  # a moment that no process has looked at for as long was missed
 LOOK_S: Final = 30.0  # after which the last turn is looked at; four times as long after each time it is run again
 AGAIN_S: Final = 5.0  # while one that is to wait for the last turn waits
 KEPT: Final = timedelta(days=30)  # of those that have ended
@@ -190,7 +190,6 @@ async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> da
 
 _SHOWN = [name for name in Schedule.__slots__ if name in schedules.c]
 _ENDED_AT = func.coalesce(schedules.c.last_at, schedules.c.created_at)
-_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
 
 
 async def make_schedule(
@@ -214,7 +213,7 @@ async def check_room(
     connection: AsyncConnection, table: Table, owner: str, *counted: ColumnElement[bool], most: int
 ) -> None:
     """Lets one row be stored that makes at most `most` of the owner's. Raises AppError `too_many_unattended`."""
-    await connection.execute(_LOCK, {"of_owner": f"{table.name} of {owner}"})
+    await connection.execute(OWNER_LOCK, {"of_owner": f"{table.name} of {owner}"})
     count = select(func.count()).select_from(table).where(table.c.owner == owner, *counted)
     if (await connection.scalar(count) or 0) >= most:
         detail = f"You may have {most} {table.name} ({table.name.upper()}_PER_USER). Delete one that you do not need."

@@ -37,6 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.leases import OWNER_LOCK
 from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage
 from segue.domain.field_types import doc
 from segue.domain.identity import Charge
@@ -227,7 +228,6 @@ _STILL_HELD = or_(reservations.c.until > func.now(), _RUNS)
 _RESERVE = _reserve()
 _OF_ALL, _FITS = _standing()
 _FITS_ALL = _OF_ALL.add_columns(_FITS.label("reserved"))
-_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
 
 
 async def reserve(
@@ -238,7 +238,7 @@ async def reserve(
     In a transaction, which holds the lock of the owner's reservations until its end. With `of_all` it reserves nothing:
     it says whether the day of all owners together has room, and holds the lock of all.
     """
-    await connection.execute(_LOCK, {"of_owner": "" if of_all else wanted.owner})
+    await connection.execute(OWNER_LOCK, {"of_owner": "" if of_all else wanted.owner})
     values = {
         "of_owner": wanted.owner,
         "on_day": wanted.day,
