@@ -123,10 +123,8 @@ async def chat(session_id: SessionId, body: ChatBody, client: ClientDep) -> Resp
     more: dict[str, Any] = {"force_web_search": body.force_web_search, "on_busy": body.on_busy, "attachment_ids": files}
     if not body.approves:
         fingerprint, more = (*fingerprint, "approves_nothing"), {**more, "approves": False}
-    if body.output_schema is not None:
-        options = TurnOptions(await schema_text(body.output_schema))
-        fingerprint, more = (*fingerprint, *options.fingerprint), {**more, "options": options}
-    request = client.request(body.message, body, *fingerprint, **more)
+    options = await _options(body)
+    request = client.request(body.message, body, *fingerprint, *options.fingerprint, options=options, **more)
     return await client.accept(session_id, request, body)
 
 
@@ -161,10 +159,15 @@ async def edit_message(
     readable as a branch. It carries the files that are named anew. Cancels the open plan. What tools had done stands,
     and the model is told of it.
     """
-    files = tuple(body.attachments)
-    more = {"instead_of": message_id, "attachment_ids": files}
-    request = client.request(body.message, body, "edit", message_id, body.message, *files, **more)
+    files, options = tuple(body.attachments), await _options(body)
+    more = {"instead_of": message_id, "attachment_ids": files, "options": options}
+    fingerprint = ("edit", message_id, body.message, *files, *options.fingerprint)
+    request = client.request(body.message, body, *fingerprint, **more)
     return await client.accept(session_id, request, body)
+
+
+async def _options(body: EditedMessage) -> TurnOptions:
+    return NO_OPTIONS if body.output_schema is None else TurnOptions(await schema_text(body.output_schema))
 
 
 @router.post("/{session_id}/messages/{message_id}/regenerate", **as_chat("not_in_history", "option_not_allowed"))

@@ -113,6 +113,9 @@ class EditedMessage(Answerer):
         Field(max_length=MAX_ATTACHMENTS),
         doc("The ids of files of the session that go with it."),
     ] = []
+    output_schema: Annotated[
+        dict[str, Any] | None, doc("A JSON schema that the answer fits; `output` is the answer then.")
+    ] = None
 
 
 class ChatBody(EditedMessage):
@@ -123,9 +126,6 @@ class ChatBody(EditedMessage):
         "enqueue"
     )
     approves: Annotated[bool, doc("False: it is a program's, and a yes in it approves nothing that waits.")] = True
-    output_schema: Annotated[
-        dict[str, Any] | None, doc("A JSON schema that the answer fits; `output` is the answer then.")
-    ] = None
 
 
 class PlanDecision(Body):

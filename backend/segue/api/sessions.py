@@ -12,7 +12,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 from starlette.responses import Response
 
 from segue.api import schemas
-from segue.api.chat import ClientDep
+from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
 from segue.domain.errors import AppError, InvalidRequest
@@ -81,10 +81,15 @@ class SessionMemory:
 @router.post("", status_code=201, responses=problems("unknown_agent", "session_exists"))
 async def create_session(body: schemas.NewSession, client: ClientDep) -> Session:
     """Makes a session. Sent again with its Idempotency-Key it is the same session, whatever the body."""
+    client.services.agents.check(body.agent, client.caller, client.origin.groups, status=422)
+    return await make_session(client, body)
+
+
+async def make_session(client: ClientRequest, asked: schemas.NewSession) -> Session:
+    """Returns the session that the request's Idempotency-Key has made, or makes one."""
     services, caller, database = client.services, client.caller, client.services.database
-    services.agents.check(body.agent, caller, client.origin.groups, status=422)
-    given = {name: getattr(body, name) for name in ("title", "agent", "language", "metadata")}
-    given["time_zone"] = body.time_zone or services.settings.session_time_zone
+    given = {name: getattr(asked, name) for name in ("title", "agent", "language", "metadata")}
+    given["time_zone"] = asked.time_zone or services.settings.session_time_zone
     name = f"once:{client.idempotency_key}" if client.idempotency_key else None
     async with database.transaction() if name else database.autocommit() as connection:
         if name and (made := await session_store.find_named(connection, caller, name)):

@@ -135,6 +135,12 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
     return turn_key(session_id, row)
 
 
+async def asks_for_json(connection: AsyncConnection, turn_id: str) -> bool:
+    """Returns whether the client asked for an answer that fits its schema."""
+    asked = request_of(await connection.scalar(select(turns.c.request).where(turns.c.id == turn_id)), turn_id)
+    return asked is not None and asked.options.output_schema is not None
+
+
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
     """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
     them, what the user thinks of them, the mandate that a call ran under.

@@ -94,6 +94,10 @@ async def test_an_answer_that_fits_no_second_time_either_is_an_error_that_says_w
     assert turn["answer"]["output"] == answer["output"]
     plain = await service.http.post(f"/sessions/{session}/chat", json={**body, "output_schema": {"type": "no type"}})
     assert (plain.status_code, plain.json()["code"]) == (422, "invalid_request")
+    provider.will(says(ROME))
+    said = (await service.messages(session))[-2]
+    edited = await service.http.post(f"/sessions/{session}/messages/{said['id']}/edit", json=body)
+    assert edited.json()["output"] == json.loads(ROME)
 
 
 async def test_json_that_a_lost_model_does_not_mend_after_a_call_is_the_account_of_the_service_and_no_output(
@@ -136,6 +140,8 @@ async def test_the_question_of_a_plan_is_a_refusal_in_the_place_of_json(
     schema = {"format": {"type": "json_schema", "name": "city", "schema": City.model_json_schema()}}
     response: Any = await ai.responses.create(model="segue", input=said, text=schema)  # type: ignore[call-overload]
     assert response.output[0].content[0].type == "refusal"
+    read: Any = await ai.responses.retrieve(response.id)
+    assert read.output[0].content[0].type == "refusal"
     assert shelf.effects == []
 
 

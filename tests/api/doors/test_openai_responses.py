@@ -153,6 +153,9 @@ async def test_a_conversation_is_a_session_that_is_made_read_and_gone_on_with(
     async with openai_client(client) as ai:
         made = await ai.conversations.create(metadata={"topic": "tea"})
         assert (await ai.conversations.retrieve(made.id)).metadata == {"topic": "tea"}
+        once = {"Idempotency-Key": "c-1"}
+        [first, second] = [await ai.conversations.create(extra_headers=once) for _ in range(2)]
+        assert first.id == second.id != made.id
         response = await ai.responses.create(model="segue", input="hello", conversation=made.id)
         with pytest.raises(openai.UnprocessableEntityError) as refused:
             await ai.conversations.create(items=[{"role": "user", "content": "hello"}])

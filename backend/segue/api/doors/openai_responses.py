@@ -19,7 +19,7 @@ from starlette.responses import Response
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorClientDep, known_session, make_session, turn_headers
+from segue.api.doors.clients import DoorClientDep, known_session, turn_headers
 from segue.api.doors.openai_chat import (
     BETWEEN,
     Activity,
@@ -46,13 +46,15 @@ from segue.api.doors.openai_request import (
 )
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_DOORS, error_body, problems
-from segue.api.schemas import Body, Metadata
+from segue.api.schemas import Body, Metadata, NewSession
+from segue.api.sessions import make_session
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import is_id
 from segue.domain.session import Message, Session, Turn
 from segue.memory.history import user_messages_of
+from segue.turns.queries import asks_for_json
 
 EVENTS: Final = described_stream(
     "Events as OpenAI sends them, to `response.completed`, `.incomplete` or `.failed`.",
@@ -126,7 +128,10 @@ async def get_response(response_id: ResponseId, client: DoorClientDep) -> Respon
     head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
     writer = _writer(client, turn.session_id, turn.turn_id, head)
     if turn.answer is not None:
-        return JSONResponse(writer.answered(orjson.loads(orjson.dumps(turn.answer))))
+        async with client.services.database.read_only() as connection:
+            is_structured = await asks_for_json(connection, turn.turn_id)
+        answer = orjson.loads(orjson.dumps(turn.answer))
+        return JSONResponse(writer.answered(answer, is_structured=is_structured))
     error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
     status = "in_progress" if turn.status == "running" else turn.status
     return JSONResponse(writer.response | {"status": status, "error": error})
@@ -167,10 +172,10 @@ class NewConversation(Body):
     metadata: Annotated[Metadata | None, doc("What the client keeps with it.")] = None
 
 
-@router.post("/conversations")
+@router.post("/conversations", responses=problems("session_exists"))
 async def create_conversation(body: NewConversation, client: DoorClientDep) -> dict[str, Any]:
-    """Makes a session, for clients of OpenAI's Conversations API."""
-    return _conversation(await make_session(client, {}, metadata=body.metadata or {}))
+    """Makes a session, for clients of OpenAI's Conversations API. An Idempotency-Key makes one."""
+    return _conversation(await make_session(client, NewSession(metadata=body.metadata or {})))
 
 
 @router.get("/conversations/{conversation_id}")
