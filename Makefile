@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients sdk-clients mcp-servers mcp-conformance sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
+.PHONY: help install run test check console pictures clients npm-clients copilotkit sdk-clients mcp-servers mcp-conformance sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -118,6 +118,14 @@ npm-clients: $(NPM_CLIENTS)  ## install the clients of others that run on Node, 
 $(NPM_CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 	cd tests/clients && npm ci --loglevel error
 	@touch $@
+
+COPILOTKIT := tests/clients/copilotkit
+
+copilotkit: install $(COPILOTKIT)/build/page.js  ## click through a page of CopilotKit's in a browser, with kill -9 between question and yes
+	$(BIN)/python -m pytest tests/api/doors/test_copilotkit.py
+
+$(COPILOTKIT)/build/page.js: $(COPILOTKIT)/page.jsx $(COPILOTKIT)/package-lock.json
+	cd $(COPILOTKIT) && npm ci --ignore-scripts --loglevel error && npm run --silent build
 
 MCP_SERVERS := .venv/mcp-servers
 MCP_SERVERS_NPM := tests/mcp/official/node_modules/.package-lock.json

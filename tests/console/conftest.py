@@ -5,8 +5,6 @@ tests are skipped and say so. Only the paths that CI takes run without SWEEP=1 (
 """
 
 import asyncio
-import os
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +14,7 @@ import pytest
 from segue.api.pages import FOLDER
 from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
-from tests.support.browsing import ASK, Browsing, Window
+from tests.support.browsing import ASK, Browsing, Window, chromium
 from tests.support.health import connect
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Client, Process, running
@@ -26,21 +24,13 @@ from tests.support.stores import new_database
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
 
 @pytest.fixture(scope="session")
 async def browser() -> "AsyncIterator[Browser]":
-    playwright = pytest.importorskip("playwright.async_api", reason="there is no Playwright: make install")
-    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
-        pytest.skip("there is no Chromium: set CHROMIUM to one")
     if not (FOLDER / "index.html.gz").exists():
         pytest.skip("the console is not built: python console/build.py")
-    async with playwright.async_playwright() as started:
-        launched = await started.chromium.launch(executable_path=program, args=["--disable-dev-shm-usage"])
+    async with chromium() as launched:
         yield launched
-        await launched.close()
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
 """Windows of a browser on the console, by what a user sees: names of buttons, words on the page."""
 
+import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+import pytest
 
 from segue.config import Settings
 from tests.support.commands import ROOT
@@ -15,6 +19,7 @@ from tests.support.service import running
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request
 
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
 # A picture of one pixel.
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfz0AEYBxVSF+FABJADveWkH6oAAAAAElFTkSuQmCC"
@@ -24,6 +29,19 @@ ASK = "Cerca le mail di Rossi, poi leggi la prima, poi manda una mail a marco.ro
 LINKS = "nodes => nodes.map(node => node.getAttribute('href')).filter(href => href.startsWith('#/'))"
 # What a browser logs of answers that the page deals with: refused requests, and a service that is away.
 _EXPECTED = ("Failed to load resource", "net::ERR_")
+
+
+@asynccontextmanager
+async def chromium() -> "AsyncIterator[Browser]":
+    """The one of the machine: $CHROMIUM, or one on the PATH. A test without one is skipped, and says so."""
+    playwright = pytest.importorskip("playwright.async_api", reason="there is no Playwright: make install")
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip("there is no Chromium: set CHROMIUM to one")
+    async with playwright.async_playwright() as started:
+        launched = await started.chromium.launch(executable_path=program, args=["--disable-dev-shm-usage"])
+        yield launched
+        await launched.close()
 
 
 @dataclass
