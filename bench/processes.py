@@ -111,20 +111,23 @@ async def bare_caller(within: Setup) -> AsyncIterator[BareCaller]:
 
 
 @asynccontextmanager
-async def serving(within: Setup, program: str, name: str, *commands: str) -> AsyncIterator[Group]:
-    """Yields one process for each of the `commands` (`serve`, `worker`) of the program `segue`, on stores of their own.
+async def serving(within: Setup, program: str, name: str, *commands: str, **more: str) -> AsyncIterator[Group]:
+    """Yields one process for each of the `commands` (`serve`, `worker`) of the program `segue`, on stores of their own,
+    with `more` settings.
 
     A worker does not say when it is ready: the first turn waits for it.
     """
     group = Group(name, await within.new_stores(), [], [])
     async with AsyncExitStack() as stack:
         for command in commands:
-            await stack.enter_async_context(_segue(within, program, command.split(), group))
+            await stack.enter_async_context(_segue(within, program, command.split(), group, more))
         yield group
 
 
 @asynccontextmanager
-async def _segue(within: Setup, program: str, command: list[str], group: Group) -> AsyncIterator[None]:
+async def _segue(
+    within: Setup, program: str, command: list[str], group: Group, more: Mapping[str, str]
+) -> AsyncIterator[None]:
     port = free_port()
     settings = {
         "LOG_FORMAT": "json",
@@ -133,6 +136,7 @@ async def _segue(within: Setup, program: str, command: list[str], group: Group) 
         "OPENAI_BASE_URL": within.provider_url,
         "LLM_MODEL": "scripted",
         "PORT": str(port),
+        **more,
     }
     async with started(program, *command, folder=within.folder, settings=settings) as process:
         group.pids.append(process.pid)

@@ -1,4 +1,5 @@
-"""A scripted OpenAI-compatible server that answers at once: words, one tool call, or 24 tokens as a stream.
+"""A scripted OpenAI-compatible server that answers at once: words, one tool call, or 24 tokens as a stream. To
+SPEAK_MESSAGE it speaks a stream: SPOKEN tokens, each of which says when it was sent.
 
 `python -m bench.provider PORT`. It shares the cores with what is measured, so it is a bare protocol on httptools and
 reads no more of a request than it needs. `prompt_tokens` is the request's size in bytes; `GET /` returns the last one.
@@ -6,6 +7,7 @@ reads no more of a request than it needs. `prompt_tokens` is the request's size 
 
 import asyncio
 import sys
+import time
 from typing import Any, Final, cast
 
 import httptools
@@ -15,9 +17,13 @@ import uvloop
 MESSAGE: Final = "Hello there, what do you make of this?"
 TOOL_MESSAGE: Final = "What time is it where you are?"
 TOOL: Final = "current_time"
+SPEAK_MESSAGE: Final = "Speak to me for a while."
+SPOKEN: Final = 500
+PAUSE_S: Final = 1 / 50
 TOKENS: Final = tuple(f"word{index} " for index in range(24))
 ANSWER: Final = "A short answer."
 COMPLETION: Final = {"id": "chatcmpl-1", "created": 1, "model": "scripted"}
+_SPEECH_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 TOOL_CALL: Final = {"id": "call_0", "type": "function", "function": {"name": TOOL, "arguments": "{}"}}
 
 
@@ -42,7 +48,19 @@ class Provider(asyncio.Protocol):
             self._transport.write(_response(Provider.last, b"application/json"))
             return
         Provider.last, self._body = self._body, b""
+        if orjson.loads(Provider.last).get("stream") and SPEAK_MESSAGE.encode() in Provider.last:
+            self._speaking = asyncio.ensure_future(self._speak())
+            return
         self._transport.write(_reply(Provider.last))
+
+    async def _speak(self) -> None:
+        """A token is `@` and the nanoseconds of the machine's clock when it leaves."""
+        self._transport.write(_SPEECH_HEAD)
+        begun = time.perf_counter()
+        for number in range(SPOKEN):
+            await asyncio.sleep(begun + number * PAUSE_S - time.perf_counter())
+            self._transport.write(_chunk({"content": f"@{time.perf_counter_ns():019d} "}))
+        self._transport.write(_chunk({}, "stop") + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 def _reply(body: bytes) -> bytes:
@@ -76,6 +94,12 @@ def _stream(usage: dict[str, int], *, calls_tool: bool) -> bytes:
 
 def _finish_reason(*, calls_tool: bool) -> str:
     return "tool_calls" if calls_tool else "stop"
+
+
+def _chunk(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    event = b"data: %b\n\n" % orjson.dumps({**COMPLETION, "object": "chat.completion.chunk", "choices": [choice]})
+    return b"%x\r\n%b\r\n" % (len(event), event)
 
 
 def _response(body: bytes, media_type: bytes) -> bytes:
