@@ -39,6 +39,7 @@ from segue.models.reply import (
 from segue.tools.normalize import clean_text
 
 # How templates mark thinking: begin and end.
+AT_ONCE: Final = 16  # chunks, between which nothing else runs
 TAGS: Final = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
@@ -264,21 +265,23 @@ async def within_pauses(
     chunks: AsyncIterator[AIMessage], *, first_token_s: float, idle_s: float
 ) -> AsyncGenerator[AIMessage]:
     """Yields the chunks. Raises NothingCame before the first with a content, then StreamIdle, if one takes too long."""
+    has_begun, loop = False, asyncio.get_running_loop()
     async with aclosing(chunks):  # type: ignore[type-var]  # LangChain's streams are generators
-        has_begun = False
-        while True:
-            try:
-                async with asyncio.timeout(idle_s if has_begun else first_token_s) as pause:
-                    chunk = await anext(chunks, None)
-            except TimeoutError as error:
-                if not pause.expired():
-                    raise
-                raise (StreamIdle(idle_s) if has_begun else NothingCame(first_token_s)) from error
-            if chunk is None:
-                return
-            yield chunk
-            has_begun = has_begun or not _is_sign_of_life(chunk)
-            await asyncio.sleep(0)  # one read can hold hundreds of chunks, which would keep everything else waiting
+        try:
+            async with asyncio.timeout(first_token_s) as pause:
+                number = 0
+                async for chunk in chunks:
+                    pause.reschedule(None)  # what is done with a chunk is no pause
+                    yield chunk
+                    has_begun = has_begun or not _is_sign_of_life(chunk)
+                    number += 1
+                    if number % AT_ONCE == 0:  # one read can hold hundreds, which would keep everything else waiting
+                        await asyncio.sleep(0)
+                    pause.reschedule(loop.time() + (idle_s if has_begun else first_token_s))
+        except TimeoutError as error:
+            if not pause.expired():
+                raise
+            raise (StreamIdle(idle_s) if has_begun else NothingCame(first_token_s)) from error
 
 
 class StreamedAnswer:
