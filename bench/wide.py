@@ -1,5 +1,5 @@
-"""`make bench-wide`: every route that reads, with a few rows and with very many; 1,000 turns that wait; 2,000 streams;
-500 tools.
+"""`make bench-wide`: every route that reads, with 1,000 sessions and with a million turns of 10,000 users; a plain turn
+after 60 turns and after 10,000; 1,000 turns that wait; 2,000 streams; 500 tools.
 
 Makes the rows by SQL, as copies of turns that Segue has run, and prints tables for docs/performance.md. The rows that
 PostgreSQL reads for a request depend on nothing else that the machine does; its milliseconds do.
@@ -28,8 +28,12 @@ from bench.provider import MESSAGE, TOOL_MESSAGE
 from bench.report import ROOT
 from segue.around.embedded.servers import embedded_servers
 
-SESSIONS = 100_000
-TURNS = 10_000
+FEW_SESSIONS, SESSIONS = 1_000, 100_000
+USERS = 10_000  # have all sessions but the first FEW_SESSIONS, which are those of the user that asks
+TURNS_EACH = 10
+TURNS = 10_000  # of the long session
+SHORT_TURNS = 60
+WINDOW_TURNS = 40
 SEQS = 4  # of a turn with a tool call
 WAITING = 1_000
 STREAMS = 2_000
@@ -52,7 +56,8 @@ CREATE TABLE copies AS SELECT n, at, lpad(to_hex(n), 12, '0') AS tail, (
     SELECT string_agg(substr('0123456789abcdefghjkmnpqrstvwxyz',
         ((extract(epoch FROM at) * 1000)::bigint >> (45 - 5 * digit) & 31)::int + 1, 1), '' ORDER BY digit)
     FROM generate_series(0, 9) AS digit) AS head
-FROM (SELECT n, now() - interval '23 hours' * (1 - n / $1::float) AS at FROM generate_series(1, $1) AS n) AS numbers
+FROM (SELECT n, now() - interval '23 hours' * (1 - n / {last}::float) AS at
+    FROM generate_series({first}, {last}) AS n) AS numbers
 """
 TABLES: Mapping[str, tuple[str, ...]] = {
     "sessions": ("created_at", "updated_at"),
@@ -86,6 +91,8 @@ class Original:
                 continue
             renamed = f"replace({renamed}, '{each}', '{each.partition('_')[0]}_' || head || tail || '{number:04x}')"
         changes = [f"'{column}', at" for column in TABLES[table]]
+        if table == "sessions":
+            changes.append(f"'owner', CASE WHEN n > {FEW_SESSIONS} THEN 'user-' || n % {USERS} ELSE one.owner END")
         if within and table in ("turns", "messages", "tool_calls"):
             changes.append(f"'seq', one.seq + n * {SEQS}")
         if within and table == "messages":
@@ -107,15 +114,27 @@ async def original(database: asyncpg.Connection, session_id: str) -> Original:
     return Original(session_id, ids)
 
 
-async def fill(database: asyncpg.Connection, one: Original, long: Original) -> None:
-    """Copies the session `one` SESSIONS times, and the turn of `long` TURNS times."""
-    await database.execute(COPIES.replace("$1", str(SESSIONS)))
-    for table in ("sessions", "turns", "messages"):
-        await database.execute(one.copy(table, within=False))
-    await database.execute("DELETE FROM copies WHERE n > $1", TURNS)
-    for table in ("turns", "messages", "tool_calls", "tool_results"):
-        await database.execute(long.copy(table, within=True))
-    await database.execute("UPDATE sessions SET next_seq = $2 WHERE id = $1", long.session_id, (TURNS + 1) * SEQS + 1)
+async def copy_sessions(database: asyncpg.Connection, one: Original, first: int, last: int) -> None:
+    await copy(database, one, first, last, tables=("sessions", "turns", "messages"), within=False)
+
+
+async def copy_turns(database: asyncpg.Connection, long: Original) -> None:
+    """Copies the turn of a session TURNS times, and says that all but the last WINDOW_TURNS are in its summary."""
+    await copy(database, long, 1, TURNS, tables=("turns", "messages", "tool_calls", "tool_results"), within=True)
+    ends, summed_up = (TURNS + 1) * SEQS + 1, (TURNS - WINDOW_TURNS) * SEQS + 1
+    await database.execute(
+        "UPDATE sessions SET next_seq = $2, summary_seq = $3, summary_due_at = NULL, summary_until = NULL,"
+        " summary = 'They spoke of the time.' WHERE id = $1",
+        long.session_id, ends, summed_up,
+    )  # fmt: skip
+
+
+async def copy(
+    database: asyncpg.Connection, one: Original, first: int, last: int, *, tables: Sequence[str], within: bool
+) -> None:
+    await database.execute(COPIES.format(first=first, last=last))
+    for table in tables:
+        await database.execute(one.copy(table, within=within))
     await database.execute("DROP TABLE copies")
     await database.execute("VACUUM ANALYZE sessions, turns, messages, tool_calls, tool_results")
     await asyncio.sleep(COUNTED_AFTER_S)
@@ -155,24 +174,38 @@ async def ask(connection: Connection, database: asyncpg.Connection, path: str) -
 async def measure_routes(group: Group) -> None:
     async with connected(group.ports[0]) as connection, database_of(group.stores) as database:
         one, long, short = [await Session.new(connection) for _ in range(3)]
-        await one.turn(MESSAGE)
-        await long.turn(TOOL_MESSAGE)
+        for _ in range(TURNS_EACH):
+            await one.turn(MESSAGE)
+        for session, turns in ((long, 1), (short, SHORT_TURNS)):
+            for _ in range(turns):
+                await session.turn(TOOL_MESSAGE)
         originals = await original(database, one.id), await original(database, long.id)
         paths = routes(originals[1])
+        log(f"making {FEW_SESSIONS:,} sessions, and one of {TURNS:,} turns")
+        await copy_turns(database, originals[1])
+        await copy_sessions(database, originals[0], 1, FEW_SESSIONS)
         small = {path: await ask(connection, database, path) for path in paths}
-        small_turn = await turn_ms(short)
-        log("making rows")
-        await fill(database, *originals)
+        log(f"making {SESSIONS:,} sessions")
+        await copy_sessions(database, originals[0], FEW_SESSIONS + 1, SESSIONS)
         wide = {path: await ask(connection, database, path) for path in paths}
-        wide_turn = await turn_ms(long)
+        short_ms, long_ms = await side_by_side(short, long)
         await large_result(connection, database, originals[1])
-    print("| GET | small | wide | rows read, small | wide |")
-    print("|---|---:|---:|---:|---:|")
+    print(f"| GET | {FEW_SESSIONS:,} sessions | {SESSIONS:,} | ÷ | rows read, {FEW_SESSIONS:,} | {SESSIONS:,} |")
+    print("|---|---:|---:|---:|---:|---:|")
     for path in paths:
         if (before := small[path]) and (after := wide[path]):
             shown = "/".join("{id}" if part.count("_") == 1 and len(part) > 26 else part for part in path.split("/"))  # noqa: PLR2004
-            print(f"| `{shown}` | {before.ms:.1f} ms | {after.ms:.1f} ms | {before.rows:.0f} | {after.rows:.0f} |")
-    print(f"| a plain turn | {small_turn:.1f} ms | {wide_turn:.1f} ms | | |", flush=True)
+            print(f"| `{shown}` | {before.ms:.1f} ms | {after.ms:.1f} ms | {after.ms / before.ms:.2f}", end="")
+            print(f" | {before.rows:.0f} | {after.rows:.0f} |")
+    print(f"\nA plain turn after {TURNS:,} turns takes {long_ms:.1f} ms, after {SHORT_TURNS} {short_ms:.1f} ms", end="")
+    print(f" ({long_ms / short_ms:.2f})", flush=True)
+
+
+async def side_by_side(first: Session, second: Session) -> tuple[float, float]:
+    """Returns the median milliseconds of turns that take turns, so that noise is shared."""
+    pairs = [(await first.timed_turn(), await second.timed_turn()) for _ in range(ROUNDS * REQUESTS)]
+    one, other = zip(*pairs, strict=True)
+    return median(one), median(other)
 
 
 async def turn_ms(session: Session) -> float:
