@@ -4,7 +4,7 @@ A library that is slow to import and that only some settings need is imported in
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -126,8 +126,8 @@ async def start(
     limits = await enter(LimitsInForce(database, settings))
     books = _books(settings, database, clock, limits, models.main)
 
-    def tools_for(user: str) -> Mapping[str, Tool]:
-        return availability.tools_for(user)
+    def tools_for(user: str, groups: Collection[str]) -> Mapping[str, Tool]:
+        return availability.tools_for(user, groups)
 
     long_term = await _long_term_memory(stack, settings, database, events, files)
     native = native_tools(tools, disabled=settings.disabled_tools)

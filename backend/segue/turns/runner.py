@@ -128,8 +128,7 @@ def tools_of_turn(
         claim.tool_states,
         holds=claim.tool_holds,
         agent=speaker.agent,
-        agent_id=speaker.id,
-        owner=claim.owner,
+        who=(claim.owner, claim.origin.groups, speaker.id),
         page=page_tools(claim.options.page_tools) if claim.options.page_tools else {},
         is_summarised=claim.summary is not None,
     )
