@@ -70,7 +70,7 @@ from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
-from segue.users.spending import Books, LimitsInForce
+from segue.users.spending import Books, Limits, LimitsInForce
 
 if TYPE_CHECKING:
     from segue.mcp.oauth.login_tokens import Servers
@@ -240,7 +240,8 @@ def _books(settings: Settings, database: Database, clock: Clock, limits: LimitsI
     if settings.cost_cap and main.tariff.at_most(0).cost is None:
         detail = f"{settings.cost_cap} needs a price of {main.name} in the file PRICES_FILE."
         raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
-    return Books(database, clock, limits.of, limits.total)
+    groups = {group: Limits(cost_per_day=cap) for group, cap in settings.limit_groups.items()}
+    return Books(database, clock, limits.of, limits.total, groups)
 
 
 async def _long_term_memory(

@@ -65,8 +65,8 @@ class Services(TurnDeps):
     metrics: Metrics
 
     def groups_of(self, identity: Identity) -> tuple[str, ...]:
-        """Returns the caller's groups that agents or tools are for: an identity provider may send hundreds."""
-        return tuple(sorted(identity.groups & (self.agents.groups() | self.tools.groups())))
+        """Returns the caller's groups that something here is for: an identity provider may send hundreds."""
+        return tuple(sorted(identity.groups & (self.agents.groups() | self.tools.groups() | self.books.groups.keys())))
 
     @property
     def mcp_logins(self) -> "Logins | None":

@@ -165,7 +165,13 @@ class TurnRun:
         speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
         self._speaker = speaker.answering_with(claim.options.model)
         self._account = Account(
-            deps.books, claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
+            deps.books,
+            claim.owner,
+            claim.key.session_id,
+            claim.key.turn_id,
+            agent=self._speaker.id,
+            epoch=claim.epoch,
+            groups=claim.origin.groups,
         )
         self._model = MeteredModel(self._speaker.models, self._speaker.settings.max_model_calls, self._account)
         # With a method of its own to save, the run would not be freed by itself.
