@@ -4,7 +4,7 @@ A library that is slow to import and that only some settings need is imported in
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -70,7 +70,7 @@ from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
-from segue.users.spending import Books, LimitsInForce
+from segue.users.spending import Books, Limits, LimitsInForce
 
 if TYPE_CHECKING:
     from segue.mcp.oauth.login_tokens import Servers
@@ -126,8 +126,8 @@ async def start(
     limits = await enter(LimitsInForce(database, settings))
     books = _books(settings, database, clock, limits, models.main)
 
-    def tools_for(user: str) -> Mapping[str, Tool]:
-        return availability.tools_for(user)
+    def tools_for(user: str, groups: Collection[str]) -> Mapping[str, Tool]:
+        return availability.tools_for(user, groups)
 
     long_term = await _long_term_memory(stack, settings, database, events, files)
     native = native_tools(tools, disabled=settings.disabled_tools)
@@ -240,7 +240,8 @@ def _books(settings: Settings, database: Database, clock: Clock, limits: LimitsI
     if settings.cost_cap and main.tariff.at_most(0).cost is None:
         detail = f"{settings.cost_cap} needs a price of {main.name} in the file PRICES_FILE."
         raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
-    return Books(database, clock, limits.of, limits.total)
+    groups = {group: Limits(cost_per_day=cap) for group, cap in settings.limit_groups.items()}
+    return Books(database, clock, limits.of, limits.total, groups)
 
 
 async def _long_term_memory(
@@ -346,7 +347,8 @@ async def _authenticator(stack: AsyncExitStack, settings: Settings, database: Da
         client = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
         keys = await stack.enter_async_context(id_tokens.KeySet(settings.jwt_jwks_url or "", client))
     issuer, audience = settings.jwt_issuer or "", settings.jwt_audience or ""
-    return id_tokens.Tokens(keys, issuer=issuer, audience=audience, groups=settings.jwt_groups_claim)
+    groups, roles = settings.jwt_groups_claim, settings.jwt_roles
+    return id_tokens.Tokens(keys, issuer=issuer, audience=audience, groups=groups, roles=roles)
 
 
 def _forwarded_user(settings: Settings) -> Callable[[str], str] | None:

@@ -97,6 +97,7 @@ api_keys = Table(
     Column("revoked_at", _time()),
     Column("expires_at", _time()),
     Column("groups", _json(), nullable=False, server_default=text("'[]'")),
+    Column("roles", _json(), nullable=False, server_default=text("'[]'")),
     Index("api_keys_owner_idx", "owner", "id"),
 )
 
@@ -551,6 +552,15 @@ usage = Table(
     Index(
         "usage_session_key", "session_id", "day", "model", unique=True, postgresql_where=text("session_id IS NOT NULL")
     ),
+)
+
+user_groups = Table(  # that a user was in on a day, of those whose usage counts
+    "user_groups",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Index("user_groups_day_idx", "day", "name"),
 )
 
 user_limits = Table(
