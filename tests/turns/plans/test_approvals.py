@@ -41,12 +41,13 @@ tool = "close_*"
 who = "approver"
 group = "approver"
 """
-PEOPLE: dict[str, dict[str, list[str]]] = {
-    "clerk": {"groups": ["finance"]},
-    "sara": {"groups": ["finance"], "roles": ["approver"]},
-    "tom": {"groups": ["finance", "board"]},
-    "ann": {"groups": ["board"]},
-    "eve": {"groups": ["sales"]},
+# By name their groups and roles.
+PEOPLE: dict[str, tuple[list[str], list[str]]] = {
+    "clerk": (["finance"], []),
+    "sara": (["finance"], ["approver"]),
+    "tom": (["finance", "board"], []),
+    "ann": (["board"], []),
+    "eve": (["sales"], []),
 }
 
 
@@ -86,7 +87,9 @@ People = dict[str, Client]
 async def people(guarded: Settings, tools: list[object], clock: Frozen) -> AsyncIterator[People]:
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(running(guarded, clock=clock, tools=tools))
-        keys = {name: await new_key(guarded, name, **of) for name, of in PEOPLE.items()}
+        keys = {
+            name: await new_key(guarded, name, groups=groups, roles=roles) for name, (groups, roles) in PEOPLE.items()
+        }
         keys["root"] = await new_key(guarded, "root", ["ops", "ops:content"])
         yield {name: await stack.enter_async_context(speaking(service, key)) for name, key in keys.items()}
 
