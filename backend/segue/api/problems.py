@@ -49,6 +49,9 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "no_open_plan": (404, "Nothing waits in this session: go on without."),
     "no_grant": (404, "Nothing is remembered for this tool in this session: its `grants` lists what is."),
     "plan_changed": (409, "Read the plan again, show it, and decide on the version that it has now."),
+    "approval_not_found": (404, "Nothing of this id waits for the caller: `GET /approvals` lists what does."),
+    "waits_for_others": (403, "Others have to decide, as `detail` says. The user may only take it back."),
+    "not_yours_to_decide": (403, "Another person has to decide, as `detail` says."),
     "plan_expired": (409, "Nothing was run. Ask for it anew."),
     "turn_in_progress": (409, "Nothing was accepted. Wait for the turn `turn_id`, or send it with another `on_busy`."),
     "not_in_history": (409, "The message is in a branch, to be read only. Read the history anew."),
@@ -151,6 +154,7 @@ OF_DOORS: Final = (
 )  # fmt: skip
 OF_DECISIONS: Final = (
     "invalid_answer", "invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable",
+    "waits_for_others",
 )  # fmt: skip
 
 OPENAI_PATHS: Final = "/v1/"
