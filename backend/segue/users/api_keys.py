@@ -125,6 +125,22 @@ async def list_keys(
     return [_api_key(row) for row in await connection.execute(statement)]
 
 
+async def keys_of_members(connection: AsyncConnection, name: str, *, but: str | None, limit: int) -> list[ApiKey]:
+    """Returns the newest working key in a group, or with a role, of this name: one of each user apart from `but`."""
+    of_name = or_(api_keys.c.groups.contains([name]), api_keys.c.roles.contains([name]))
+    found = select(api_keys).where(of_name, *_WORKS).distinct(api_keys.c.owner).limit(limit)
+    if but is not None:
+        found = found.where(api_keys.c.owner != but)
+    rows = await connection.execute(found.order_by(api_keys.c.owner, api_keys.c.id.desc()))
+    return [key for key in map(_api_key, rows) if not key.is_unreadable]
+
+
+async def find_working_key(connection: AsyncConnection, key_id: str) -> ApiKey | None:
+    row = (await connection.execute(_VALID, {"key_id": key_id})).one_or_none()
+    key = None if row is None else _api_key(row)
+    return None if key is None or key.is_unreadable else key
+
+
 async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     """Raises NotFound for a key that does not work any more, Unreadable if what it may do is not known."""
     found = await connection.execute(_VALID.with_for_update(), {"key_id": key_id})
@@ -217,11 +233,11 @@ def _api_key(row: Row[Any]) -> ApiKey:
     return ApiKey(**{**columns, **known}, is_unreadable=None in read.values())
 
 
-_IS_VALID: tuple[ColumnElement[bool], ...] = (
-    api_keys.c.id == bindparam("key_id"),
+_WORKS: tuple[ColumnElement[bool], ...] = (
     api_keys.c.revoked_at.is_(None),
     or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > func.now()),
 )
+_IS_VALID = (api_keys.c.id == bindparam("key_id"), *_WORKS)
 _VALID = select(api_keys).where(*_IS_VALID)
 _USED = update(api_keys).where(*_IS_VALID).values(last_used_at=bindparam("used_at")).returning(*api_keys.c)
 
