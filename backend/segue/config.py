@@ -6,6 +6,7 @@
 import base64
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import unquote
@@ -15,7 +16,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from segue.api.api_settings import ApiSettings
 from segue.domain.agent import PROVIDERS
-from segue.domain.field_types import Seconds, SecretUrl, Url
+from segue.domain.field_types import JSON_OBJECT, Seconds, SecretUrl, Url
 from segue.domain.redaction import header_secrets, is_recognisable
 from segue.models.model_settings import ModelSettings
 from segue.secret_files import listed, read_secrets
@@ -43,6 +44,7 @@ class Settings(ApiSettings, ModelSettings, BaseSettings):
     jwt_issuer: str | None = None
     jwt_audience: str | None = None
     jwt_groups_claim: str = "groups"
+    jwt_roles: Annotated[Mapping[str, frozenset[str]], JSON_OBJECT] = {}
     openwebui_jwt_secret: Annotated[SecretStr, Field(min_length=32)] | None = None
     worker_metrics_port: Port | None = None
     otel_exporter_otlp_endpoint: Url | None = None

@@ -346,7 +346,8 @@ async def _authenticator(stack: AsyncExitStack, settings: Settings, database: Da
         client = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
         keys = await stack.enter_async_context(id_tokens.KeySet(settings.jwt_jwks_url or "", client))
     issuer, audience = settings.jwt_issuer or "", settings.jwt_audience or ""
-    return id_tokens.Tokens(keys, issuer=issuer, audience=audience, groups=settings.jwt_groups_claim)
+    groups, roles = settings.jwt_groups_claim, settings.jwt_roles
+    return id_tokens.Tokens(keys, issuer=issuer, audience=audience, groups=groups, roles=roles)
 
 
 def _forwarded_user(settings: Settings) -> Callable[[str], str] | None:

@@ -87,12 +87,12 @@ async def test_a_key_made_over_http_works_until_it_is_revoked_and_its_secret_is_
     ]
 
 
-async def test_a_key_is_listed_with_its_groups_and_rotated_with_them(guarded: Settings, root: Client) -> None:
-    await new_key(guarded, "ada", groups=["staff", "staff"])
+async def test_a_key_is_listed_with_its_groups_and_roles_and_rotated_with_them(guarded: Settings, root: Client) -> None:
+    await new_key(guarded, "ada", groups=["staff", "staff"], roles=["approver"])
     [ada] = [key for key in (await root.get("/ops/keys"))["items"] if key["user"] == "ada"]
-    assert ada["groups"] == ["staff"]
+    assert (ada["groups"], ada["roles"]) == (["staff"], ["approver"])
     made_like_it = (await root.http.post(f"/ops/keys/{ada['id']}/rotate")).json()
-    assert made_like_it["key"]["groups"] == ["staff"]
+    assert [made_like_it["key"][name] for name in ("groups", "roles")] == [["staff"], ["approver"]]
 
 
 async def test_a_rotated_key_works_beside_the_new_one_until_the_overlap_is_over(

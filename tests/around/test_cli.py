@@ -261,7 +261,7 @@ def test_migrate_brings_the_embedded_database_up_and_leaves_nothing_running(tmp_
 
 def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_it_runs(tmp_path: Path) -> None:
     stores = {"DATA_DIR": str(tmp_path / "data"), "AUTH": "api_key"}
-    groups = ("--group", "staff", "--group", "night shift")
+    groups = ("--group", "staff", "--group", "night shift", "--role", "approver")
     code, said = segue("keys", "create", "--user", "ada", "--scope", "ops", "--name", "laptop", *groups, **stores)
     assert code == 0, said
     key = said.split()[-1]
@@ -275,14 +275,15 @@ def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_i
         [line] = listed.splitlines()
         assert code == 0
         assert {"ada", "ops", "laptop"} < set(line.split())
-        assert line.endswith("in night shift,staff")
+        assert line.endswith("in night shift,staff  as approver")
         assert key not in listed
         key_id = line.split()[0]
         code, rotated = segue("keys", "rotate", key_id, "--hours", "1", **stores)
         assert (code, key in rotated) == (0, False)
         for each in (key, rotated.split()[-1]):
             assert httpx2.get(f"{url}/tool-states", headers={"X-API-Key": each}).status_code == 200
-            assert httpx2.get(f"{url}/me", headers={"X-API-Key": each}).json()["groups"] == ["night shift", "staff"]
+            me = httpx2.get(f"{url}/me", headers={"X-API-Key": each}).json()
+            assert (me["groups"], me["roles"]) == (["night shift", "staff"], ["approver"])
         assert segue("keys", "revoke", key_id, **stores)[0] == 0
         assert "revoked" in segue("keys", "list", "--user", "ada", **stores)[1]
         assert segue("keys", "list", "--user", "bob", **stores) == (0, "bob has no keys.\n")

@@ -13,11 +13,18 @@ from segue.users.api_keys import create_key
 from tests.support.service import Client
 
 
-async def new_key(settings: Settings, user: str, scopes: Iterable[Scope] = (), *, groups: Iterable[str] = ()) -> str:
+async def new_key(
+    settings: Settings,
+    user: str,
+    scopes: Iterable[Scope] = (),
+    *,
+    groups: Iterable[str] = (),
+    roles: Iterable[str] = (),
+) -> str:
     assert settings.database_url is not None
     database = Database(settings.database_url.get_secret_value())
     async with database.transaction() as connection:
-        made = await create_key(connection, user, scopes=scopes, groups=groups, name=None, now=utc_now())
+        made = await create_key(connection, user, scopes=scopes, groups=groups, roles=roles, name=None, now=utc_now())
     await database.close()
     return made.secret
 

@@ -99,6 +99,14 @@ async def test_the_groups_stand_in_a_claim_of_the_operators_choice(
         assert (await ada.get("/me"))["groups"] == groups
 
 
+async def test_groups_of_a_token_give_the_roles_that_they_map_to(settings: Settings) -> None:
+    roles = {"finance-leads": {"approver", "auditor"}, "leads": {"approver"}, "others": {"nothing"}}
+    asking = asking_for_tokens(settings, jwt_key=SecretStr(pem(RSA)), jwt_roles=roles)
+    lead, clerk = token(groups=["finance-leads", "leads"]), token(groups=["finance"], roles=["approver"])
+    async with running(asking) as service, speaking(service, lead) as sara, speaking(service, clerk) as ada:
+        assert [(await each.get("/me"))["roles"] for each in (sara, ada)] == [["approver", "auditor"], []]
+
+
 @pytest.mark.parametrize("claims", [{"scope": "openid ops"}, {"scp": ["ops"]}, {"scp": "ops"}, {"scope": ["ops"]}])
 async def test_the_scope_ops_stands_in_scope_or_scp(service: Client, claims: dict[str, Any]) -> None:
     async with speaking(service, token(**claims)) as ops, speaking(service, token(scope="shops")) as user:

@@ -49,12 +49,13 @@ class Me:
     user: Annotated[str, doc("The id that rows of the caller's belong to.")]
     scopes: Annotated[list[str], doc("As the token has them, also words that mean nothing to Segue.")]
     groups: Annotated[list[str], doc("As the token or the key has them.")]
+    roles: Annotated[list[str], doc("As the key has them, or JWT_ROLES gives them to the groups of a token.")]
 
 
 @router.get("")
 async def get_me(identity: IdentityDep) -> Me:
     """Shows who the caller is."""
-    return Me(identity.user, sorted(identity.scopes), sorted(identity.groups))
+    return Me(identity.user, sorted(identity.scopes), sorted(identity.groups), sorted(identity.roles))
 
 
 @router.get("/export", response_class=StreamingResponse, responses=AS_LINES)

@@ -35,7 +35,7 @@ REFUSED = problems("forbidden", "no_api_keys")
 REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes")
 _KEY_POSITION = id_position("key")
 _USER_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
-_OF_KEY = ("id", "name", "scopes", "groups", "created_at", "last_used_at", "expires_at", "revoked_at")
+_OF_KEY = ("id", "name", "scopes", "groups", "roles", "created_at", "last_used_at", "expires_at", "revoked_at")
 
 OfUser = Annotated[
     str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$", description="Only those of this user.")
@@ -52,6 +52,7 @@ class OpsKey:
     name: Annotated[str | None, doc("What it is for.")]
     scopes: Annotated[list[str], doc("What else it may do.")]
     groups: Annotated[list[str], doc("The groups that its user is in with it.")]
+    roles: Annotated[list[str], doc("The roles that its user has with it.")]
     works: Annotated[bool, doc("Whether it is let in now.")]
     created_at: Annotated[datetime, doc("When it was made.")]
     last_used_at: Annotated[datetime | None, doc("When it last came, to the minute.")]

@@ -184,6 +184,9 @@ async def create(
         typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.", callback=_known_scopes),
     ] = None,
     group: Annotated[list[str] | None, typer.Option(help="A group that its user is in. Repeatable.")] = None,
+    role: Annotated[
+        list[str] | None, typer.Option(help="A role that its user has, such as approver. Repeatable.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
     days: ValidDays = None,
 ) -> None:
@@ -191,10 +194,9 @@ async def create(
     now = utc_now()
     expires_at = None if days is None else now + timedelta(days=days)
     scopes: list[Scope] = [known for known in SCOPES if known in (scope or ())]
+    may = {"scopes": scopes, "groups": group or (), "roles": role or ()}
     async with stores.database.transaction() as connection:
-        made = await create_key(
-            connection, user, scopes=scopes, groups=group or (), name=name, now=now, expires_at=expires_at
-        )
+        made = await create_key(connection, user, **may, name=name, now=now, expires_at=expires_at)
         details = {"key_id": made.key.id, "user": user, "scopes": made.key.scopes}
         await record_act(connection, CLI, "create_key", details=details)
     _print_key(made)
@@ -215,7 +217,7 @@ async def show(stores: OpenStores, user: Annotated[str | None, typer.Option(help
 @keys.command("rotate")
 @with_stores
 async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> None:
-    """Make a key of the same user, scopes, groups and term, and end the old one later."""
+    """Make a key of the same user, scopes, groups, roles and term, and end the old one later."""
     async with stores.database.transaction() as connection:
         old = await lock_key(connection, key_id)
         made = await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
@@ -255,4 +257,5 @@ def _columns(key: ApiKey, now: datetime) -> tuple[str, ...]:
         state,
         *([ends] if ends else []),
         *([f"in {','.join(key.groups)}"] if key.groups else []),
+        *([f"as {','.join(key.roles)}"] if key.roles else []),
     )

@@ -97,6 +97,7 @@ api_keys = Table(
     Column("revoked_at", _time()),
     Column("expires_at", _time()),
     Column("groups", _json(), nullable=False, server_default=text("'[]'")),
+    Column("roles", _json(), nullable=False, server_default=text("'[]'")),
     Index("api_keys_owner_idx", "owner", "id"),
 )
 

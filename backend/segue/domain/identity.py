@@ -21,13 +21,19 @@ NOTHING = Decimal(0)
 @dataclass(frozen=True, slots=True)
 class Identity:
     """`scopes` may contain words that Segue does not know: they come from the token as they are. `is_everybody`: all
-    callers are this user, as there is no AUTH. `groups` are the token's or key's; a user of a gateway's has none.
+    callers are this user, as there is no AUTH. `groups` and `roles` are the token's or key's; a user of a gateway's has
+    none.
     """
 
     user: str
     scopes: frozenset[str] = frozenset()
     is_everybody: bool = False
     groups: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+
+    def has(self, name: str) -> bool:
+        """Whether the caller is in this group or has this role."""
+        return name in self.groups or name in self.roles
 
 
 @dataclass(frozen=True, slots=True)

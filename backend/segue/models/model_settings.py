@@ -6,11 +6,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-import orjson
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from segue.domain.agent import ModelProvider, ProviderApi, provider_and_id
-from segue.domain.field_types import PositiveCount, Seconds, Url
+from segue.domain.field_types import JSON_OBJECT, PositiveCount, Seconds, Url
 from segue.users.prices import ANSWER_TOKENS, read_prices
 from segue.users.user_settings import UserSettings
 
@@ -38,8 +37,8 @@ class ModelSettings(UserSettings):
     llm_reasoning_effort: str | None = None
     llm_structured_output: Literal["auto", "off"] = "auto"
     llm_pdf: Literal["auto", "native", "text"] = "auto"
-    llm_extra_body: Mapping[str, Any] = {}
-    llm_extra_headers: Mapping[str, SecretStr] = {}
+    llm_extra_body: Annotated[Mapping[str, Any], JSON_OBJECT] = {}
+    llm_extra_headers: Annotated[Mapping[str, SecretStr], JSON_OBJECT] = {}
     llm_timeout_s: Seconds = 300
     llm_first_token_timeout_s: Seconds = 120
     llm_idle_timeout_s: Seconds = 30
@@ -48,17 +47,6 @@ class ModelSettings(UserSettings):
     llm_tool_description_chars: Annotated[int, Field(ge=20)] = 1024
     embedding_model: str | None = None
     prices_file: Path | None = None
-
-    @field_validator("llm_extra_body", "llm_extra_headers", mode="before")
-    @classmethod
-    def _read_json_object(cls, value: object) -> object:
-        try:
-            value = orjson.loads(value) if isinstance(value, str) else value
-        except orjson.JSONDecodeError as error:
-            raise ValueError(f"has to be a JSON object, and is no JSON: {error.msg} at {error.pos}") from None
-        if not isinstance(value, Mapping):
-            raise ValueError('has to be a JSON object, such as {"name": "value"}')  # noqa: TRY004 (pydantic's own)
-        return value
 
     @field_validator("llm_extra_body")
     @classmethod

@@ -70,6 +70,7 @@ class ApiKey:
     revoked_at: datetime | None
     expires_at: datetime | None
     groups: list[str]
+    roles: list[str]
     is_unreadable: bool = False
 
     def works(self, now: datetime) -> bool:
@@ -94,6 +95,7 @@ async def create_key(
     now: datetime,
     expires_at: datetime | None = None,
     groups: Iterable[str] = (),
+    roles: Iterable[str] = (),
 ) -> NewKey:
     key_id, secret = new_id("key", now), secrets.token_hex(32)
     made = await connection.execute(
@@ -104,6 +106,7 @@ async def create_key(
             name=name,
             scopes=sorted(set(scopes)),
             groups=sorted(set(groups)),
+            roles=sorted(set(roles)),
             digest=digest_of_secret(secret),
             created_at=func.now(),
             expires_at=expires_at,
@@ -151,13 +154,12 @@ async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
 
 
 async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timedelta, now: datetime) -> NewKey:
-    """Returns a key of the user, scopes, groups, name and term of one that is locked, which ends after the overlap."""
+    """Returns a key like one that is locked: of its user, what they may, name and term. That ends after the overlap."""
     ends = func.least(api_keys.c.expires_at, func.now() + overlap)
     await connection.execute(update(api_keys).where(api_keys.c.id == old.id).values(expires_at=ends))
     expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)
-    return await create_key(
-        connection, old.owner, scopes=old.scopes, groups=old.groups, name=old.name, now=now, expires_at=expires_at
-    )
+    may = {"scopes": old.scopes, "groups": old.groups, "roles": old.roles}
+    return await create_key(connection, old.owner, **may, name=old.name, now=now, expires_at=expires_at)
 
 
 async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
@@ -189,7 +191,7 @@ class ApiKeys:
         if key is None or not is_right or not key.works(self._clock()):
             raise Unauthorized("wrong_key")
         await self._mark_used(key)
-        return Identity(key.owner, frozenset(key.scopes), groups=frozenset(key.groups))
+        return Identity(key.owner, frozenset(key.scopes), groups=frozenset(key.groups), roles=frozenset(key.roles))
 
     def forget(self, key_id: str) -> None:
         """Reads the row anew when the key comes next."""
@@ -223,12 +225,13 @@ class ApiKeys:
             self._cache(row)
 
 
+_WORDS = ("scopes", "groups", "roles")
 _read_words = reader(list[str])
 
 
 def _api_key(row: Row[Any]) -> ApiKey:
     columns = {column.name: getattr(row, column.name) for column in api_keys.c}
-    read = {name: readable(_read_words, columns[name], "api_keys", row.id) for name in ("scopes", "groups")}
+    read = {name: readable(_read_words, columns[name], "api_keys", row.id) for name in _WORDS}
     known = {name: words or [] for name, words in read.items()}
     return ApiKey(**{**columns, **known}, is_unreadable=None in read.values())
 

@@ -7,9 +7,10 @@ provider is slow or down, tokens are still checked against keys read within the 
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import httpx2
@@ -69,14 +70,23 @@ class OneKey:
 
 class Tokens:
     """The Authenticator for tokens: `sub` is the user, the scopes are the words of `scope` and `scp`, the groups are in
-    the claim `groups`, as a list or one name. A token without an expiry is refused.
+    the claim `groups`, as a list or one name, and give the `roles` they map to. A token without an expiry is refused.
     """
 
-    def __init__(self, keys: KeySource, *, issuer: str, audience: str, groups: str = "groups") -> None:
+    def __init__(
+        self,
+        keys: KeySource,
+        *,
+        issuer: str,
+        audience: str,
+        groups: str = "groups",
+        roles: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> None:
         self._keys = keys
         self._issuer = issuer
         self._audience = audience
         self._groups = groups
+        self._roles = roles
 
     async def identify(self, credential: str | None) -> Identity:
         if credential is None or len(credential) > MAX_TOKEN_CHARS:
@@ -99,7 +109,8 @@ class Tokens:
             raise Unauthorized("unusable_sub")
         listed = given if isinstance(given := claims.get(self._groups), list) else [given]
         groups = frozenset(name for name in listed if isinstance(name, str))
-        return Identity(claims["sub"], _scopes(claims), groups=groups)
+        roles = frozenset(role for group in groups for role in self._roles.get(group, ()))
+        return Identity(claims["sub"], _scopes(claims), groups=groups, roles=roles)
 
 
 def verification_key(text: str) -> VerificationKey:
