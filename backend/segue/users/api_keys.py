@@ -10,7 +10,7 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Protocol
@@ -73,6 +73,10 @@ class ApiKey:
     roles: list[str]
     is_unreadable: bool = False
 
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.owner, frozenset(self.scopes), groups=frozenset(self.groups), roles=frozenset(self.roles))
+
     def works(self, now: datetime) -> bool:
         is_over = self.expires_at is not None and self.expires_at <= now
         return self.revoked_at is None and not is_over and not self.is_unreadable
@@ -128,13 +132,11 @@ async def list_keys(
     return [_api_key(row) for row in await connection.execute(statement)]
 
 
-async def keys_of_members(connection: AsyncConnection, name: str, *, but: str | None, limit: int) -> list[ApiKey]:
+async def keys_of_members(connection: AsyncConnection, name: str, *, but: Collection[str], limit: int) -> list[ApiKey]:
     """Returns the newest working key in a group, or with a role, of this name: one of each user apart from `but`."""
     of_name = or_(api_keys.c.groups.contains([name]), api_keys.c.roles.contains([name]))
-    found = select(api_keys).where(of_name, *_WORKS).distinct(api_keys.c.owner).limit(limit)
-    if but is not None:
-        found = found.where(api_keys.c.owner != but)
-    rows = await connection.execute(found.order_by(api_keys.c.owner, api_keys.c.id.desc()))
+    found = select(api_keys).where(of_name, api_keys.c.owner.not_in(but), *_WORKS).distinct(api_keys.c.owner)
+    rows = await connection.execute(found.order_by(api_keys.c.owner, api_keys.c.id.desc()).limit(limit))
     return [key for key in map(_api_key, rows) if not key.is_unreadable]
 
 
@@ -191,7 +193,7 @@ class ApiKeys:
         if key is None or not is_right or not key.works(self._clock()):
             raise Unauthorized("wrong_key")
         await self._mark_used(key)
-        return Identity(key.owner, frozenset(key.scopes), groups=frozenset(key.groups), roles=frozenset(key.roles))
+        return key.identity
 
     def forget(self, key_id: str) -> None:
         """Reads the row anew when the key comes next."""
