@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from segue.config import Settings
 from segue.domain.agent import DEFAULT_AGENT, OF_THE_ENGINE, Agent
+from segue.domain.approval_rule import ApprovalRule, RuleBound
 from segue.domain.errors import AppError
 from segue.mcp.mcp_config import read_mcp_config
 from segue.plans.policy import WEB_SEARCH
@@ -28,6 +29,7 @@ MayExist = Callable[[str], bool]
 
 FILE_KEY: Final = "instructions_file"
 KEYS: Final = (*(each.name for each in fields(Agent)), FILE_KEY)
+RULE_KEYS: Final = (*(each.name for each in fields(ApprovalRule)),)
 WILDCARDS: Final = frozenset("*?[")
 
 _ID: Final = TypeAdapter(Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")])
@@ -93,11 +95,18 @@ def _agent(file: AgentsFile, agent_id: str, table: Any) -> Agent | None:
     try:
         _ID.validate_python(agent_id)
         given = {"name": agent_id.capitalize(), **_with_instructions(file, place, table)}
-        return _AGENT.validate_json(orjson.dumps(given))  # which has no instances, so strict is strict
+        return _AGENT.validate_json(orjson.dumps(given, default=_bound))  # which has no instances, so strict is strict
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_input=False):
             file.refuse((*place, *map(str, fault["loc"])), _what(fault))
     return None
+
+
+def _bound(given: Any) -> dict[str, Any]:
+    """Returns a bound of a rule that a program gives, as it is written."""
+    if isinstance(given, RuleBound):
+        return given.model_dump(exclude_none=True)
+    raise TypeError
 
 
 def _with_instructions(file: AgentsFile, place: Place, table: Any) -> dict[str, Any]:
@@ -122,7 +131,8 @@ def _what(fault: Any) -> str:
     if not fault["loc"]:
         return "is no id of an agent: lower-case letters, digits, _ and -, at most 64"
     if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"is no key of an agent. There are {', '.join(KEYS)}"
+        of, keys = ("a rule", RULE_KEYS) if "approvals" in fault["loc"] else ("an agent", KEYS)
+        return f"is no key of {of}. There are {', '.join(keys)}"
     if fault["type"] == "string_pattern_mismatch":
         return "should be one line that begins with a letter, not a space"
     return str(fault["msg"]).replace("Input should", "should")
@@ -180,7 +190,8 @@ def _check_models(file: AgentsFile, agent_id: str, agent: Agent, settings: Setti
 
 def _check_tools(file: AgentsFile, agent_id: str, agent: Agent, may_exist: MayExist) -> None:
     """A name with a wildcard may match nothing yet: a server may connect at any time."""
-    for key, names in {"tools": agent.tools or (), "not_tools": agent.not_tools}.items():
+    ruled = tuple(rule.tool for rule in agent.approvals)
+    for key, names in {"tools": agent.tools or (), "not_tools": agent.not_tools, "approvals": ruled}.items():
         known = BUILTIN | OF_THE_ENGINE if key == "not_tools" else frozenset()  # also tools that are not offered now
         for name in names:
             if WILDCARDS.isdisjoint(name) and name not in known and not may_exist(name):

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from segue.plans.arguments import MAX_VALUES, REST, is_users, not_from_user, origins_of, values_of
+from segue.domain.bounds import is_users
+from segue.plans.arguments import MAX_VALUES, REST, not_from_user, origins_of, values_of
 
 
 @pytest.mark.parametrize(

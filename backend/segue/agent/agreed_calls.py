@@ -6,7 +6,8 @@ CONFIRM_WORDS on relies on. Asked right before a call runs: what was revoked mea
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final
+from itertools import islice
+from typing import Annotated, Any, Final, Literal
 
 import structlog
 from anyio import to_thread
@@ -17,6 +18,8 @@ from segue.agent.shown_values import SeenText, Shown
 from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
 from segue.db.engine import Database
+from segue.domain.approval_rule import RuledCall, WaitsFor
+from segue.domain.bounds import Scalar, is_users
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.session import Message, RequestedCall
@@ -33,8 +36,8 @@ from segue.domain.tool import (
 from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
-from segue.plans.arguments import is_users, leaves, origins_of
-from segue.plans.mandates import Scalar, Terms, give, mandates_for, use_of
+from segue.plans.arguments import MAX_LEAVES, leaves, origins_of
+from segue.plans.mandates import Terms, give, mandates_for, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.question import is_about, is_value, names_action, offer_in
 from segue.tools.results import StoredResult, load_results, recent_references
@@ -174,6 +177,26 @@ def _results(references: Sequence[Reference], kept: Mapping[str, StoredResult]) 
         values = [str(value) for _, value in leaves(result.value())] if result and content else []
         known = [reference.summary, reference.preview, *reference.identifiers, content or "", *values]
         yield f"result:{reference.tool_call_id}", "\n".join(known)
+
+
+async def who_decides(turn: TurnCalls, call: RequestedCall, tool: Tool) -> WaitsFor | Literal["self"]:
+    """Returns who approves a call, by the first rule of the agent that is about it: no yes of the user's stands in for
+    theirs. Calls that leave no row are nobody's but the user's.
+    """
+    context = turn.context
+    if tool.spec.ephemeral or not context.approvals:
+        return "self"
+    values = dict(islice(leaves(call.args), MAX_LEAVES + 1)) if call.args else {}
+    if len(values) > MAX_LEAVES:
+        values = {}  # then no bound holds that a rule could let them off by
+    origins: Mapping[str, str] = {}
+    if any(rule.needs_origins for rule in context.approvals):
+        origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)
+    asked = RuledCall(tool.spec.name, tool.spec.effect, call.args, values, origins, turn.brought_by)
+    for number, rule in enumerate(context.approvals, start=1):
+        if rule.is_about(asked):
+            return rule.waits_for(f"{context.agent}, rule {number}", asked, context.clock())
+    return "self"
 
 
 async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, ruling: Ruling) -> bool:

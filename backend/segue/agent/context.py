@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.agent_settings import AgentSettings
 from segue.agent.tool_choice import ToolChooser
 from segue.db.redis import Cache
+from segue.domain.approval_rule import ApprovalRule
 from segue.domain.events import Emit, SteerRead
 from segue.domain.ids import Clock
 from segue.domain.session import TurnKey, TurnOptions
@@ -53,7 +54,7 @@ class TurnContext:
     returns whether the user has said something to the turn since, and `read_steers` makes it part of the turn, in the
     caller's transaction. `has_listener` returns whether the turn has a follower who wants words as they come.
     `agent` is the id of the agent that answers, and `agent_digest` is its own. `options` are what the client asked of
-    the turn.
+    the turn. `approvals` are the agent's rules about who approves.
     """
 
     owner: str
@@ -64,6 +65,7 @@ class TurnContext:
     guard: ToolGuard
     agent: str
     agent_digest: str
+    approvals: Sequence[ApprovalRule]
     options: TurnOptions
     chooser: ToolChooser
     cache: Cache

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.agreed_calls import find_origins, proposed, runs_under_mandate
+from segue.agent.agreed_calls import find_origins, proposed, runs_under_mandate, who_decides
 from segue.agent.context import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import (
@@ -26,6 +26,7 @@ from segue.agent.tool_executor import (
     run_call,
 )
 from segue.agent.turn_calls import TurnCalls, mark_refused, read_steers
+from segue.domain.approval_rule import WaitsFor, digest_of_call
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
@@ -146,7 +147,8 @@ async def _hold_asking(
     fields = tuple((asks.request.schema or {}).get("properties", ()))
     request = replace(asks.request, source=call.tool.spec.source, fields=fields)
     asked = UserAnswer(step.id, request.key, state=asks.state, may_repeat=call.tool.spec.may_repeat)
-    moved = update_step(stored.plan, step.id, "waiting", args=call.request.args, tool_call_id=None, asks=request)
+    given = {"args": call.request.args, "tool_call_id": None, "asks": request, "waits_for": "self"}
+    moved = update_step(stored.plan, step.id, "waiting", **given)
     stored = replace(stored, answers=with_question(stored.answers, asked))
     return await _swap_waiting(connection, turn, stored, moved, tool_hash=definition_of(call.tool.spec))
 
@@ -161,8 +163,8 @@ async def _swap_waiting(
 
 
 async def hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool = False) -> StoredPlan:
-    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. Returns the
-    plan as it waits.
+    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. Of calls that
+    others decide on those wait that the same people do; the rest come after them. Returns the plan as it waits.
     """
     moved, tools = stored.plan, turn.context.guard.tools()
     for step in stored.plan.steps:
@@ -170,8 +172,13 @@ async def hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool = Fal
         if by_page:
             moved = update_step(moved, step.id, "waiting", asks=BY_PAGE)
             continue
+        request = RequestedCall("", step.tool or "", step.args or {})
+        waits = await who_decides(turn, request, tool) if tool else "self"
+        if moved.waiting_step and not (moved.waits_for.is_as(waits) if moved.waits_for else waits == "self"):
+            break
         origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
-        moved = update_step(moved, step.id, "waiting", requires_confirmation=True, args_origin=origin)
+        asked = {"requires_confirmation": True, "args_origin": origin, "waits_for": waits}
+        moved = _expiring(update_step(moved, step.id, "waiting", **asked), waits)
     first = tools.get(stored.plan.steps[0].tool or "")
     async with turn.context.transaction() as connection:
         tool_hash = definition_of(first.spec) if first else None
@@ -339,19 +346,27 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     except (Unresolved, ToolRetry, ToolFailed, InvalidPath) as reason:
         await _fail(run, step, str(reason))
         return
-    request = RequestedCall(new_id("call", context.clock()), tool.spec.name, args)
+    await _run_ready(run, step, tool, args, as_shown=as_shown)
+
+
+async def _run_ready(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any], *, as_shown: bool) -> None:
+    """Runs a call whose arguments are complete, or holds it. It needs no other yes if it is `as_shown` with one."""
+    request = RequestedCall(new_id("call", run.context.clock()), tool.spec.name, args)
     ruling = await run.turn.ruling(request, tool)
+    waits = "self" if isinstance(ruling, Deny) else await who_decides(run.turn, request, tool)
+    others, call = step.others if as_shown else None, digest_of_call(request.name, args)
+    if waits != "self" and not (others and others.cover(waits, call)):
+        await _hold_for_yes(run, step, tool, args, waits)
+        return
     needs_yes = run.turn.needs_yes(tool.spec, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
     if needs_yes and not as_shown and not await runs_under_mandate(run.turn, request, tool, ruling):
-        if granted:
-            run.changed = "tool_changed"
-            await _note_differences(run, {tool.spec.name: stored.tool_hash or ""})
         await _hold_for_yes(run, step, tool, args)
         return
     if tool.spec.source == PAGE and not isinstance(ruling, Deny):
-        await _hold(run, step, tool_hash=definition, args=args, asks=BY_PAGE)
+        shown = {"args": args, "asks": BY_PAGE, "waits_for": "self", "others": step.others}
+        await _hold(run, step, tool_hash=definition_of(tool.spec), **shown)
         return
-    answers = answers_to(stored.answers, step.id)
+    answers = answers_to(run.stored.answers, step.id)
     try:
         await _start_call(run, step, ReadyCall(request, tool, approved=as_shown, answers=answers))
     except MandateSpent:  # another turn has used up what it was to run under
@@ -458,15 +473,27 @@ async def _fail(run: PlanRun, step: Step, error: str) -> None:
     run.context.emit(PlanChanged(run.plan))
 
 
-async def _hold_for_yes(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any]) -> None:
+async def _hold_for_yes(
+    run: PlanRun, step: Step, tool: Tool, args: dict[str, Any], waits: WaitsFor | Literal["self"] = "self"
+) -> None:
     known, definition = step.args_origin if args == step.args else None, definition_of(tool.spec)
+    if run.stored.grants(step, run.turn_id) and run.stored.tool_hash not in (None, definition):
+        run.changed = "tool_changed"
+        await _note_differences(run, {tool.spec.name: run.stored.tool_hash or ""})
     origin = known or await find_origins(run.turn, args, tool.spec.input_schema)
-    await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, args_origin=origin)
+    of_others = {"args_origin": origin, "waits_for": waits}
+    await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, **of_others)
+
+
+def _expiring(plan: Plan, waits: object) -> Plan:
+    """Returns a plan that expires when the rule says that the question does."""
+    return replace(plan, expires_at=waits.expires_at) if isinstance(waits, WaitsFor) and waits.expires_at else plan
 
 
 async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **shown: Any) -> None:
     """Leaves the step to the user's yes; `shown` are the fields of the step that the question shows."""
-    moved = update_step(run.plan, step.id, "waiting", **shown)
+    moved = update_step(run.plan, step.id, "waiting", **{"others": None, **shown})
+    moved = _expiring(moved, shown.get("waits_for"))
     async with run.context.transaction() as connection:
         run.stored = await _swap_waiting(connection, run.turn, run.stored, moved, tool_hash=tool_hash)
     run.context.emit(PlanChanged(run.plan))

@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.agreed_calls import not_covered, proposed, runs_under_mandate
+from segue.agent.agreed_calls import not_covered, proposed, runs_under_mandate, who_decides
 from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.agent.turn_calls import TurnCalls, call_key
@@ -305,9 +305,19 @@ async def _ready(turn: TurnCalls, call: ModelCall) -> Prepared:
             locked = str(why)
     if locked:
         return SettledCall(request, tool, failed(locked))
-    # The user is not asked to approve a call that would fail on its arguments anyway, or that is denied.
+    return await _approved(turn, request, tool, call)
+
+
+async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: ModelCall) -> ReadyCall | HeldCall:
+    """Returns the call as one that runs, or that waits for a yes. Nobody is asked to approve a call that would fail on
+    its arguments anyway, or that is denied.
+    """
     ruling = await turn.ruling(request, tool)
-    if call_key(request) in turn.answers or not turn.needs_yes(tool.spec, ruling) or not accepts(tool, request.args):
+    if call_key(request) in turn.answers or isinstance(ruling, Deny) or not accepts(tool, request.args):
+        return ReadyCall(request, tool)
+    if await who_decides(turn, request, tool) != "self":
+        return HeldCall(request, tool, call)
+    if not turn.needs_yes(tool.spec, ruling):
         return ReadyCall(request, tool)
     if call_key(request) in turn.approved:
         turn.approved.remove(call_key(request))

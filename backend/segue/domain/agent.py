@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, get_args
 import orjson
 from pydantic import ConfigDict, Field
 
+from segue.domain.approval_rule import ApprovalRule
 from segue.domain.errors import AppError
 from segue.domain.plan import Confirm, ConfirmWords, Planning
 
@@ -16,7 +17,9 @@ DEFAULT_AGENT: Final = "segue"  # there always is one of this id
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
 # They only find what a session has or may use, so patterns of `tools` need not name them; `not_tools` may.
 OF_THE_ENGINE: Final = frozenset({"get_tool_result", "find_tools"})
-NOT_RELIED_ON: Final = frozenset({"description", "greeting", "examples", "models", "options", "users", "groups"})
+NOT_RELIED_ON: Final = frozenset(
+    {"description", "greeting", "examples", "models", "options", "users", "groups", "approvals"}
+)
 # In the place of the service's own.
 LIMITS: Final = ("planning", "confirm", "confirm_words", "max_rounds", "max_tool_calls", "max_parallel_calls")
 
@@ -37,7 +40,8 @@ OFFLINE: Final = "offline"  # the name of the model that answers while none is c
 class Agent:
     """What is None is as the settings say. `tools` are patterns of the names it may use, as a shell has them, None for
     all; what fits `not_tools` it may not. `options` are what clients may ask of its turns, among them one of the
-    `models` in the place of `model`. With `users` or `groups` it is for these users, and those in these groups.
+    `models` in the place of `model`. With `users` or `groups` it is for these users, and those in these groups. The
+    first of `approvals` that is about a call says who approves it; a step keeps its rule, so no yes relies on these.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -64,6 +68,7 @@ class Agent:
     options: tuple[TurnOption, ...] = TURN_OPTIONS
     users: NameList | None = None
     groups: NameList | None = None
+    approvals: Annotated[tuple[ApprovalRule, ...], Field(max_length=100)] = ()
 
     @property
     def digest(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from segue.domain.approval_rule import Others, WaitsFor
 from segue.domain.field_types import doc
 from segue.domain.tool import RememberFor
 from segue.domain.user_request import PAGE, UserRequest
@@ -75,6 +76,10 @@ class Step:
     asks: Annotated[
         UserRequest | None, doc("While it waits for more than a yes: what its tool asks. A decision has the `answer`.")
     ] = None
+    waits_for: Annotated[
+        Literal["self"] | WaitsFor, doc("Who decides while it waits: the user alone, or others by a rule of the agent.")
+    ] = "self"
+    others: Annotated[Others | None, doc("What others decided, by such a rule.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,12 @@ class Plan:
     @property
     def waiting_step(self) -> Step | None:
         return next(iter(self.waiting_steps), None)
+
+    @property
+    def waits_for(self) -> WaitsFor | None:
+        """Those who decide on the steps that wait, None if it is the user. All that wait at once wait for the same."""
+        step = self.waiting_step
+        return step.waits_for if step is not None and isinstance(step.waits_for, WaitsFor) else None
 
     @property
     def page_steps(self) -> tuple[Step, ...]:

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from segue.domain.bounds import USER, is_users
+
 SHORTEST_TEXT: Final = 3  # characters; what is shorter stands in any text
 MAX_VALUES: Final = 100
 MAX_LEAVES: Final = 10_000
 REST: Final = "…"  # the path that stands for all values beyond these
-USER, MODEL = "user", "model"
+MODEL = "model"
 
-_FROM_USER: Final = (USER, "message:", "fact:")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOT: Final = re.compile(r"\S*\w[.。]")  # the end of a sentence too, if nothing comes behind it
 # Of scripts that put spaces between words, a letter beside a value makes it a part of another word.
@@ -50,17 +51,12 @@ def origins_of(
     return {path: min(map(origin_of, parts), key=is_users) for path, parts in wanted.items()}
 
 
-def is_users(origin: str) -> bool:
-    """Returns whether the user typed or said what comes from there."""
-    return origin.startswith(_FROM_USER)
-
-
 def not_from_user(args: Mapping[str, Any] | None, origins: Mapping[str, str] | None) -> dict[str, dict[str, Any]]:
     """Returns the values that the user neither typed nor said, by their origin and path."""
     found: dict[str, dict[str, Any]] = {}
     for path, value in (*islice(leaves(args or {}), MAX_LEAVES), (REST, REST)):
         origin = (origins or {}).get(path, USER)
-        if not origin.startswith(_FROM_USER):
+        if not is_users(origin):
             found.setdefault(origin, {})[path] = value
     return found
 

@@ -6,15 +6,14 @@ before a call. Owns the tables `mandates` and, for the release before, `grants`.
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import islice
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import AwareDatetime, Field, Strict
 from sqlalchemy import (
     ColumnElement,
     Date,
@@ -35,95 +34,44 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants, mandates
 from segue.db.rows import came_before, newest_first, readable, reader
+from segue.domain.bounds import ArgumentPath, Bound, Given, Number, as_number, is_at, is_over
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import Operator
 from segue.domain.ids import local_time, new_id
 from segue.domain.tool import Tool, ToolSpec, definition_of
 from segue.events.outbox import mandate_changed
-from segue.plans.arguments import MAX_VALUES, MODEL, is_users, leaves
+from segue.plans.arguments import MAX_VALUES, MODEL, leaves
 from segue.users.audit import record_act
 
 MAX_OF_USER: Final = 200
-_ITEMS: Final = re.compile(r"(?:\[\d+\])*")
-_BELOW: Final = re.compile(r"[.\[]")
-
-ArgumentPath = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
-BoundText = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
-Number = Annotated[int | float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
-Scalar = BoundText | bool | Number
-BoundOrigin = Literal["user", "due", "any"]
 MandateScope = Literal["session", "agent", "user"]
 
 
-class _Given(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Bound(_Given):
-    """What a value has to be. One with several has to keep to all."""
-
-    equals: Annotated[Scalar | None, doc("Exactly this.")] = None
-    one_of: Annotated[
-        list[Scalar] | None, Field(min_length=1, max_length=50, description="One of these, each exactly.")
-    ] = None
-    max: Annotated[Annotated[Number, Field(ge=0)] | None, doc("A number from 0 to this.")] = None
-    prefix: Annotated[BoundText | None, doc("A text that begins so, and has no `/..`.")] = None
-    origin: Annotated[
-        BoundOrigin | None,
-        doc(
-            "Who said it: `user`, as without a bound; `due`, also the schedule or trigger that began the turn; `any`, "
-            "as with one of the others."
-        ),
-    ] = None
-
-    @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        if self.origin is None and not self.fixes:
-            raise ValueError("give `equals`, `one_of`, `max`, `prefix` or `origin`")
-        return self
-
-    @property
-    def fixes(self) -> bool:
-        """Whether it is a bound on the value, and not only on who said it."""
-        return any(each is not None for each in (self.equals, self.one_of, self.max, self.prefix))
-
-    def holds(self, value: object, origin: str, *, brought_by: str | None) -> bool:
-        broken = (
-            (self.equals is not None and not _same(value, self.equals))
-            or (self.one_of is not None and not any(_same(value, each) for each in self.one_of))
-            or (self.max is not None and not 0 <= _number(value) <= self.max)
-            or (self.prefix is not None and not _begins(value, self.prefix))
-        )
-        is_due = self.origin == "due" and brought_by is not None and origin == f"program:{brought_by}"
-        is_free = self.origin == "any" or (self.origin is None and self.fixes)
-        return not broken and (is_free or is_due or is_users(origin))
-
-
-class Uses(_Given):
+class Uses(Given):
     """How often it may be used."""
 
     total: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | None, doc("In all.")] = None
     per_day: Annotated[Annotated[int, Field(ge=1, le=100_000)] | None, doc("On one day in `time_zone`.")] = None
 
 
-class Sum(_Given):
+class Sum(Given):
     """What the values of one argument may come to over all uses."""
 
     path: Annotated[ArgumentPath, doc("Of a number that is not negative.")]
     max: Annotated[Number, Field(ge=0), doc("At most.")]
 
 
-class Terms(_Given):
+class Terms(Given):
     """What is allowed."""
 
     tool: Annotated[str, Field(min_length=1, max_length=200), doc("One of `GET /tools`, as it is defined now.")]
     scope: Annotated[MandateScope, doc("In one session, in all of the user's with one agent, or in all of them.")]
     args: Annotated[
         dict[ArgumentPath, Bound],
-        Field(max_length=20),
+        Field(max_length=20, default_factory=dict),
         doc("By path. What no bound is for has to be the user's own words; a call that only reads may have any."),
-    ] = {}
+    ]
     uses: Annotated[Uses, doc("How often; without any, as often as is called for.")] = Uses()
     sum: Annotated[Sum | None, doc("A sum over one argument.")] = None
     unattended: Annotated[bool, doc("Whether it holds in turns that a schedule, trigger or program began.")] = False
@@ -231,46 +179,24 @@ def _fits(
     values = dict(islice(leaves(args), MAX_VALUES + 1)) if args else {}
     if len(values) > MAX_VALUES and (bounds or not reads_only):
         return False
-    if any(bound.fixes and not any(_is_at(path, leaf) for leaf in values) for path, bound in bounds.items()):
+    if any(bound.fixes and not any(is_at(path, leaf) for leaf in values) for path, bound in bounds.items()):
         return False
     unbounded = Bound(origin="any" if reads_only else "user")
 
     def keeps(leaf: str, value: object) -> bool:
-        over = [(path, bound) for path, bound in bounds.items() if _is_over(path, leaf)]
+        over = [(path, bound) for path, bound in bounds.items() if is_over(path, leaf)]
         return all(
-            bound.holds(value, origins.get(leaf, MODEL), brought_by=by) and (not bound.fixes or _is_at(path, leaf))
+            bound.holds(value, origins.get(leaf, MODEL), brought_by=by) and (not bound.fixes or is_at(path, leaf))
             for path, bound in over or [("", unbounded)]
         )
 
     return all(keeps(leaf, value) for leaf, value in values.items())
 
 
-def _is_at(path: str, leaf: str) -> bool:
-    """Returns whether a value stands at the path, or is an item of the list there."""
-    return leaf.startswith(path) and _ITEMS.fullmatch(leaf, len(path)) is not None
-
-
-def _is_over(path: str, leaf: str) -> bool:
-    return leaf == path or (leaf.startswith(path) and _BELOW.match(leaf, len(path)) is not None)
-
-
-def _number(value: object) -> float:
-    """Returns NaN, which no bound holds for, if it is no number."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-
-
-def _begins(value: object, prefix: str) -> bool:
-    return isinstance(value, str) and value.startswith(prefix) and "/.." not in value
-
-
-def _same(value: object, other: object) -> bool:
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
-
-
 def _amount(path: str | None, args: Mapping[str, Any]) -> Decimal | None:
     """Returns what a call adds to the sum, None if it has no such number: then the sum says nothing of it."""
     value = 0 if path is None else dict(islice(leaves(args), MAX_VALUES)).get(path)
-    return Decimal(str(value)) if 0 <= _number(value) < math.inf else None
+    return Decimal(str(value)) if 0 <= as_number(value) < math.inf else None
 
 
 def _day(row: Row[Any], now: datetime) -> date:

@@ -16,13 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
+from segue.domain.bounds import USER
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.field_types import doc
 from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, end
 from segue.domain.session import TurnKey
 from segue.domain.user_request import PAGE, UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
-from segue.plans.arguments import USER, values_of
+from segue.plans.arguments import values_of
 
 BATCH = 100  # plans that expire in one transaction
 

@@ -270,6 +270,7 @@ class TurnRun:
             cache=deps.cache,
             agent=self._speaker.id,
             agent_digest=self._speaker.digest,
+            approvals=self._speaker.agent.approvals,
             options=claim.options,
             settings=self._speaker.settings,
             transaction=lambda: store.fenced_transaction(deps.database, claim),

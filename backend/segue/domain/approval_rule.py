@@ -1,0 +1,188 @@
+"""Who approves a call, if it is not the user alone: the rules of an agent, and what a step keeps of one. Pure.
+
+A rule is read from agents.toml. A step keeps what it needs of it, so a question is decided as it was asked.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from segue.domain.bounds import ArgumentPath, Bound, Number, as_number, is_at, is_over, is_users
+from segue.domain.field_types import doc
+from segue.domain.identity import Identity
+from segue.domain.ids import digest_of_json
+from segue.domain.tool import Effect
+
+Who = Literal["self", "approver", "other", "two"]
+OthersWho = Literal["approver", "other", "two"]
+Shows = Literal["call", "conversation"]
+RuleOrigin = Literal["user", "other", "model", "result", "quoted", "program"]
+GroupName = Annotated[str, Field(max_length=200, pattern=r"^\S.*$")]
+Seconds = Annotated[int, Field(ge=1, le=31_622_400)]
+MAX_REASON_CHARS: Final = 500
+
+
+class RuleBound(Bound):
+    """What a value has to be for a rule to be about its call. `above` stands alone; what is missing, or no number, is
+    above everything.
+    """
+
+    above: Annotated[Number | None, doc("A number greater than this.")] = None
+
+    @model_validator(mode="after")
+    def _stands_alone(self) -> Self:
+        if self.above is not None and self.model_fields_set != {"above"}:
+            raise ValueError("`above` stands alone")
+        return self
+
+    @property
+    def fixes(self) -> bool:
+        return self.above is not None or super().fixes
+
+    def fits(self, path: str, call: "RuledCall") -> bool:
+        over = {leaf: value for leaf, value in call.values.items() if is_over(path, leaf)}
+        if self.above is not None:
+            return not over or any(not as_number(value) <= self.above for value in over.values())
+        return bool(over) and all(
+            self.holds(value, call.origins.get(leaf, "model"), brought_by=call.brought_by)
+            and (not self.fixes or is_at(path, leaf))
+            for leaf, value in over.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RuledCall:
+    """A call that rules are asked about. `values` and `origins` are by path; `brought_by` is the message of a schedule,
+    a trigger or a program that began the turn.
+    """
+
+    tool: str
+    effect: Effect
+    args: Mapping[str, Any]
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+    brought_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRule:
+    """The calls that it is about are those for which all that it says holds. `group` names a group or a role."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    tool: Annotated[str, Field(min_length=1, max_length=200)] = "*"
+    args: dict[ArgumentPath, RuleBound] = field(default_factory=dict)
+    effect: Effect | None = None
+    origin: RuleOrigin | None = None
+    unattended: bool | None = None
+    who: Who
+    group: GroupName | None = None
+    shows: Shows = "call"
+    may_change_args: bool = False
+    escalate_after_s: Seconds | None = None
+    escalate_to: GroupName | None = None
+    expires_after_s: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        of_others = self.may_change_args or self.escalate_to or self.expires_after_s or self.shows != "call"
+        if (self.who == "self") != (self.group is None) or (self.who == "self" and of_others):
+            raise ValueError('`who = "self"` takes no `group` and nothing about others, and the others need a `group`')
+        if (self.escalate_to is None) != (self.escalate_after_s is None):
+            raise ValueError("`escalate_to` and `escalate_after_s` go together")
+        if self.who == "two" and self.may_change_args:
+            raise ValueError("two people have to say yes to the same arguments: `may_change_args` cannot be")
+
+    @property
+    def needs_origins(self) -> bool:
+        return self.origin is not None or any(bound.origin is not None for bound in self.args.values())
+
+    def is_about(self, call: RuledCall) -> bool:
+        return (
+            fnmatchcase(call.tool, self.tool)
+            and self.effect in (None, call.effect)
+            and self.unattended in (None, call.brought_by is not None)
+            and (self.origin is None or any(_is_from(self.origin, each) for each in call.origins.values()))
+            and all(bound.fits(path, call) for path, bound in self.args.items())
+        )
+
+    def waits_for(self, name: str, call: RuledCall, now: datetime) -> "WaitsFor | Literal['self']":
+        if self.who == "self" or self.group is None:
+            return "self"
+        later, expires = self.escalate_after_s, self.expires_after_s
+        return WaitsFor(
+            group=self.group,
+            who=self.who,
+            rule=name,
+            of_call=digest_of_call(call.tool, call.args),
+            shows=self.shows,
+            may_change_args=self.may_change_args,
+            escalates_to=self.escalate_to,
+            escalates_at=now + timedelta(seconds=later) if later else None,
+            expires_at=now + timedelta(seconds=expires) if expires else None,
+        )
+
+
+def _is_from(wanted: RuleOrigin, origin: str) -> bool:
+    match wanted:
+        case "user":
+            return is_users(origin)
+        case "other":
+            return not is_users(origin)
+        case _:
+            return origin == wanted or origin.startswith(f"{wanted}:")
+
+
+def digest_of_call(tool: str, args: Mapping[str, Any]) -> str:
+    return digest_of_json([tool, args])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsFor:
+    """Who decides on a step, by the rule as it was when the step was asked about."""
+
+    group: Annotated[str, doc("The group, or the role, of those who decide.")]
+    who: Annotated[OthersWho, doc("`approver`: one of them; `other`: not who asked; `two`: two different ones.")]
+    rule: Annotated[str, doc("The agent, and the number of its rule.")]
+    of_call: Annotated[str, doc("The digest of the call that was asked about.")]
+    shows: Annotated[Shows, doc("What those who decide see of the conversation.")] = "call"
+    may_change_args: Annotated[bool, doc("Whether they may change the arguments.")] = False
+    escalates_to: Annotated[str | None, doc("Another group or role that decides too, after a time.")] = None
+    escalates_at: Annotated[datetime | None, doc("From when on.")] = None
+    expires_at: Annotated[datetime | None, doc("When the question expires, if the rule says so.")] = None
+
+    def is_for(self, identity: Identity, now: datetime) -> bool:
+        """Returns whether the question is shown to them: whether they may decide it is another matter."""
+        is_late = self.escalates_to is not None and self.escalates_at is not None and self.escalates_at <= now
+        return identity.has(self.group) or (is_late and identity.has(self.escalates_to or ""))
+
+    def is_as(self, other: object) -> bool:
+        """Returns whether another rule asks the same people."""
+        return isinstance(other, WaitsFor) and (self.group, self.who) == (other.group, other.who)
+
+    @property
+    def told(self) -> str:
+        """Who it waits for, in a word."""
+        return f"{self.group} × 2" if self.who == "two" else self.group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """What others than the user decided on a step."""
+
+    by: Annotated[WaitsFor, doc("By which rule.")]
+    yes_by: Annotated[tuple[str, ...], doc("Who said yes.")] = ()
+    no_by: Annotated[str | None, doc("Who said no.")] = None
+    reason: Annotated[str | None, doc("Why not, in their words.")] = None
+
+    @property
+    def agree(self) -> bool:
+        """Whether as many have said yes as the rule wants."""
+        return self.no_by is None and len(self.yes_by) >= (2 if self.by.who == "two" else 1)
+
+    def cover(self, waits: "WaitsFor", call: str) -> bool:
+        """Returns whether they agree to the call with this digest, which waits for these by the rules of now."""
+        return self.agree and (self.by.of_call == call or self.by.is_as(waits))
