@@ -39,16 +39,11 @@ FIELDS: dict[str, dict[str, object]] = {
     "call_denied": {"description": "Send mail", "reason": "over the limit"},
     "not_promised": {},
     "approve_asks": {"user": "ada"},
-    "approve_told": {"user": "ada"},
-    "approve_until": {"until": "2027-01-04 09:00 UTC"},
     "approve_yes": {},
     "approve_no": {},
     "approve_reason": {},
-    "approve_sure": {},
     "approve_approved": {},
-    "approve_rejected": {},
     "approve_used": {},
-    "approve_expired": {},
 }
 QUESTION_MARKS = {"ar": "؟", "zh": "？", "ja": "？", "fr": "\u202f?"}
 MINIMAL = {"en": {"hello": "Hi {name}"}}

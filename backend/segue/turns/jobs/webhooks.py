@@ -141,10 +141,10 @@ class Webhooks:
         """Returns a question that is for others than the user, with a link for each of these. It is made when it is
         sent and stored nowhere.
         """
-        waits_for = data.get("waits_for", "self")
-        if waits_for == "self":
+        if (waits_for := data.get("waits_for")) is None:
             return data
-        until, but = datetime.fromisoformat(data["expires_at"]), waits_for["but"]
+        until, asker = datetime.fromisoformat(data["expires_at"]), data["user"]
+        but = [*waits_for["yes_by"], *([asker] if waits_for["who"] == "other" else [])]
         links = await self.links.make(data["plan_id"], data["plan_version"], until, group=waits_for["group"], but=but)
         return {**data, "links": links}
 
