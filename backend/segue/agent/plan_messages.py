@@ -87,9 +87,9 @@ def ask(
         parts += [*([] if unseen else [_next_step(each, language)]), *_call_block(stored, each, language)]
         parts += [_known_line(known[each.id], language)] if each.id in known else []
         parts += _not_from_you(stored, each, language, results, shown_above=True)
-    if len(plan.waiting_steps) > 1:
+    if plan.waits_for is None and len(plan.waiting_steps) > 1:
         parts.append(translate("ask_several", language, count=len(plan.waiting_steps)))
-    parts.append(translate("waits_for_tool" if is_away else "ask", language))
+    parts.append(translate("waits_for_tool", language) if is_away else _asks_for(plan, language, "ask"))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -107,8 +107,14 @@ def ask_again(stored: StoredPlan, language: str) -> str:
     if step.asks is not None:
         return "\n\n".join(_asked(stored, step, step.asks, language))
     steps = ((_next_step(each, language), _call_line(stored, each, language)) for each in stored.plan.waiting_steps)
-    parts = *chain.from_iterable(steps), translate("ask_again_plainly", language)
+    parts = *chain.from_iterable(steps), _asks_for(stored.plan, language, "ask_again_plainly")
     return " — ".join(part for part in parts if part)
+
+
+def _asks_for(plan: Plan, language: str, question: str) -> str:
+    """Returns the question to the user or, if others decide, for whom it waits."""
+    waits = plan.waits_for
+    return translate("waits_for", language, group=plain(waits.told)) if waits else translate(question, language)
 
 
 def waits(stored: StoredPlan, language: str) -> str:
@@ -119,7 +125,7 @@ def waits(stored: StoredPlan, language: str) -> str:
 def not_changed(stored: StoredPlan, language: str) -> str:
     """Returns that a change could not be made, and what a yes would run as it is."""
     said = _with_calls(translate("not_changed", language), stored, language)
-    return f"{said}\n\n{translate('ask_again_plainly', language)}"
+    return f"{said}\n\n{_asks_for(stored.plan, language, 'ask_again_plainly')}"
 
 
 def done(plan: Plan, language: str) -> str:
@@ -133,6 +139,9 @@ def done(plan: Plan, language: str) -> str:
 def ended(plan: Plan, language: str) -> str:
     """Returns how a plan ended: cancelled, expired, superseded, or what was done, failed or is unknown."""
     match plan.status:
+        case "cancelled" if no := next((step.others for step in plan.steps if step.others and step.others.no_by), None):
+            said = {"who": _line(no.no_by or ""), "group": plain(no.by.group), "reason": _line(no.reason or "—", 500)}
+            return translate("rejected_by", language, **said)
         case "cancelled" | "expired":
             return translate(plan.status, language)
         case "superseded":
@@ -178,7 +187,8 @@ def superseded(plan: Plan, language: str) -> str:
 
 def still_waiting(stored: StoredPlan, language: str) -> str:
     """Returns the reminder that follows an answer about something else: a yes to it runs what it shows."""
-    return _with_calls(translate("still_waiting", language, goal=_line(stored.plan.goal)), stored, language)
+    said = translate("still_waiting", language, goal=_line(stored.plan.goal))
+    return _with_calls(_asks_for(stored.plan, language, "") if stored.plan.waits_for else said, stored, language)
 
 
 def _with_calls(said: str, stored: StoredPlan, language: str) -> str:

@@ -140,7 +140,7 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
         asks = stored.plan.waiting_step.asks
         return update | await _answer_asking(context, state, stored, asks, was_seen=was_seen)
     read, chosen = await _read_reply(context, state, stored.plan)
-    may_approve = was_seen and await _is_enough(context, state, stored, read)
+    may_approve = was_seen and stored.plan.waits_for is None and await _is_enough(context, state, stored, read)
     update |= {"acknowledgement": read, "cautious": read.strength == "weak"}
     match read.verdict:
         case "confirm" if not may_approve:
@@ -314,7 +314,7 @@ async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
         may_repeat = tool is not None and tool.spec.may_repeat
         moved = update_step(moved, running.id, "pending" if may_repeat else "unknown")
     elif (step := moved.next_step) is not None:
-        moved = update_step(moved, step.id, "waiting")
+        moved = update_step(moved, step.id, "waiting", others=None)
     async with context.transaction() as connection:
         settled = await store.swap(connection, stored, moved)
     return settled if running is None or not settled.plan.is_open else await _settle(context, settled)

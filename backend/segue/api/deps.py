@@ -155,6 +155,7 @@ AttachmentId = Annotated[str, Path(description="A file of the session."), _id("a
 BranchId = Annotated[str, _id("br", "branch")]
 KeyId = Annotated[str, Path(description="An API key of any user."), _id("key", "key")]
 MandateId = Annotated[str, Path(description="A mandate of the caller's."), _id("man", "mandate")]
+PlanId = Annotated[str, Path(description="One of `GET /approvals`."), _id("plan", "approval")]
 ScheduleId = Annotated[str, Path(description="A schedule of the caller's."), _id("sch", "schedule")]
 TriggerId = Annotated[str, Path(description="A trigger of the caller's."), _id("trg", "trigger")]
 MemoryId = Annotated[str, Path(description="A fact of the caller's."), _id("mem", "memory")]

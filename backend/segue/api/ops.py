@@ -28,7 +28,7 @@ from segue.history import operations
 from segue.history.figures import Period, WindowFigures, figures_of
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session, owner_of
-from segue.plans.store import OpsApproval, count_approvals, list_all_approvals
+from segue.turns.approvals import OpsApproval, count_approvals, list_all_approvals
 from segue.turns.queries import TurnsOverview, overview
 from segue.users.audit import Act, AuditedAction, list_acts, record_act
 

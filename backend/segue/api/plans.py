@@ -2,24 +2,25 @@
 
 from typing import Annotated, Final, Self
 
-from fastapi import Path, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import Field, TypeAdapter, model_validator
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import AcceptedTurn, ClientDep, events_url
-from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, ServicesDep, SessionId, router_of
+from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, PlanId, ServicesDep, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
-from segue.api.schemas import Decisions, Name, Page, PagingDep, PlanDecision, TimeZone, id_position
+from segue.api.schemas import ApprovalDecision, Decisions, Name, Page, PagingDep, PlanDecision, TimeZone, id_position
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
-from segue.domain.plan import Plan, UnreadablePlan
+from segue.domain.plan import Button, Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
 from segue.events.user_feed import mandate_changed
 from segue.memory.session_store import check_session, get_session
 from segue.plans import mandates, store
 from segue.plans.mandates import Grant, Mandate, Terms
+from segue.turns.approvals import Approval, ApprovalStatus, Decider, list_approvals
 from segue.turns.store import once
 
 router = router_of("plans", "/sessions/{session_id}")
@@ -68,14 +69,41 @@ async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -
 
 
 @approvals_router.get("")
-async def get_approvals(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[store.Approval]:
-    """Lists what waits for the caller's yes in all sessions. The newest plan first."""
-    before = paging.after(_POSITION)
+async def get_approvals(
+    services: ServicesDep,
+    identity: IdentityDep,
+    paging: PagingDep,
+    status: Annotated[
+        ApprovalStatus,
+        Query(
+            description="`waiting`: what the caller may decide now; `asked`: their own that waits for others; "
+            "`decided`: what they have decided on for others."
+        ),
+    ] = "waiting",
+) -> Page[Approval]:
+    """Lists what waits for the caller's yes: in all their sessions and, by the rules of agents, in those of others. The
+    newest plan first.
+    """
+    before, now = paging.after(_POSITION), services.clock()
     async with services.database.read_only() as connection:
-        found = await store.list_approvals(
-            connection, caller, before=before, limit=paging.limit + 1, now=services.clock()
+        found = await list_approvals(
+            connection, identity, before=before, limit=paging.limit + 1, now=now, status=status
         )
     return paging.page(found, lambda each: each.plan_id)
+
+
+@approvals_router.post(
+    "/{plan_id}/decision", responses=problems("approval_not_found", "not_yours_to_decide", *OF_DECISIONS)
+)
+async def decide_approval(
+    plan_id: PlanId, body: ApprovalDecision, services: ServicesDep, identity: IdentityDep, origin: OriginDep
+) -> Approval:
+    """Decides on what waits: the caller's own, or what a rule asks of a group of theirs. One decision counts, and a
+    later one is told whose. What it begins runs in the session of the user who asked. Shows what was decided.
+    """
+    by = Decider(identity, "button", origin.request_id, body.reason)
+    button = Button(body.decision, body.version, body.args)
+    return await services.turns.decide_approval(by, plan_id, button, origin=origin)
 
 
 @approvals_router.post("/decisions", status_code=202, responses=problems("session_not_found", *OF_DECISIONS))

@@ -21,11 +21,12 @@ from pydantic import (
 )
 
 from segue.domain.agent import DEFAULT_AGENT
+from segue.domain.approval_rule import MAX_REASON_CHARS
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS, SCOPES, Scope, known_user
 from segue.domain.ids import Prefix, id_pattern, known_zone
-from segue.domain.plan import Button, Pressed
+from segue.domain.plan import Button, Decision, Pressed
 from segue.domain.session import LONGEST_MESSAGE, MAX_ATTACHMENTS, MAX_CONTENT_CHARS, MemoryKind, Rating
 from segue.domain.tool import ManualStatus, RememberFor, canonical_args
 from segue.turns.store import OnBusy
@@ -175,6 +176,26 @@ class Decisions(Body):
     """All are accepted, or none."""
 
     items: Annotated[list[OneDecision], Field(min_length=1, max_length=MAX_DECISIONS), doc("One for each session.")]
+
+
+class ApprovalDecision(Body):
+    """A decision on what waits for the caller."""
+
+    decision: Annotated[Decision, doc("`confirm` or `reject`.")]
+    version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that they were shown.")
+    args: Annotated[
+        dict[str, Any] | None,
+        doc("In place of the step's, with a `confirm` only: if it is their own, or the rule says so."),
+    ] = None
+    reason: Annotated[
+        Annotated[str, Field(max_length=MAX_REASON_CHARS)] | None, doc("Why not. The user reads it, and the model.")
+    ] = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.args is not None and self.decision != "confirm":
+            raise ValueError("`args` goes with the decision `confirm` only")
+        return self
 
 
 class StatusChange(Body):

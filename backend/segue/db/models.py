@@ -264,6 +264,10 @@ plans = Table(
     Column("opaque", _json()),
     Column("answers", _json()),
     Column("reminded", Boolean, nullable=False, server_default=text("false")),
+    Column("for_group", Text),
+    Column("later_group", Text),
+    Column("later_at", _time()),
+    Column("decided_by", _json()),
     Column("created_at", _time(), nullable=False),
     Column("expires_at", _time(), nullable=False),
     CheckConstraint(
@@ -271,6 +275,14 @@ plans = Table(
     ),
     Index("plans_session_id_seq_idx", "session_id", "seq", "id"),
     Index("plans_one_open_key", "session_id", unique=True, postgresql_where=text("status IN ('active', 'waiting')")),
+    Index("plans_for_group_idx", "for_group", "later_group", postgresql_where=text("for_group IS NOT NULL")),
+    Index(
+        "plans_decided_by_idx",
+        "decided_by",
+        postgresql_using="gin",
+        postgresql_ops={"decided_by": "jsonb_path_ops"},
+        postgresql_where=text("decided_by IS NOT NULL"),
+    ),
 )
 
 grants = Table(

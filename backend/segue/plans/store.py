@@ -18,10 +18,9 @@ from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
 from segue.domain.bounds import USER
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.field_types import doc
 from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, end
 from segue.domain.session import TurnKey
-from segue.domain.user_request import PAGE, UserAnswer, answers_of_page, question_of_step, with_answer
+from segue.domain.user_request import UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
 from segue.plans.arguments import values_of
 
@@ -333,74 +332,15 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
     columns = asdict(stored)
     del columns["granted_seq"]
     absent = {name: None for name in ("blocked_tools", "answers") if not columns[name]}
-    return {**columns.pop("plan"), **columns, **absent}
+    return {**columns.pop("plan"), **columns, **absent, **_for_others(stored.plan)}
 
 
-@dataclass(frozen=True, slots=True)
-class Approval:
-    """A plan that waits for the user's yes."""
-
-    session_id: Annotated[str, doc("The session that waits.")]
-    plan_id: Annotated[str, doc("Its plan.")]
-    version: Annotated[int, doc("For the decision.")]
-    step: Annotated[Step | None, doc("The step that waits; null if this release cannot read the plan.")]
-    since: Annotated[datetime, doc("When the user was asked.")]
-
-
-@dataclass(frozen=True, slots=True)
-class OpsApproval:
-    """A plan of any user that waits for their yes, without its words and arguments."""
-
-    session_id: Annotated[str, doc("The session that waits.")]
-    user: Annotated[str, doc("Whose it is.")]
-    plan_id: Annotated[str, doc("Its plan.")]
-    version: Annotated[int, doc("Grows with every change.")]
-    tool: Annotated[str | None, doc("What the step that waits calls; null if this release cannot read the plan.")]
-    since: Annotated[datetime, doc("When the user was asked.")]
-    expires_at: Annotated[datetime, doc("Until when it waits.")]
-
-
-# What waits for the client's page asks the user nothing.
-_ASKS_USER: Final = (plans.c.status == "waiting") & ~plans.c.steps.contains([{"asks": {"mode": PAGE}}])
-
-
-async def count_approvals(connection: AsyncConnection, *, now: datetime) -> int:
-    """Returns how many plans of all users wait for a yes."""
-    waiting = select(func.count()).where(_ASKS_USER, is_open(), plans.c.expires_at > now)
-    return (await connection.execute(waiting)).scalar_one()
-
-
-async def list_approvals(
-    connection: AsyncConnection, owner: str, *, before: str | None, limit: int, now: datetime
-) -> list[Approval]:
-    """Returns the newest plans first; `before` is the id of the last one seen. Those that have expired do not wait."""
-    rows = await connection.execute(_waiting(before, limit, now).where(sessions.c.owner == owner))
-    return [Approval(row.session_id, row.id, row.version, _plan(row).waiting_step, row.since) for row in rows]
-
-
-async def list_all_approvals(
-    connection: AsyncConnection, *, before: str | None, limit: int, now: datetime
-) -> list[OpsApproval]:
-    """As `list_approvals`, of all users."""
-    rows = await connection.execute(_waiting(before, limit, now).where(is_open()))
-    return [
-        OpsApproval(
-            row.session_id, row.owner, row.id, row.version, step.tool if step else None, row.since, row.expires_at
-        )
-        for row, step in ((row, _plan(row).waiting_step) for row in rows)
-    ]
-
-
-def _waiting(before: str | None, limit: int, now: datetime) -> Select[Any]:
-    return (
-        select(plans, sessions.c.owner, func.coalesce(turns.c.finished_at, plans.c.created_at).label("since"))
-        .join(sessions, sessions.c.id == plans.c.session_id)
-        .outerjoin(turns, turns.c.id == plans.c.asked_in)
-        .where(_ASKS_USER, plans.c.expires_at > now, came_before(plans, before))
-        .order_by(*newest_first(plans))
-        .limit(limit)
-    )
-
-
-def _plan(row: Row[Any]) -> Plan:
-    return plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})
+def _for_others(plan: Plan) -> dict[str, Any]:
+    """Returns by whom the plan is found: by the groups that decide now, and by those who have decided something."""
+    waits, told = plan.waits_for, [step.others for step in plan.steps if step.others is not None]
+    return {
+        "for_group": waits and waits.group,
+        "later_group": waits and waits.escalates_to,
+        "later_at": waits and waits.escalates_at,
+        "decided_by": sorted({name for each in told for name in (*each.yes_by, each.no_by) if name}) or None,
+    }

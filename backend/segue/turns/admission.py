@@ -19,7 +19,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge
 from segue.domain.ids import Clock, new_id
-from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, end
+from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, end, next_version
 from segue.domain.session import NO_OPTIONS, TurnKey, TurnStatus, turn_key
 from segue.domain.tool import Tool, ToolFailed
 from segue.memory.session_store import lock_session
@@ -29,6 +29,7 @@ from segue.plans.store import StalePlan, StoredPlan
 from segue.tools.availability import ToolAvailability
 from segue.tools.input_schema import faults_of
 from segue.tools.user_requests import faults_of_answer
+from segue.turns.approvals import Decider, is_agreed, record_decision, waits_for_others
 from segue.turns.branches import leave_history, note_of_calls, opening_of
 from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, statuses_of, turn_of_key
@@ -297,12 +298,14 @@ async def begin_decision(
     tools: ToolAvailability,
     request: ChatRequest,
     now: datetime,
+    by: Decider | None = None,
 ) -> Admitted | None:
     """Stores the decision on a waiting plan and the turn that carries it out, in the caller's transaction.
 
-    `request` has everything but the message. Returns None if the plan has expired, which is stored then. A plan whose
-    turn died waits too, though no step says so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`,
-    StalePlan for every version but the one that waits, Unreadable, and what `_check_args` and `_remember` raise.
+    `request` has everything but the message; `by` is who decides if the plan waits for others. Returns None if the plan
+    has expired, which is stored then, or waits for one more yes. A plan whose turn died waits too, though no step says
+    so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`, `waits_for_others`, StalePlan for every
+    version but the one that waits, Unreadable, and what `_check_args`, `_remember` and `record_decision` raise.
     """
     await lock_session(connection, owner, session_id)
     if (known := await accepted_before(connection, owner, session_id, request.once)) is not None:
@@ -315,7 +318,29 @@ async def begin_decision(
     plans.usable(stored)
     if stored.plan.version != button.version or button.plan_id not in (None, stored.plan.id):
         raise StalePlan
+    if by is not None:
+        stored = await record_decision(connection, stored, owner, button, by, now=now)
+        if button.decision == "confirm" and not is_agreed(stored.plan):
+            await plans.swap(connection, stored, next_version(stored.plan), tool_hash=stored.tool_hash)
+            return None
+        request = replace(request, decided_by=by.identity.user)
+    elif button.decision == "confirm" and stored.plan.waits_for is not None:
+        raise waits_for_others(stored.plan.waits_for)
     request = replace(request, message=_message_of(button, stored.plan), amends=button.decision == "amend")
+    return await _begin_decided(connection, owner, stored, button, tools=tools, request=request, now=now)
+
+
+async def _begin_decided(
+    connection: AsyncConnection,
+    owner: str,
+    stored: StoredPlan,
+    button: Button,
+    *,
+    tools: ToolAvailability,
+    request: ChatRequest,
+    now: datetime,
+) -> Admitted | None:
+    session_id = stored.session_id
     if stored.plan.status == "active":
         if (
             button.args is not None

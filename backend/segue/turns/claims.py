@@ -54,9 +54,9 @@ class Origin:
 class TurnRequest:
     """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
     `language` and `time_zone` the session's, the latter empty if nobody has named one. `amends`, `args_changed` and
-    `remember` say of a button what it did. `steers` is the turn that was to read the message. What waits stays as it is
-    for a yes without `approves`. `options` are what the client asked of the turn. One that is
-    `unattended` was begun by a schedule or a trigger: its user may be away.
+    `remember` say of a button what it did, `decided_by` who pressed it if another did than the user. `steers` is the
+    turn that was to read the message. What waits stays as it is for a yes without `approves`. `options` are what the
+    client asked of the turn. One that is `unattended` was begun by a schedule or a trigger: its user may be away.
     """
 
     force_web_search: bool
@@ -73,6 +73,7 @@ class TurnRequest:
     approves: bool = True
     options: TurnOptions = NO_OPTIONS
     unattended: bool = False
+    decided_by: str | None = None
 
 
 _read_request, _read_references, _read_choice = reader(TurnRequest), reader(tuple[str, ...]), reader(ToolChoice)

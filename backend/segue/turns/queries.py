@@ -221,7 +221,7 @@ def _of_button(message: Message, request: TurnRequest) -> dict[str, Any]:
         return {}
     plan_id, version = request.shown_plan or (None, None)
     decision = "amend" if request.amends else decision_of(message.content)
-    more = {"args_changed": request.args_changed, "remember": request.remember}
+    more = {"args_changed": request.args_changed, "remember": request.remember, "by": request.decided_by}
     said = {"decision": decision, "plan_id": request.decided_plan_id or plan_id, "plan_version": version}
     return said | {name: value for name, value in more.items() if value}
 

@@ -74,11 +74,12 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A message as it came. `decided_plan_id` is the plan whose button it is, None for a typed message; `stream` asks
-    for the model's words as they come; `turn_id` is the id its turn gets, None for a new one; `origin` joins its log
-    lines and its trace to the request. `instead_of` is the message whose turn it takes the place of, with all that came
-    after: an empty message asks the same again. `note` is what the model is told with it. `abandons` is the plan, by id
-    and version, that the message is said instead of an answer to: if it waits, it is cancelled.
+    """A message as it came. `decided_plan_id` is the plan whose button it is, None for a typed message, and
+    `decided_by` who pressed it, if it was another person than the user; `stream` asks for the model's words as they
+    come; `turn_id` is the id its turn gets, None for a new one; `origin` joins its log lines and its trace to the
+    request. `instead_of` is the message whose turn it takes the place of, with all that came after: an empty message
+    asks the same again. `note` is what the model is told with it. `abandons` is the plan, by id and version, that the
+    message is said instead of an answer to: if it waits, it is cancelled.
     A button may have `args_changed` and `remember`; one that `amends` has a text of the user's. `steers` is
     the turn that is to read the message if it can. A program's message has no `approves`: a yes in it is none.
     That of a schedule or a trigger is `unattended`.
@@ -88,6 +89,7 @@ class ChatRequest:
     message: str
     force_web_search: bool = False
     decided_plan_id: str | None = None
+    decided_by: str | None = None
     amends: bool = False
     args_changed: bool = False
     remember: RememberFor | None = None

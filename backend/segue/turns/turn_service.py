@@ -19,7 +19,7 @@ from segue.db.outages import StorageUnavailable
 from segue.db.redis import plans_of_owner_key
 from segue.db.redis_server import RedisServer
 from segue.domain.errors import AppError, NotFound
-from segue.domain.identity import Charge
+from segue.domain.identity import Charge, Identity
 from segue.domain.plan import Button
 from segue.domain.session import NO_OPTIONS, Message, PromptReport, Turn, TurnKey, TurnOptions
 from segue.domain.telemetry import TurnEnded
@@ -27,10 +27,11 @@ from segue.domain.tool import ToolChoice
 from segue.events import user_feed
 from segue.memory import session_store, short_term
 from segue.memory.session_store import check_session
-from segue.plans.store import StalePlan, expired, list_approvals
+from segue.plans.store import StalePlan, expired, get_plan
 from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
+from segue.turns.approvals import Approval, Decider, decided_already, get_approval, list_approvals
 from segue.turns.claims import Claim, Origin, claim_of_next
 from segue.turns.maintenance import recover_forever
 from segue.turns.presence import Presence
@@ -229,7 +230,8 @@ class TurnService:
         user is in the groups of the turn before.
         """
         async with self._deps.database.read_only() as connection:
-            waiting = await list_approvals(connection, owner, before=None, limit=MOST_WAITING, now=self._deps.clock())
+            of = Identity(owner)
+            waiting = await list_approvals(connection, of, before=None, limit=MOST_WAITING, now=self._deps.clock())
         going_on = []
         for each in waiting:
             if each.step is not None and each.step.asks is not None and each.step.asks.key == key:
@@ -239,6 +241,43 @@ class TurnService:
                         origin = Origin(groups=await queries.groups_of_last(connection, each.session_id))
                     going_on.append(await self.decide(owner, each.session_id, button, origin=origin))
         return going_on
+
+    async def decide_approval(self, by: Decider, plan_id: str, button: Button, *, origin: Origin) -> Approval:
+        """Decides on what waits in any session, as its user or as one of those whom a rule names. The turn that follows
+        is its user's, in the groups of the turn before. Returns what it is then.
+
+        Raises NotFound, AppError `not_yours_to_decide`, `plan_changed`, which says who has decided, `plan_expired`,
+        `invalid_args`, `unknown_tool`, `rate_limited`, InvalidRequest; then nothing was decided.
+        """
+        deps, identity, button = self._deps, by.identity, replace(button, plan_id=plan_id)
+        async with deps.database.read_only() as connection:
+            found = await get_approval(connection, identity, plan_id, now=deps.clock())
+            stored = await get_plan(connection, plan_id)
+            groups = await queries.groups_of_last(connection, found.session_id)
+        owner, session_id, is_own = found.asker, found.session_id, found.asker == identity.user
+        if is_own and (stored.plan.waits_for is None or button.decision == "reject"):
+            await self.decide(owner, session_id, button, origin=origin)
+        elif stored.plan.waits_for is None or stored.plan.version != button.version:
+            raise decided_already(stored.plan)
+        else:
+
+            async def store(connection: AsyncConnection, turn_id: str) -> Admitted | None:
+                request = ChatRequest("", turn_id=turn_id, origin=replace(origin, groups=groups))
+                of, now = (connection, owner, session_id, button), deps.clock()
+                return await begin_decision(*of, tools=deps.tools, request=request, now=now, by=by)
+
+            try:
+                await self.begin(owner, "", store)
+            except AppError as error:
+                if error.code not in ("plan_changed", "no_open_plan"):
+                    raise
+                async with deps.database.read_only() as connection:
+                    raise decided_already((await get_plan(connection, plan_id)).plan) from None
+        async with deps.database.read_only() as connection:
+            decided = await get_approval(connection, identity, plan_id, now=deps.clock())
+        if decided.status == "expired":
+            raise expired()
+        return decided
 
     async def decide_several(self, owner: str, wanted: Mapping[str, Button], *, origin: Origin) -> dict[str, Admitted]:
         """Decides on the versions of the plans of several sessions, by session: on all or, if it raises what `decide`

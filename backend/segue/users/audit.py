@@ -21,7 +21,7 @@ from segue.domain.redaction import without_secret_texts
 AuditedAction = Literal[
     "cancel_turn", "set_tool_state", "reset_tool_states", "read_session", "reload_agents", "retry_webhooks",
     "reconnect_mcp_server", "create_key", "rotate_key", "revoke_key", "set_user_limits", "adopt_user", "export_user",
-    "erase_user", "back_up", "restore", "give_mandate", "revoke_mandate",
+    "erase_user", "back_up", "restore", "give_mandate", "revoke_mandate", "decide_approval",
 ]  # fmt: skip
 BATCH: Final = 500
 CLI: Final = Operator("cli")  # who acts at the command line

@@ -1,0 +1,304 @@
+"""What waits for a yes, as those see it who may give it: the user whose plan it is or, by a rule, others.
+
+A question for others is shown with what its user was told, and as much of the conversation as the rule allows. Knows no
+HTTP. `admission.begin_decision` carries out what is decided here, in the same transaction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from sqlalchemy import ColumnElement, Row, Select, and_, false, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import messages, plans, sessions, turns
+from segue.db.rows import came_before, newest_first, plan_of
+from segue.domain.approval_rule import MAX_REASON_CHARS, Others, WaitsFor
+from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.field_types import doc
+from segue.domain.identity import Identity, Operator
+from segue.domain.ids import digest_of_json
+from segue.domain.plan import Button, Decision, Plan, PlanStatus, Step
+from segue.domain.user_request import PAGE
+from segue.memory.history import IN_HISTORY
+from segue.plans.store import StalePlan, StoredPlan, expired, is_open
+from segue.users.audit import record_act
+
+MAX_MESSAGES = 20
+MAX_MESSAGE_CHARS = 4000
+
+ApprovalStatus = Literal["waiting", "asked", "decided"]
+Channel = Literal["button", "link", "terminal"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalMessage:
+    """What was said in the session."""
+
+    role: Annotated[str, doc("`user` or `assistant`.")]
+    content: Annotated[str, doc("How it begins: 4,000 characters at most.")]
+    at: Annotated[datetime, doc("When.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A plan that waits for a yes, or has been decided on."""
+
+    session_id: Annotated[str, doc("The session that waits.")]
+    plan_id: Annotated[str, doc("Its plan.")]
+    version: Annotated[int, doc("For the decision.")]
+    step: Annotated[
+        Step | None, doc("The step that waits, or was decided on last; null if this release cannot read the plan.")
+    ]
+    since: Annotated[datetime, doc("When the user was asked.")]
+    status: Annotated[PlanStatus, doc("The plan's.")]
+    asker: Annotated[str, doc("The user whose plan it is.")]
+    goal: Annotated[str, doc("What they want.")]
+    steps: Annotated[tuple[Step, ...], doc("All steps that one decision is for.")]
+    expires_at: Annotated[datetime, doc("Until when it waits.")]
+    told: Annotated[str | None, doc("If it waits for others: the question as the user has read it.")] = None
+    messages: Annotated[
+        tuple[ApprovalMessage, ...],
+        doc("If it waits for others: what the user had asked for or, if the rule shows it, the conversation."),
+    ] = ()
+
+    @property
+    def digest(self) -> str:
+        """Of what those who decide are shown."""
+        return digest_of_json([self.plan_id, self.version, self.steps, self.told, self.messages])
+
+
+@dataclass(frozen=True, slots=True)
+class OpsApproval:
+    """A plan of any user that waits for a yes, without its words and arguments."""
+
+    session_id: Annotated[str, doc("The session that waits.")]
+    user: Annotated[str, doc("Whose it is.")]
+    plan_id: Annotated[str, doc("Its plan.")]
+    version: Annotated[int, doc("Grows with every change.")]
+    tool: Annotated[str | None, doc("What the step that waits calls; null if this release cannot read the plan.")]
+    since: Annotated[datetime, doc("When the user was asked.")]
+    expires_at: Annotated[datetime, doc("Until when it waits.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Another person than the user, or the user as one of a group, who decides by a rule; and from where they do."""
+
+    identity: Identity
+    channel: Channel
+    request_id: str | None = None
+    reason: str | None = None
+
+
+# What waits for the client's page asks the user nothing.
+_ASKS_USER = (plans.c.status == "waiting") & ~plans.c.steps.contains([{"asks": {"mode": PAGE}}])
+
+
+async def count_approvals(connection: AsyncConnection, *, now: datetime) -> int:
+    """Returns how many plans of all users wait for a yes."""
+    waiting = select(func.count()).where(_ASKS_USER, is_open(), plans.c.expires_at > now)
+    return (await connection.execute(waiting)).scalar_one()
+
+
+async def list_approvals(
+    connection: AsyncConnection,
+    identity: Identity,
+    *,
+    before: str | None,
+    limit: int,
+    now: datetime,
+    status: ApprovalStatus = "waiting",
+) -> list[Approval]:
+    """Returns the newest plans first; `before` is the id of the last one seen. `waiting` are those that they may decide
+    now, `asked` their own that wait for others, `decided` those of others' questions that they have decided something
+    on. Those that have expired do not wait.
+    """
+    listed = _listed(before, limit)
+    is_own, waits = sessions.c.owner == identity.user, and_(_ASKS_USER, plans.c.expires_at > now)
+    match status:
+        case "waiting":
+            listed = listed.where(waits, or_(is_own & plans.c.for_group.is_(None), _may_decide(identity, now)))
+        case "asked":
+            listed = listed.where(waits, is_own, plans.c.for_group.is_not(None))
+        case "decided":
+            listed = listed.where(plans.c.decided_by.contains([identity.user]))
+    return [await _approval(connection, row) for row in await connection.execute(listed)]
+
+
+async def list_all_approvals(
+    connection: AsyncConnection, *, before: str | None, limit: int, now: datetime
+) -> list[OpsApproval]:
+    """Returns those of all users, as `list_approvals` those that wait."""
+    listed = _listed(before, limit).where(_ASKS_USER, plans.c.expires_at > now, is_open())
+    return [
+        OpsApproval(
+            row.session_id, row.owner, row.id, row.version, step.tool if step else None, row.since, row.expires_at
+        )
+        for row, step in ((row, _plan(row).waiting_step) for row in await connection.execute(listed))
+    ]
+
+
+async def get_approval(connection: AsyncConnection, identity: Identity, plan_id: str, *, now: datetime) -> Approval:
+    """Returns one that is their own, or is or was for a group of theirs. Raises NotFound."""
+    row = (await connection.execute(_listed(None, 1).where(plans.c.id == plan_id))).one_or_none()
+    if row is None or not (row.owner == identity.user or _asked_of(_plan(row), identity, now)):
+        raise NotFound("approval")
+    return await _approval(connection, row)
+
+
+def _may_decide(identity: Identity, now: datetime) -> ColumnElement[bool]:
+    """Returns the condition for what `check_decider` lets through."""
+    names, user = sorted(identity.groups | identity.roles), identity.user
+    if not names:
+        return false()
+    is_asked = or_(plans.c.for_group.in_(names), and_(plans.c.later_group.in_(names), plans.c.later_at <= now))
+    has_said = plans.c.steps.contains([{"status": "waiting", "others": {"yes_by": [user]}}])
+    is_shut_out = plans.c.steps.contains([{"status": "waiting", "waits_for": {"who": "other"}}])
+    return and_(is_asked, ~has_said, ~and_(sessions.c.owner == user, is_shut_out))
+
+
+def _listed(before: str | None, limit: int) -> Select[Any]:
+    return (
+        select(plans, sessions.c.owner, func.coalesce(turns.c.finished_at, plans.c.created_at).label("since"))
+        .join(sessions, sessions.c.id == plans.c.session_id)
+        .outerjoin(turns, turns.c.id == plans.c.asked_in)
+        .where(came_before(plans, before))
+        .order_by(*newest_first(plans))
+        .limit(limit)
+    )
+
+
+def _plan(row: Row[Any]) -> Plan:
+    return plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})
+
+
+def _asked_of(plan: Plan, identity: Identity, now: datetime) -> bool:
+    """Returns whether a step is, or was, for a group of theirs."""
+    return any(isinstance(each.waits_for, WaitsFor) and each.waits_for.is_for(identity, now) for each in plan.steps)
+
+
+async def _approval(connection: AsyncConnection, row: Row[Any]) -> Approval:
+    plan = _plan(row)
+    for_others = [step for step in plan.steps if step.waits_for != "self"]
+    shown = plan.waiting_steps or tuple(step for step in for_others if step.others)[-1:]
+    approval = Approval(
+        row.session_id,
+        row.id,
+        row.version,
+        next(iter(shown), None),
+        row.since,
+        plan.status,
+        row.owner,
+        row.goal,
+        shown,
+        row.expires_at,
+    )
+    waits = next((step.waits_for for step in shown if isinstance(step.waits_for, WaitsFor)), None)
+    if waits is None:
+        return approval
+    told = select(messages.c.content).where(messages.c.turn_id == row.asked_in, messages.c.role == "assistant")
+    said = select(messages).where(messages.c.session_id == row.session_id)
+    if waits.shows == "conversation":
+        said = said.where(IN_HISTORY, messages.c.role.in_(("user", "assistant")), messages.c.content != "")
+    else:
+        said = said.where(messages.c.id == row.origin_message_id)
+    found = await connection.execute(said.order_by(messages.c.seq.desc()).limit(MAX_MESSAGES))
+    return replace(
+        approval,
+        told=await connection.scalar(told.order_by(messages.c.seq.desc()).limit(1)),
+        messages=tuple(
+            ApprovalMessage(each.role, each.content[:MAX_MESSAGE_CHARS], each.created_at)
+            for each in reversed(found.all())
+        ),
+    )
+
+
+async def record_decision(
+    connection: AsyncConnection, stored: StoredPlan, owner: str, button: Button, by: Decider, *, now: datetime
+) -> StoredPlan:
+    """Returns the plan with what one of those decides that it waits for, which it is not stored with yet, and records
+    it in the audit. Raises AppError `plan_expired`, `not_yours_to_decide`, InvalidRequest, and StalePlan for a version
+    that is not the one that waits.
+    """
+    waits, step = stored.plan.waits_for, stored.plan.waiting_step
+    if waits is None or step is None or stored.plan.version != button.version:
+        raise StalePlan
+    if stored.plan.expires_at <= now:
+        raise expired()
+    said = step.others.yes_by if step.others else ()
+    _check_decider(waits, owner, by.identity, said, now)
+    if button.args is not None and not waits.may_change_args:
+        raise InvalidRequest("The rule lets those who decide change no arguments. Decide without `args`.")
+    is_yes, user = button.decision == "confirm", by.identity.user
+    decided = Others(
+        by=waits,
+        yes_by=(*said, user) if is_yes else said,
+        no_by=None if is_yes else user,
+        reason=by.reason and by.reason[:MAX_REASON_CHARS],
+    )
+    approval = await get_approval(connection, by.identity, stored.plan.id, now=now)
+    details = {
+        "plan_id": stored.plan.id,
+        "version": button.version,
+        "decision": button.decision,
+        "rule": waits.rule,
+        "who": waits.who,
+        "group": waits.group,
+        "channel": by.channel,
+        "shown": approval.digest,
+        "args_changed": button.args is not None,
+    }
+    operator = Operator(user, request_id=by.request_id)
+    await record_act(
+        connection, operator, "decide_approval", session_id=stored.session_id, tool=step.tool, details=details
+    )
+
+    def with_decision(each: Step) -> Step:
+        of_call = each.waits_for if isinstance(each.waits_for, WaitsFor) else waits
+        return replace(each, others=replace(decided, by=of_call)) if each.status == "waiting" else each
+
+    return replace(stored, plan=replace(stored.plan, steps=tuple(map(with_decision, stored.plan.steps))))
+
+
+def is_agreed(plan: Plan) -> bool:
+    """Returns whether as many others have said yes to the steps that wait as the rule wants."""
+    return all(step.others is not None and step.others.agree for step in plan.waiting_steps)
+
+
+def _check_decider(waits: WaitsFor, owner: str, identity: Identity, said: Sequence[str], now: datetime) -> None:
+    """Raises NotFound to those it does not wait for, and AppError `not_yours_to_decide`."""
+    if not waits.is_for(identity, now):
+        if identity.user == owner:
+            raise _not_yours(f"It waits for {waits.told}: one of them has to decide.")
+        raise NotFound("approval")
+    if waits.who == "other" and identity.user == owner:
+        raise _not_yours(f"You have asked for this: another one of {waits.group} has to decide.")
+    if identity.user in said:
+        raise _not_yours(f"You have said yes already: another one of {waits.group} has to say yes too.")
+
+
+def _not_yours(detail: str) -> AppError:
+    return AppError("not_yours_to_decide", status=403, title="Somebody else has to decide", detail=detail)
+
+
+def waits_for_others(waits: WaitsFor) -> AppError:
+    detail = (
+        f"The step waits for {waits.told}: a yes of the user's does not run it. Those who may decide find it at "
+        "`GET /approvals`. The user may take it back with the decision `reject`."
+    )
+    return AppError("waits_for_others", status=403, title="Others have to decide", detail=detail)
+
+
+def decided_already(plan: Plan) -> AppError:
+    """Returns what those are told who come too late: who has decided what."""
+    told = [each.others for each in plan.steps if each.others is not None]
+    if not told:
+        return StalePlan()
+    last = told[-1]
+    decision: Decision = "reject" if last.no_by else "confirm"
+    by = last.no_by or ", ".join(last.yes_by)
+    error = StalePlan()
+    error.detail = f"{by} has decided: {decision}. {error.detail}"
+    return error.with_extra(decided_by=by, decision=decision)
