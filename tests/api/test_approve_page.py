@@ -105,8 +105,8 @@ async def desk(settings: Settings, provider: Provider, tmp_path: Path, who: str)
         for user in ("sara", "zoe"):
             await new_key(guarded, user, roles=["approver"])
         carl, root = await new_key(guarded, "carl", roles=["approver"]), await new_key(guarded, "root", ["ops"])
-        speaks = [await stack.enter_async_context(speaking(service, each)) for each in (carl, root)]
-        yield Desk(service, *speaks, provider, receiver, clock, guarded, paid)
+        clerk, operator = [await stack.enter_async_context(speaking(service, each)) for each in (carl, root)]
+        yield Desk(service, clerk, operator, provider, receiver, clock, guarded, paid)
 
 
 async def test_the_page_is_open_runs_nothing_and_shows_a_hostile_call_to_the_letter(desk: Desk) -> None:

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Protocol
 
 from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
@@ -135,7 +136,7 @@ async def list_keys(
 async def keys_of_members(connection: AsyncConnection, name: str, *, but: Collection[str], limit: int) -> list[ApiKey]:
     """Returns the newest working key in a group, or with a role, of this name: one of each user apart from `but`."""
     of_name = or_(api_keys.c.groups.contains([name]), api_keys.c.roles.contains([name]))
-    found = select(api_keys).where(of_name, api_keys.c.owner.not_in(but), *_WORKS).distinct(api_keys.c.owner)
+    found = select(api_keys).where(of_name, api_keys.c.owner.not_in(but), *_WORKS).ext(distinct_on(api_keys.c.owner))
     rows = await connection.execute(found.order_by(api_keys.c.owner, api_keys.c.id.desc()).limit(limit))
     return [key for key in map(_api_key, rows) if not key.is_unreadable]
 
