@@ -18,7 +18,7 @@ from segue import tool
 from segue.config import Settings
 from segue.domain.ids import utc_now
 from tests.support.identity import new_key, speaking
-from tests.support.plans import Frozen
+from tests.support.plans import Frozen, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.receiver import SECRET, Receiver, receiving
 from tests.support.service import Client, running
@@ -162,7 +162,8 @@ async def test_a_link_of_an_older_version_of_an_expired_question_or_of_a_revoked
     assert (await desk.root.http.delete(f"/ops/keys/{keys[0]['id']}")).status_code == 204
     await desk.refuses(links["sara"], 404)
 
-    desk.provider.will(calls(("pay", {"to": "shop", "amount": 700})))
+    less = {"id": 1, "description": "Pay the shop", "tool": "pay", "args": {"to": "shop", "amount": 700}}
+    desk.provider.will(planned([less]))
     change = {"decision": "amend", "version": asked["plan"]["version"], "message": "Only 700"}
     changed = (await desk.carl.http.post(f"/sessions/{asked['session_id']}/plan/decision", json=change)).json()
     await desk.refuses(links["zoe"], 410)

@@ -20,9 +20,9 @@ approvals = typer.Typer()
 
 
 @approvals.callback(invoke_without_command=True)
-def _main(context: typer.Context) -> None:
+def _main(context: typer.Context, *, url: ServiceUrl = None, api_key: ServiceKey = None) -> None:
     if context.invoked_subcommand is None:
-        show()
+        show(url=url, api_key=api_key)
 
 
 @approvals.command("list")
