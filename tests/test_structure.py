@@ -52,6 +52,7 @@ OWNERS_OF_TABLES = {
     "tools/results.py": "tool_calls, tool_results",
     "tools/retention.py": "tool_results",
     "tools/tool_states.py": "tool_states, tool_state_changes; tool_holds",
+    "turns/approvals.py": "has no table: plans with what those who decide see of their session",
     "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
     "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement; turns",
     "turns/claims.py": "turns",

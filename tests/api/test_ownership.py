@@ -29,6 +29,7 @@ OWNED: dict[str, Prefix] = {
     "tool_call_id": "call",
     "memory_id": "mem",
     "mandate_id": "man",
+    "plan_id": "plan",
     "message_id": "msg",
     "chat_id": "ses",
     "thread_id": "ses",
@@ -144,12 +145,14 @@ async def things_of(client: Client) -> Things:
     said = {"session_id": session, "message": "x"}
     schedule = await client.http.post("/schedules", json={**said, "cron": "0 9 * * *"})
     trigger = await client.http.post("/triggers", json=said)
+    planned = await client.chat(session, "First tell me the time, then tell me the time again")
     things = {
         "session_id": session,
         "turn_id": answer["turn_id"],
         "tool_call_id": call["tool_call_id"],
         "memory_id": noted.json()["id"],
         "mandate_id": allowed.json()["id"],
+        "plan_id": planned["plan"]["id"],
         "message_id": answer["message"]["id"],
         "chat_id": session,
         "thread_id": session,

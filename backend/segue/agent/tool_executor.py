@@ -315,7 +315,7 @@ async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: M
     ruling = await turn.ruling(request, tool)
     if call_key(request) in turn.answers or isinstance(ruling, Deny) or not accepts(tool, request.args):
         return ReadyCall(request, tool)
-    if await who_decides(turn, request, tool) != "self":
+    if turn.context.approvals and await who_decides(turn, request, tool) != "self":
         return HeldCall(request, tool, call)
     if not turn.needs_yes(tool.spec, ruling):
         return ReadyCall(request, tool)

@@ -154,6 +154,7 @@ OF_DOORS: Final = (
 )  # fmt: skip
 OF_DECISIONS: Final = (
     "invalid_answer", "invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable",
+    "waits_for_others",
 )  # fmt: skip
 
 OPENAI_PATHS: Final = "/v1/"

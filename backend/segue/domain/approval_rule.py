@@ -22,7 +22,7 @@ OthersWho = Literal["approver", "other", "two"]
 Shows = Literal["call", "conversation"]
 RuleOrigin = Literal["user", "other", "model", "result", "quoted", "program"]
 GroupName = Annotated[str, Field(max_length=200, pattern=r"^\S.*$")]
-Seconds = Annotated[int, Field(ge=1, le=31_622_400)]
+RuleSeconds = Annotated[int, Field(ge=1, le=31_622_400)]
 MAX_REASON_CHARS: Final = 500
 
 
@@ -83,9 +83,9 @@ class ApprovalRule:
     group: GroupName | None = None
     shows: Shows = "call"
     may_change_args: bool = False
-    escalate_after_s: Seconds | None = None
+    escalate_after_s: RuleSeconds | None = None
     escalate_to: GroupName | None = None
-    expires_after_s: Seconds | None = None
+    expires_after_s: RuleSeconds | None = None
 
     def __post_init__(self) -> None:
         of_others = self.may_change_args or self.escalate_to or self.expires_after_s or self.shows != "call"

@@ -74,6 +74,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_did_retry_webhooks: "أعاد إرسال أحداث الويب هوك",
   ops_did_revoke_key: "أبطل مفتاحًا",
   ops_did_revoke_mandate: "ألغى موافقة دائمة",
+  ops_did_decide_approval: "بتّ في موافقة لغيره",
   ops_did_rotate_key: "استبدل مفتاحًا",
   ops_did_set_tool_state: "ضبط أداة للجميع",
   ops_did_set_user_limits: "ضبط حدود مستخدم",

@@ -73,6 +73,7 @@ export const ops = {
   ops_did_retry_webhooks: "Sent webhook events again",
   ops_did_revoke_key: "Revoked a key",
   ops_did_revoke_mandate: "Revoked a standing approval",
+  ops_did_decide_approval: "Decided on an approval for others",
   ops_did_rotate_key: "Replaced a key",
   ops_did_set_tool_state: "Set a tool for everyone",
   ops_did_set_user_limits: "Set a user’s limits",

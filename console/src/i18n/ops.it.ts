@@ -74,6 +74,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_did_retry_webhooks: "Ha rinviato eventi del webhook",
   ops_did_revoke_key: "Ha revocato una chiave",
   ops_did_revoke_mandate: "Ha revocato un’approvazione permanente",
+  ops_did_decide_approval: "Ha deciso un’approvazione per altri",
   ops_did_rotate_key: "Ha sostituito una chiave",
   ops_did_set_tool_state: "Ha impostato uno strumento per tutti",
   ops_did_set_user_limits: "Ha impostato i limiti di un utente",

@@ -74,6 +74,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_did_retry_webhooks: "重发了 webhook 事件",
   ops_did_revoke_key: "吊销了密钥",
   ops_did_revoke_mandate: "撤销了长期批准",
+  ops_did_decide_approval: "为他人作出批准决定",
   ops_did_rotate_key: "更换了密钥",
   ops_did_set_tool_state: "为所有人设置了工具",
   ops_did_set_user_limits: "设置了用户的限制",

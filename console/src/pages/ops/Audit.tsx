@@ -15,7 +15,7 @@ const ACTIONS = {
   rotate_key: "ops_did_rotate_key", revoke_key: "ops_did_revoke_key", set_user_limits: "ops_did_set_user_limits",
   adopt_user: "ops_did_adopt_user", retry_webhooks: "ops_did_retry_webhooks", reconnect_mcp_server: "ops_did_reconnect_mcp_server",
   export_user: "ops_did_export_user", erase_user: "ops_did_erase_user", back_up: "ops_did_back_up", restore: "ops_did_restore",
-  give_mandate: "ops_did_give_mandate", revoke_mandate: "ops_did_revoke_mandate", unknown: "ops_did_unknown",
+  give_mandate: "ops_did_give_mandate", revoke_mandate: "ops_did_revoke_mandate", decide_approval: "ops_did_decide_approval", unknown: "ops_did_unknown",
 } as const satisfies Record<Act["action"], Text>;
 
 export function Audit({ query }: OpsView) {

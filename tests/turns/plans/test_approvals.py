@@ -1,0 +1,388 @@
+"""Others decide: a rule of the agent says who, the asker's own yes does nothing, and one decision counts."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from segue import tool
+from segue.config import Settings
+from tests.support.identity import new_key, speaking
+from tests.support.plans import Frozen
+from tests.support.provider import Provider, calls, says
+from tests.support.service import Client, running
+from tests.support.stores import looking_into
+
+RULES = """
+[[agents.segue.approvals]]
+tool = "refund"
+args = {euros = {above = 5000}}
+who = "two"
+group = "board"
+shows = "conversation"
+
+[[agents.segue.approvals]]
+tool = "refund"
+args = {euros = {above = 500}}
+who = "other"
+group = "finance"
+escalate_after_s = 3600
+escalate_to = "board"
+expires_after_s = 7200
+may_change_args = true
+
+[[agents.segue.approvals]]
+tool = "close_*"
+who = "approver"
+group = "approver"
+"""
+# By name their groups and roles.
+PEOPLE: dict[str, tuple[list[str], list[str]]] = {
+    "clerk": (["finance"], []),
+    "sara": (["finance"], ["approver"]),
+    "tom": (["finance", "board"], []),
+    "ann": (["board"], []),
+    "eve": (["sales"], []),
+}
+
+
+@pytest.fixture
+def done() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def tools(done: list[str]) -> list[object]:
+    @tool(effect="destructive")
+    async def refund(euros: int) -> str:
+        """Pays money back."""
+        done.append(f"refund {euros}")
+        return "refunded"
+
+    @tool(effect="write")
+    async def close_ticket(number: int) -> str:
+        """Closes a ticket."""
+        done.append(f"close {number}")
+        return "closed"
+
+    return [refund, close_ticket]
+
+
+@pytest.fixture
+def guarded(settings: Settings) -> Settings:
+    path = settings.mcp_config.with_name("agents.toml")
+    path.write_text(f"[agents.segue]\n{RULES}")
+    return settings.model_copy(update={"agents_config": path, "auth": "api_key"})
+
+
+People = dict[str, Client]
+
+
+@pytest.fixture
+async def people(guarded: Settings, tools: list[object], clock: Frozen) -> AsyncIterator[People]:
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(running(guarded, clock=clock, tools=tools))
+        keys = {
+            name: await new_key(guarded, name, groups=groups, roles=roles) for name, (groups, roles) in PEOPLE.items()
+        }
+        keys["root"] = await new_key(guarded, "root", ["ops", "ops:content"])
+        yield {name: await stack.enter_async_context(speaking(service, key)) for name, key in keys.items()}
+
+
+async def asks(
+    people: People, provider: Provider, euros: int, *, who: str = "clerk", session: str | None = None
+) -> tuple[str, dict[str, Any]]:
+    """A session in which a refund waits, and the answer that says so."""
+    provider.will(calls(("refund", {"euros": euros})))
+    session = session or await people[who].new_session()
+    answer = await people[who].chat(session, f"Refund {euros} euros to Bianchi")
+    assert answer["plan"]["status"] == "waiting"
+    return session, answer
+
+
+async def inbox(client: Client, status: str = "waiting") -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = (await client.get("/approvals", status=status))["items"]
+    return items
+
+
+async def decide(client: Client, of: dict[str, Any], decision: str = "confirm", **more: Any) -> httpx2.Response:
+    body = {"decision": decision, "version": of["version"], **more}
+    return await client.http.post(f"/approvals/{of.get('plan_id') or of['id']}/decision", json=body)
+
+
+async def ended(client: Client, session: str, turns: int = 2) -> dict[str, Any]:
+    answer: dict[str, Any] = (await client.ended(session, turns))[-1]["answer"]
+    return answer
+
+
+async def test_a_small_refund_runs_with_the_clerks_yes_and_a_large_one_waits_for_finance(
+    people: People, provider: Provider, done: list[str]
+) -> None:
+    clerk, sara = people["clerk"], people["sara"]
+    session, asked = await asks(people, provider, 80)
+    assert asked["plan"]["steps"][0]["waits_for"] == "self"
+    assert (await inbox(sara), await inbox(clerk, "asked")) == ([], [])
+    provider.will(says("Done."))
+    await clerk.chat(session, "yes")
+    assert done == ["refund 80"]
+
+    session, asked = await asks(people, provider, 800)
+    [step] = asked["plan"]["steps"]
+    assert (step["waits_for"]["group"], step["waits_for"]["who"]) == ("finance", "other")
+    assert asked["message"]["content"].endswith("This waits for finance: your own yes does not run it.")
+    told = await clerk.chat(session, "yes")
+    assert (told["plan"]["status"], "waits for finance" in told["message"]["content"]) == ("waiting", True)
+    assert await inbox(clerk) == []
+    [waiting], [own] = await inbox(sara), await inbox(clerk, "asked")
+    assert waiting == own
+    assert (waiting["asker"], waiting["step"]["args"], waiting["step"]["args_origin"]["euros"][:8]) == (
+        "clerk", {"euros": 800}, "message:",
+    )  # fmt: skip
+    assert [each["content"] for each in waiting["messages"]] == ["Refund 800 euros to Bianchi"]
+    assert "waits for finance" in waiting["told"]
+    assert done == ["refund 80"]
+
+    provider.will(says("Refunded."))
+    decided = await decide(sara, waiting)
+    assert (decided.status_code, decided.json()["step"]["others"]["yes_by"]) == (200, ["sara"])
+    answer = await ended(clerk, session, 3)
+    assert (answer["plan"]["status"], done) == ("completed", ["refund 80", "refund 800"])
+    said = {each["content"]: each["metadata"] for each in await clerk.messages(session) if each["role"] == "user"}
+    assert (said["👍"]["decision"], said["👍"]["by"]) == ("confirm", "sara")
+    [seen] = await inbox(sara, "decided")
+    assert (seen["status"], seen["step"]["others"]["yes_by"], await inbox(sara)) == ("completed", ["sara"], [])
+
+
+async def test_no_button_of_the_asker_stands_in_for_those_who_decide(
+    people: People, provider: Provider, done: list[str]
+) -> None:
+    clerk = people["clerk"]
+    session, asked = await asks(people, provider, 800)
+    press, version = f"/sessions/{session}/plan/decision", asked["plan"]["version"]
+    for more in ({}, {"remember": "session"}, {"args": {"euros": 700}}):
+        refused = await clerk.http.post(press, json={"decision": "confirm", "version": version, **more})
+        assert (refused.status_code, refused.json()["code"]) == (403, "waits_for_others")
+    several = {"items": [{"session_id": session, "decision": "confirm", "version": version}]}
+    assert (await clerk.http.post("/approvals/decisions", json=several)).json()["code"] == "waits_for_others"
+    own = await decide(clerk, asked["plan"])
+    assert (own.status_code, own.json()["code"]) == (403, "not_yours_to_decide")
+    foreign = await decide(people["eve"], asked["plan"])
+    assert (foreign.status_code, foreign.json()["code"]) == (404, "approval_not_found")
+    assert [len(await inbox(people[name])) for name in ("sara", "tom", "ann", "eve", "root")] == [1, 1, 0, 0, 0]
+    taken_back = await clerk.http.post(press, json={"decision": "reject", "version": version})
+    assert (taken_back.json()["plan"]["status"], done, await inbox(people["sara"])) == ("cancelled", [], [])
+
+
+async def test_a_mandate_does_not_run_what_a_rule_asks_others_about(
+    people: People, provider: Provider, done: list[str]
+) -> None:
+    given = {"tool": "refund", "scope": "user", "args": {"euros": {"origin": "any", "max": 9000}}}
+    assert (await people["clerk"].http.post("/mandates", json=given)).status_code == 201
+    await asks(people, provider, 800)
+    provider.will(calls(("refund", {"euros": 80})), says("Done."))
+    await people["clerk"].chat(await people["clerk"].new_session(), "Refund 80 euros")
+    assert done == ["refund 80"]
+
+
+async def test_words_that_change_a_small_call_into_a_large_one_do_not_run_it(
+    people: People, provider: Provider, done: list[str]
+) -> None:
+    clerk = people["clerk"]
+    session, asked = await asks(people, provider, 80)
+    body = {"decision": "confirm", "version": asked["plan"]["version"], "args": {"euros": 800}}
+    changed = (await clerk.http.post(f"/sessions/{session}/plan/decision", json=body)).json()
+    assert (changed["plan"]["status"], changed["plan"]["steps"][0]["waits_for"]["group"]) == ("waiting", "finance")
+    amended = {"steps": [{"id": 1, "description": "Refund", "tool": "refund", "args": {"euros": 6000}}]}
+    provider.will(says(json.dumps(amended)))
+    said = {"decision": "amend", "version": changed["plan"]["version"], "message": "Yes, but 6000 euros"}
+    larger = (await clerk.http.post(f"/sessions/{session}/plan/decision", json=said)).json()
+    assert (larger["plan"]["status"], larger["plan"]["steps"][0]["waits_for"]["group"]) == ("waiting", "board")
+    assert done == []
+
+
+async def test_a_no_with_its_reason_is_what_the_asker_and_the_model_read(
+    people: People, provider: Provider, done: list[str]
+) -> None:
+    clerk, sara = people["clerk"], people["sara"]
+    session, asked = await asks(people, provider, 800)
+    answered = await decide(sara, asked["plan"], "reject", reason="Ask for the `receipt` first")
+    assert answered.json()["status"] == "cancelled"
+    answer = await ended(clerk, session)
+    assert answer["message"]["content"] == "✗ sara (finance) said no: ``Ask for the `receipt` first``"
+    assert answer["plan"]["steps"][0]["others"]["reason"] == "Ask for the `receipt` first"
+    provider.will(says("They want the receipt."))
+    await clerk.chat(session, "Why?")
+    assert "Ask for the" in json.dumps(provider.requests[-1]["messages"])
+    assert done == []
+
+
+async def test_two_different_ones_have_to_say_yes_and_a_no_of_one_is_enough(
+    people: People, provider: Provider, done: list[str]
+) -> None:
+    tom, ann = people["tom"], people["ann"]
+    session, asked = await asks(people, provider, 9000, who="tom")
+    assert "This waits for board × 2" in asked["message"]["content"]
+    first = await decide(tom, asked["plan"])
+    assert (first.status_code, first.json()["status"], done) == (200, "waiting", [])
+    again = await decide(tom, first.json())
+    assert (again.status_code, again.json()["code"]) == (403, "not_yours_to_decide")
+    assert [len(await inbox(each)) for each in (tom, ann)] == [0, 1]
+    late = await decide(ann, asked["plan"])
+    assert (late.status_code, late.json()["code"], late.json()["decided_by"]) == (409, "plan_changed", "tom")
+    [waiting] = await inbox(ann)
+    assert len(waiting["messages"]) == 2
+    provider.will(says("Done."))
+    assert (await decide(ann, waiting)).json()["step"]["others"]["yes_by"] == ["tom", "ann"]
+    assert ((await ended(tom, session))["plan"]["status"], done) == ("completed", ["refund 9000"])
+
+    session, asked = await asks(people, provider, 9000)
+    assert (await decide(tom, asked["plan"])).status_code == 200
+    [waiting] = await inbox(ann)
+    assert (await decide(ann, waiting, "reject")).json()["status"] == "cancelled"
+    assert done == ["refund 9000"]
+
+
+async def test_an_approver_may_be_who_asks(people: People, provider: Provider, done: list[str]) -> None:
+    sara = people["sara"]
+    provider.will(calls(("close_ticket", {"number": 7})))
+    session = await sara.new_session()
+    asked = await sara.chat(session, "Close ticket 7")
+    assert asked["plan"]["steps"][0]["waits_for"]["group"] == "approver"
+    assert (await sara.chat(session, "yes"))["plan"]["status"] == "waiting"
+    provider.will(says("Done."))
+    [waiting] = await inbox(sara)
+    assert (await decide(sara, waiting)).status_code == 200
+    assert ((await ended(sara, session, 3))["plan"]["status"], done) == ("completed", ["close 7"])
+
+
+async def test_changed_arguments_run_where_the_rule_lets_them_and_are_asked_about_where_others_decide(
+    people: People, provider: Provider, done: list[str]
+) -> None:
+    clerk, sara, tom, ann = (people[name] for name in ("clerk", "sara", "tom", "ann"))
+    session, asked = await asks(people, provider, 800)
+    provider.will(says("Done."))
+    assert (await decide(sara, asked["plan"], args={"euros": 600})).status_code == 200
+    assert ((await ended(clerk, session))["plan"]["status"], done) == ("completed", ["refund 600"])
+
+    session, asked = await asks(people, provider, 800)
+    assert (await decide(sara, asked["plan"], args={"euros": 9000})).status_code == 200
+    answer = await ended(clerk, session)
+    assert (answer["plan"]["status"], answer["plan"]["steps"][0]["waits_for"]["group"]) == ("waiting", "board")
+    [waiting] = await inbox(ann)
+    refused = await decide(tom, waiting, args={"euros": 1})
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+    assert (await decide(sara, waiting)).status_code == 404
+    assert done == ["refund 600"]
+
+
+async def test_a_question_goes_to_another_group_after_its_time_and_expires_by_its_rule(
+    people: People, provider: Provider, done: list[str], clock: Frozen
+) -> None:
+    clerk, sara, ann = people["clerk"], people["sara"], people["ann"]
+    _, asked = await asks(people, provider, 800)
+    assert (await decide(ann, asked["plan"])).status_code == 404
+    clock.now += timedelta(seconds=3600)
+    assert [len(await inbox(each)) for each in (sara, ann)] == [1, 1]
+    clock.now += timedelta(seconds=3600)
+    assert [len(await inbox(each)) for each in (sara, ann)] == [0, 0]
+    late = await decide(sara, asked["plan"])
+    assert (late.status_code, late.json()["code"], done) == (409, "plan_expired", [])
+    session, asked = await asks(people, provider, 800)
+    clock.now += timedelta(seconds=3600)
+    provider.will(says("Done."))
+    assert (await decide(ann, asked["plan"])).status_code == 200
+    assert ((await ended(clerk, session))["plan"]["status"], done) == ("completed", ["refund 800"])
+
+
+async def test_calls_of_one_reply_wait_together_as_far_as_the_same_people_decide(
+    people: People, provider: Provider, done: list[str]
+) -> None:
+    clerk, sara = people["clerk"], people["sara"]
+    wanted = [("refund", {"euros": 800}), ("refund", {"euros": 900}), ("refund", {"euros": 80})]
+    provider.will(calls(*wanted))
+    session = await clerk.new_session()
+    asked = await clerk.chat(session, "Refund 800, 900 and 80 euros")
+    assert [step["status"] for step in asked["plan"]["steps"]] == ["waiting", "waiting", "pending"]
+    assert "A yes is for all" not in asked["message"]["content"]
+    [waiting] = await inbox(sara)
+    assert [step["args"]["euros"] for step in waiting["steps"]] == [800, 900]
+    await decide(sara, waiting)
+    answer = await ended(clerk, session)
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "complete", "waiting"]
+    assert (answer["plan"]["steps"][2]["waits_for"], done) == ("self", ["refund 800", "refund 900"])
+    provider.will(says("All done."))
+    assert (await clerk.chat(session, "yes"))["plan"]["status"] == "completed"
+    assert done == ["refund 800", "refund 900", "refund 80"]
+
+
+async def test_every_decision_is_in_the_audit_with_its_rule_and_what_was_shown(
+    people: People, provider: Provider
+) -> None:
+    session, asked = await asks(people, provider, 800)
+    await decide(people["sara"], asked["plan"], "reject")
+    await decide(people["tom"], asked["plan"])
+    acts = (await people["root"].get("/ops/audit", action="decide_approval"))["items"]
+    [act] = acts
+    assert (act["actor"], act["session_id"], act["tool"]) == ("sara", session, "refund")
+    told = act["details"]
+    assert (told["rule"], told["group"], told["decision"], told["channel"]) == (
+        "segue, rule 2", "finance", "reject", "button",
+    )  # fmt: skip
+    assert len(told["shown"]) == 64
+    assert act["request_id"]
+
+
+async def test_of_five_who_decide_at_once_over_two_instances_one_counts_and_the_others_are_told_whose(
+    people: People, guarded: Settings, tools: list[object], clock: Frozen, provider: Provider, done: list[str]
+) -> None:
+    keys = [await new_key(guarded, f"lead-{number}", groups=["finance"]) for number in range(5)]
+    session, asked = await asks(people, provider, 800)
+    provider.always("Refund", says("Done."))
+    async with running(guarded, clock=clock, tools=tools) as other, AsyncExitStack() as stack:
+        here = Client(people["clerk"].http)
+        leads = [
+            await stack.enter_async_context(speaking(each, key))
+            for key, each in zip(keys, [here, other, here, other, here], strict=True)
+        ]
+        answers = await asyncio.gather(*(decide(each, asked["plan"]) for each in leads))
+        assert sorted(each.status_code for each in answers) == [200, 409, 409, 409, 409]
+        winner = next(each.json()["step"]["others"]["yes_by"] for each in answers if each.status_code == 200)
+        assert {each.json()["decided_by"] for each in answers if each.status_code == 409} == set(winner)
+        assert (await ended(people["clerk"], session))["plan"]["status"] == "completed"
+    assert done == ["refund 800"]
+    assert len((await people["root"].get("/ops/audit", action="decide_approval"))["items"]) == 1
+
+
+async def test_what_waits_is_decided_as_it_was_asked_though_the_rules_have_changed_since(
+    people: People, guarded: Settings, provider: Provider, done: list[str]
+) -> None:
+    clerk, root = people["clerk"], people["root"]
+    session, asked = await asks(people, provider, 800)
+    guarded.agents_config.write_text("[agents.segue]\n" + RULES.replace('"finance"', '"sales"'))
+    assert (await root.http.post("/agents/reload")).status_code == 200
+    assert (await decide(people["eve"], asked["plan"])).status_code == 404
+    provider.will(says("Done."))
+    assert (await decide(people["sara"], asked["plan"])).status_code == 200
+    assert ((await ended(clerk, session))["plan"]["status"], done) == ("completed", ["refund 800"])
+
+
+async def test_a_plan_that_waited_before_there_were_rules_waits_for_its_user_as_it_did(
+    people: People, guarded: Settings, provider: Provider, done: list[str]
+) -> None:
+    clerk = people["clerk"]
+    session, asked = await asks(people, provider, 80)
+    async with looking_into(guarded) as stores:
+        await stores.database.execute(
+            "UPDATE plans SET steps = (SELECT jsonb_agg(step - 'waits_for' - 'others') FROM jsonb_array_elements(steps)"
+            " AS step)"
+        )
+    [own] = await inbox(clerk)
+    assert (own["plan_id"], own["step"]["waits_for"], own["told"]) == (asked["plan"]["id"], "self", None)
+    provider.will(says("Done."))
+    assert (await decide(clerk, own)).json()["status"] in ("active", "completed")
+    assert ((await ended(clerk, session))["plan"]["status"], done) == ("completed", ["refund 80"])
