@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from segue.api import (
     agents,
+    approve,
     attachments,
     chat,
     event_streams,
@@ -124,6 +125,7 @@ def create_app(
             *ROUTES,
             *pages.docs_router.routes,
             *mcp.browser_router.routes,
+            *approve.router.routes,
             *(pages.router.routes if settings.console else ()),
         ],
     )

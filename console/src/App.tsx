@@ -7,7 +7,7 @@ import { Icon } from "./components/icons";
 import { Menu } from "./components/Menu";
 import { EmptyState, Failure } from "./components/parts";
 import { Toasts } from "./components/Toast";
-import { choose, language, type Language, LANGUAGES, t } from "./i18n";
+import { choose, language, type Language, LANGUAGES, number, t } from "./i18n";
 import { problemOf } from "./load";
 import { me } from "./me";
 import { Frame } from "./Frame";
@@ -51,9 +51,9 @@ function Rail({ current }: { current: Page | undefined }) {
   return (
     <nav class="rail" aria-label={t("pages")}>
       <a class="brand" href={href()} aria-label="Segue"><Logo /></a>
-      {shown().map(({ name, label, icon, view }) => (
+      {shown().map(({ name, label, icon, view, count = () => 0 }) => (
         <a key={name} href={href(name)} class="place" aria-current={view === current?.view ? "page" : undefined} title={t(label)}>
-          <Icon name={icon} size={20} /><span>{t(label)}</span>
+          <Icon name={icon} size={20} /><span>{t(label)}{count() > 0 && <> ({number(count())})</>}</span>
         </a>
       ))}
       <div class="end">

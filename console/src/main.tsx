@@ -5,6 +5,7 @@ import { followFeed } from "./events";
 import { show } from "./i18n";
 import { readMe } from "./me";
 import { sendUnsent } from "./pages/chat/outbox";
+import { followWaiting } from "./pages/inbox/waiting";
 import { followTitle } from "./title";
 
 // A file that is dropped where none is taken would be opened in the place of the page.
@@ -12,6 +13,7 @@ for (const type of ["dragover", "drop"] as const) addEventListener(type, (event)
 readMe();
 sendUnsent();
 followTitle();
+followWaiting();
 void followFeed();
 void show().then(() => {
   const root = document.getElementById("root");

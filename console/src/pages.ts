@@ -6,6 +6,8 @@ import { isOps, type Me } from "./me";
 import type { Command } from "./palette";
 import { Chat } from "./pages/chat/Chat";
 import { chatCommands, chatsFound } from "./pages/chat/commands";
+import { count, decides } from "./pages/inbox/waiting";
+import { Inbox } from "./pages/inbox/Inbox";
 import { Memory, memoryCommands } from "./pages/memory/Memory";
 import { Ops, opsCommands } from "./pages/ops/Ops";
 import { Unattended } from "./pages/unattended/Unattended";
@@ -18,6 +20,8 @@ export interface Page {
   view: ComponentType<{ route: Route }>;
   /** Who sees it in the navigation; everybody, if it is not said. */
   shownTo?: (me: Me) => boolean;
+  /** How many things there wait for the caller. */
+  count?: () => number;
   /** What the palette offers of it from every page, and what it finds by what is typed. */
   commands?: () => Command[];
   find?: (typed: string) => Promise<Command[]>;
@@ -25,6 +29,7 @@ export interface Page {
 
 export const PAGES: Page[] = [
   { name: "sessions", label: "page_chat", icon: "chat", view: Chat, commands: chatCommands, find: chatsFound },
+  { name: "inbox", label: "page_inbox", icon: "shield", view: Inbox, shownTo: decides, count: () => count.value },
   { name: "scheduled", label: "page_scheduled", icon: "clock", view: Unattended },
   { name: "memory", label: "page_memory", icon: "brain", view: Memory, commands: memoryCommands },
   { name: "ops", label: "page_ops", icon: "gauge", view: Ops, shownTo: isOps, commands: opsCommands },

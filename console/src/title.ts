@@ -1,6 +1,7 @@
-/** What the tab is called: the page's head, with a mark while it is in the background and something came meanwhile. */
+/** What the tab is called: the page's head, how many decisions wait for the caller, and a mark while it is in the background and something came meanwhile. */
 import { effect, signal } from "@preact/signals";
 import { onFeed } from "./events";
+import { count } from "./pages/inbox/waiting";
 
 export const titled = signal("");
 /** ● waits for the user, ✓ is done. What waits is not hidden by what is done. */
@@ -8,7 +9,7 @@ const mark = signal<"" | "●" | "✓">("");
 
 export function followTitle(): void {
   effect(() => {
-    document.title = [mark.value, titled.value && `${titled.value} ·`, "Segue"].filter(Boolean).join(" ");
+    document.title = [mark.value, count.value > 0 && `(${count.value})`, titled.value && `${titled.value} ·`, "Segue"].filter(Boolean).join(" ");
   });
   onFeed(({ type }) => {
     if (!document.hidden) return;

@@ -40,6 +40,12 @@ FIELDS: dict[str, dict[str, object]] = {
     "call_unknown": {"description": "Send mail"},
     "call_denied": {"description": "Send mail", "reason": "over the limit"},
     "not_promised": {},
+    "approve_asks": {"user": "ada"},
+    "approve_yes": {},
+    "approve_no": {},
+    "approve_reason": {},
+    "approve_approved": {},
+    "approve_used": {},
 }
 QUESTION_MARKS = {"ar": "؟", "zh": "？", "ja": "？", "fr": "\u202f?"}
 MINIMAL = {"en": {"hello": "Hi {name}"}}

@@ -17,9 +17,10 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
 from segue.users.api_keys import Unauthorized, user_of_stream_token
+from segue.users.approval_links import PATH as APPROVE_PATH
 
 OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi.json", CALLBACK_PATH, DOCUMENT_PATH})
-OPEN_FOLDER = ("/assets/", "/hooks/")  # the events of triggers are signed
+OPEN_FOLDER = ("/assets/", "/hooks/", APPROVE_PATH)  # the events of triggers are signed, and so are links to approve
 METRICS_PATH = "/metrics"
 _EVENTS_PATH = re.compile("/sessions/[^/]+/turns/([^/]+)/events")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

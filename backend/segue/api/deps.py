@@ -29,6 +29,7 @@ from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Authenticator
+from segue.users.approval_links import ApprovalLinks
 from segue.users.spending import LimitsInForce
 
 if TYPE_CHECKING:  # not needed without logins
@@ -60,6 +61,7 @@ class Services(TurnDeps):
     turns: TurnService
     attachments: Attachments
     triggers: Triggers
+    approval_links: ApprovalLinks
     mcp: McpServers
     examine: Examine
     metrics: Metrics

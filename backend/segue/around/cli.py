@@ -29,6 +29,9 @@ COMMANDS = {
     "chat": Subcommand(
         "chat_command:chat", "Talk to the service. Without a service it starts one, and stops it when you leave."
     ),
+    "approvals": Subcommand(
+        "approvals_command:approvals", "What waits for your yes at a running service; approve it, or reject it."
+    ),
     "doctor": Subcommand(
         "doctor_command:doctor",
         "Say what is wrong and what to do. Exits with 0 if nothing is wrong, with 1 if something is, and with 2 if "

@@ -2,8 +2,6 @@
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -14,8 +12,8 @@ import typer
 
 from segue.around.mcp_server import McpContext, server_for
 from segue.around.own_service import HOST
-from segue.around.service_client import Api, AsyncApi, Refused, client_options, key_header
-from segue.around.terminal import ServiceKey, ServiceUrl, printable, refusal, service_url
+from segue.around.service_client import Api, AsyncApi, client_options, key_header
+from segue.around.terminal import ServiceKey, ServiceUrl, asking, printable, refusal, service_url
 
 LOOK_EVERY_S: Final = 1.0
 
@@ -24,7 +22,7 @@ ServerName = Annotated[str, typer.Argument(help="A server of mcp.json with `oaut
 
 def login(name: ServerName, *, url: ServiceUrl = None, api_key: ServiceKey = None) -> None:
     """Print a link at which to log in at an MCP server, and wait until that is done."""
-    with _asking(url, api_key) as api:
+    with asking(url, api_key) as api:
         before = _login(api, name)
         begun = api.post(_path(name))
         typer.echo(printable(f"Open this in a browser: {begun['url']}"))
@@ -40,20 +38,9 @@ def login(name: ServerName, *, url: ServiceUrl = None, api_key: ServiceKey = Non
 
 def logout(name: ServerName, *, url: ServiceUrl = None, api_key: ServiceKey = None) -> None:
     """End a login at an MCP server, there too if it can be told."""
-    with _asking(url, api_key) as api:
+    with asking(url, api_key) as api:
         api.delete(_path(name))
     typer.echo(f"You are logged out at {name}.")
-
-
-@contextmanager
-def _asking(url: str | None, api_key: str | None) -> Iterator[Api]:
-    api = Api(service_url(url), api_key)
-    try:
-        yield api
-    except Refused as error:
-        raise refusal(str(error), code=1) from None
-    finally:
-        api.close()
 
 
 def _login(api: Api, name: str) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 
 from segue.around.own_service import HOST
+from segue.around.service_client import Api, Refused
 from segue.config import Settings
 from segue.domain.identity import is_loopback
 from segue.log import configure_logging, never_log
@@ -76,6 +77,18 @@ def service_url(given: str | None) -> str:
     """Returns the URL of a running service, of this machine if none is given."""
     check_url(given)
     return (given or local_url(settings_with())).rstrip("/")
+
+
+@contextmanager
+def asking(url: str | None, api_key: str | None) -> Iterator[Api]:
+    """Yields the API of a running service; what it refuses ends the command with 1."""
+    api = Api(service_url(url), api_key)
+    try:
+        yield api
+    except Refused as error:
+        raise refusal(str(error), code=1) from None
+    finally:
+        api.close()
 
 
 def check_url(url: str | None) -> None:

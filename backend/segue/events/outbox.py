@@ -163,6 +163,9 @@ async def approval_requested(connection: AsyncConnection, plan: Plan, *, session
         "tool": step.tool,
         "expires_at": plan.expires_at.isoformat(),
     }
+    if (waits_for := plan.waits_for) is not None:
+        yes_by = list(step.others.yes_by) if step.others else []
+        about["waits_for"] = {"group": waits_for.group, "who": waits_for.who, "yes_by": yes_by}
     if outbox.content:
         about |= {"goal": plan.goal, "args": step.args if len(orjson.dumps(step.args)) <= MAX_ARGS_BYTES else None}
     payload = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))

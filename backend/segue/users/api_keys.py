@@ -10,12 +10,13 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Protocol
 
 from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
@@ -73,6 +74,10 @@ class ApiKey:
     roles: list[str]
     is_unreadable: bool = False
 
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.owner, frozenset(self.scopes), groups=frozenset(self.groups), roles=frozenset(self.roles))
+
     def works(self, now: datetime) -> bool:
         is_over = self.expires_at is not None and self.expires_at <= now
         return self.revoked_at is None and not is_over and not self.is_unreadable
@@ -128,6 +133,20 @@ async def list_keys(
     return [_api_key(row) for row in await connection.execute(statement)]
 
 
+async def keys_of_members(connection: AsyncConnection, name: str, *, but: Collection[str], limit: int) -> list[ApiKey]:
+    """Returns the newest working key in a group, or with a role, of this name: one of each user apart from `but`."""
+    of_name = or_(api_keys.c.groups.contains([name]), api_keys.c.roles.contains([name]))
+    found = select(api_keys).where(of_name, api_keys.c.owner.not_in(but), *_WORKS).ext(distinct_on(api_keys.c.owner))
+    rows = await connection.execute(found.order_by(api_keys.c.owner, api_keys.c.id.desc()).limit(limit))
+    return [key for key in map(_api_key, rows) if not key.is_unreadable]
+
+
+async def find_working_key(connection: AsyncConnection, key_id: str) -> ApiKey | None:
+    row = (await connection.execute(_VALID, {"key_id": key_id})).one_or_none()
+    key = None if row is None else _api_key(row)
+    return None if key is None or key.is_unreadable else key
+
+
 async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     """Raises NotFound for a key that does not work any more, Unreadable if what it may do is not known."""
     found = await connection.execute(_VALID.with_for_update(), {"key_id": key_id})
@@ -175,7 +194,7 @@ class ApiKeys:
         if key is None or not is_right or not key.works(self._clock()):
             raise Unauthorized("wrong_key")
         await self._mark_used(key)
-        return Identity(key.owner, frozenset(key.scopes), groups=frozenset(key.groups), roles=frozenset(key.roles))
+        return key.identity
 
     def forget(self, key_id: str) -> None:
         """Reads the row anew when the key comes next."""
@@ -220,11 +239,11 @@ def _api_key(row: Row[Any]) -> ApiKey:
     return ApiKey(**{**columns, **known}, is_unreadable=None in read.values())
 
 
-_IS_VALID: tuple[ColumnElement[bool], ...] = (
-    api_keys.c.id == bindparam("key_id"),
+_WORKS: tuple[ColumnElement[bool], ...] = (
     api_keys.c.revoked_at.is_(None),
     or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > func.now()),
 )
+_IS_VALID = (api_keys.c.id == bindparam("key_id"), *_WORKS)
 _VALID = select(api_keys).where(*_IS_VALID)
 _USED = update(api_keys).where(*_IS_VALID).values(last_used_at=bindparam("used_at")).returning(*api_keys.c)
 

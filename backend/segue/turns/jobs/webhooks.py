@@ -10,9 +10,10 @@ import hashlib
 import hmac
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 import httpx2
 import orjson
@@ -26,6 +27,7 @@ from segue.events import outbox
 from segue.events.outbox import DueEvent
 from segue.net.addresses import NoSuchHost, NotPublic
 from segue.tools import tool_states
+from segue.users.approval_links import ApprovalLinks
 
 TIMEOUT_S: Final = 15.0  # of a try, as the specification has it
 LEASE_S: Final = 2 * TIMEOUT_S
@@ -47,6 +49,7 @@ class Webhooks:
     client: httpx2.AsyncClient
     url: str
     secrets: Sequence[bytes]
+    links: ApprovalLinks
     clock: Clock
     observe: Observe
 
@@ -114,7 +117,8 @@ class Webhooks:
         """Returns the status, or why there is none, and for how many seconds the receiver asks to be left alone. Its
         body is not read.
         """
-        told = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": job.data}
+        data = await self._with_links(job.data) if job.type == "approval.requested" else job.data
+        told = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": data}
         body, at = orjson.dumps(told), int(self.clock().timestamp())
         headers = {
             "content-type": "application/json",
@@ -132,6 +136,17 @@ class Webhooks:
             return "timeout", 0.0
         except (httpx2.HTTPError, NotPublic, NoSuchHost) as error:
             return type(error).__name__, 0.0
+
+    async def _with_links(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns a question that is for others than the user, with a link for each of these. It is made when it is
+        sent and stored nowhere.
+        """
+        if (waits_for := data.get("waits_for")) is None:
+            return data
+        until, asker = datetime.fromisoformat(data["expires_at"]), data["user"]
+        but = [*waits_for["yes_by"], *([asker] if waits_for["who"] == "other" else [])]
+        links = await self.links.make(data["plan_id"], data["plan_version"], until, group=waits_for["group"], but=but)
+        return {**data, "links": links}
 
 
 def signatures(secrets: Sequence[bytes], event_id: str, at: int, body: bytes) -> str:

@@ -59,6 +59,7 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
   const [mode, setMode] = useState<"ask" | "args" | "words">("ask");
   const [remember, setRemember] = useState(false);
   const before = useMemo(() => askedBefore(turnsOf(conversation.messages.value, null), plan, step.tool ?? ""), []);
+  const decides = step.waits_for === undefined || step.waits_for === "self" ? null : step.waits_for;
   const approve = (args?: Record<string, unknown>): void =>
     void conversation.decide(plan, { decision: "confirm", ...(args && { args }), ...(remember && { remember: "session" }) });
   return (
@@ -71,13 +72,14 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
       )}
       {mode === "ask" && step.asks == null && (
         <>
-          {step.tool !== null && (
+          {step.tool !== null && decides === null && (
             <label class="check"><input type="checkbox" checked={remember} onChange={(event) => setRemember(event.currentTarget.checked)} />{t("for_session")}</label>
           )}
           <NotYours steps={steps} />
+          {decides !== null && <p class="note">{t("waits_for_others", { group: visible(decides.group) })}</p>}
           <div class="buttons">
-            <Button kind="primary" icon="check" onClick={() => approve()}>{t("approve")}</Button>
-            {step.args != null && <Button icon="edit" onClick={() => setMode("args")}>{t("change_arguments")}</Button>}
+            {decides === null && <Button kind="primary" icon="check" onClick={() => approve()}>{t("approve")}</Button>}
+            {step.args != null && decides === null && <Button icon="edit" onClick={() => setMode("args")}>{t("change_arguments")}</Button>}
             <Button icon="chat" onClick={() => setMode("words")}>{t("change_in_words")}</Button>
             <Button kind="danger" icon="cross" onClick={() => void conversation.decide(plan, { decision: "reject" })}>{t("reject")}</Button>
           </div>

@@ -18,7 +18,7 @@ const EVERY_MS = 5000;
 
 async function own(): Promise<Map<string, Schemas["Approval"]>> {
   const found = new Map<string, Schemas["Approval"]>();
-  for await (const page of pages<Schemas["Approval"]>("/approvals", { limit: 200 })) for (const each of page) found.set(each.plan_id, each);
+  for await (const page of pages<Schemas["Approval"]>("/approvals", { limit: 200 })) for (const each of page) if (each.asker === me.value?.user) found.set(each.plan_id, each);
   return found;
 }
 

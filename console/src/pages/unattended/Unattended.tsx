@@ -11,6 +11,7 @@ import { attempt, toast } from "../../components/Toast";
 import { Frame } from "../../Frame";
 import { ago, t, time } from "../../i18n";
 import { useLoad } from "../../load";
+import { user } from "../../me";
 import { href } from "../../router";
 import { visible } from "../../text";
 import { Place, type Schedule, type Session, useAll } from "./parts";
@@ -59,7 +60,7 @@ export function Unattended() {
 
 /** "3 wait for you", each with its words and its chat. */
 function Waiting() {
-  const plans = useAll<Schemas["Approval"]>("/approvals").value ?? [];
+  const plans = (useAll<Schemas["Approval"]>("/approvals").value ?? []).filter(({ asker }) => asker === user.value);
   if (plans.length === 0) return null;
   const title = plans.length === 1 ? t("one_waits_for_you") : t("n_wait_for_you", { n: plans.length });
   return (

@@ -1,0 +1,145 @@
+"""The page behind a signed link: what waits, to the letter, and the decision of the person whom the link is for.
+
+It is open, because the link is the proof; no cookie counts. A GET decides nothing, since programs open links that come
+by mail. The first POST asks once more, the second decides. There is no JavaScript. Its words are in the language that
+the asker was told in.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from html import escape
+from typing import Final
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse
+
+from segue.api.deps import Services, ServicesDep
+from segue.domain.approval_rule import MAX_REASON_CHARS
+from segue.domain.errors import AppError, NotFound
+from segue.domain.plan import BUTTON_MESSAGES, Button, Decision
+from segue.domain.visible import visible
+from segue.language.detect_language import detect_language
+from segue.language.shown_call import CallView, quoted, translate
+from segue.turns.approvals import Approval, Decider, get_approval
+from segue.turns.claims import Origin
+from segue.users.approval_links import PATH, OpenedLink
+
+_RIGHT_TO_LEFT: Final = frozenset({"ar"})
+_OVER: Final = {"plan_changed": "approve_used", "plan_expired": "expired"}
+_UNKNOWN: Final = "Nothing was done: this link is not valid, or is so no longer."
+_STYLE: Final = """
+:root{color-scheme:light dark}
+body{font:17px/1.5 system-ui,sans-serif;max-width:40rem;margin:0 auto;padding:1rem;overflow-wrap:anywhere}
+h1{font-size:1.3rem} h2{font-size:1rem} small{opacity:.75}
+pre,blockquote{white-space:pre-wrap;background:#8882;border-radius:.5rem;padding:.75rem;margin:.5rem 0;font-size:.9rem}
+pre{direction:ltr;text-align:left;font-family:ui-monospace,monospace}
+textarea,button{box-sizing:border-box;width:100%;font:inherit;padding:.75rem;margin:.35rem 0;border:1px solid #8888}
+textarea,button{border-radius:.5rem} button{font-weight:600;color:#fff} .yes{background:#1a6b3c} .no{background:#a3262a}
+"""
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_HEADERS: Final = {
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Robots-Tag": "noindex",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.api_route(PATH + "{token}", methods=["GET", "HEAD", "POST"])
+async def decide_by_link(token: str, request: Request, services: ServicesDep) -> HTMLResponse:
+    link = await services.approval_links.open(token)
+    found = await _approval_of(link, services) if link else None
+    if link is None or found is None:
+        return _page("en", _UNKNOWN, status=404)
+    language = detect_language(found.told or found.goal)
+    if min(link.until, found.expires_at) <= services.clock():
+        return _page(language, translate("expired", language), status=410)
+    if (found.status, found.version) != ("waiting", link.version):
+        return _page(language, translate("approve_used", language), status=410)
+    given = dict(parse_qsl((await request.body()).decode(errors="replace"))) if request.method == "POST" else {}
+    decision = next((each for each in BUTTON_MESSAGES if each == given.get("decision")), None)
+    reason = given.get("reason", "").strip()[:MAX_REASON_CHARS] if decision == "reject" else ""
+    if decision is not None and given.get("sure") == "yes":
+        return await _decide(link, Button(decision, link.version), reason, language, request, services)
+    form = _choice(language) if decision is None else _once_more(decision, reason, language)
+    return _page(language, *_shown(found, language), *form)
+
+
+async def _approval_of(link: OpenedLink, services: Services) -> Approval | None:
+    async with services.database.read_only() as connection:
+        try:
+            return await get_approval(connection, link.identity, link.plan_id, now=services.clock())
+        except NotFound:
+            return None
+
+
+async def _decide(
+    link: OpenedLink, button: Button, reason: str, language: str, request: Request, services: Services
+) -> HTMLResponse:
+    by = Decider(link.identity, "link", request.scope["request_id"], reason or None)
+    origin = Origin(by.request_id, request.scope["traceparent"], services.agents.groups_of(link.identity))
+    try:
+        decided = await services.turns.decide_approval(by, link.plan_id, button, origin=origin)
+    except AppError as error:
+        if (over := _OVER.get(error.code)) is None:
+            raise
+        return _page(language, translate(over, language), status=410)
+    if button.decision == "reject":
+        return _page(language, translate("cancelled", language))
+    is_first_of_two = decided.status == "waiting"
+    return _page(language, f"✓ {translate('approve_yes' if is_first_of_two else 'approve_approved', language)}")
+
+
+def _shown(found: Approval, language: str) -> Iterator[str]:
+    """Yields the head of the page, which is a text, and what is decided on as HTML."""
+    yield translate("approve_asks", language, user=found.asker)
+    for step in found.steps:
+        lines = escape("\n".join(CallView(language, None).lines(step.args or {})))
+        yield f"<p>{_text(step.description)}</p><pre><b>{_text(step.tool or '')}</b>\n{lines}</pre>"
+        origins = ", ".join(f"{path} ← {origin}" for path, origin in (step.args_origin or {}).items())
+        yield f"<p><small>{_text(origins)}</small></p>"
+    if found.told:
+        yield f"<blockquote>{'<br>'.join(map(_text, found.told.splitlines()))}</blockquote>"
+    for message in found.messages:
+        lines = escape("\n".join(quoted(message.content)))
+        yield f"<pre>{_text(message.role)}:\n{lines}</pre>"
+    yield f"<p><small>⏳ {found.expires_at:%Y-%m-%d %H:%M} UTC</small></p>"
+
+
+def _choice(language: str) -> Iterator[str]:
+    yield f'<form method="post"><label>{_text(translate("approve_reason", language))}'
+    yield f'<textarea name="reason" rows="2" maxlength="{MAX_REASON_CHARS}"></textarea></label>'
+    yield f"{_button('confirm', language)}{_button('reject', language)}</form>"
+
+
+def _once_more(decision: Decision, reason: str, language: str) -> Iterator[str]:
+    yield f"<blockquote>{_text(reason)}</blockquote>" if reason else ""
+    yield f'<form method="post"><h2>{_text(translate("ask", language))}</h2>'
+    for name, value in (("sure", "yes"), ("reason", reason)):
+        yield f'<input type="hidden" name="{name}" value="{escape(value)}">'
+    yield f"{_button(decision, language)}</form>"
+
+
+def _button(decision: Decision, language: str) -> str:
+    name = "yes" if decision == "confirm" else "no"
+    label = _text(translate(f"approve_{name}", language))
+    return f'<button class="{name}" name="decision" value="{decision}">{label}</button>'
+
+
+def _page(language: str, head: str, *parts: str, status: int = 200) -> HTMLResponse:
+    """Returns a page of a head, which is a text, and parts, which are HTML."""
+    direction = "rtl" if language in _RIGHT_TO_LEFT else "ltr"
+    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+    start = f'<!doctype html><html lang="{language}" dir="{direction}">{meta}<title>{_text(head)}</title>'
+    body = "\n".join((f"<h1>{_text(head)}</h1>", *parts))
+    return HTMLResponse(f"{start}<style>{_STYLE}</style><main>{body}</main></html>", status, _HEADERS)
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))
