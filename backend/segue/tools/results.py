@@ -29,7 +29,17 @@ from segue.db.rows import (
 )
 from segue.domain.errors import AppError, existing
 from segue.domain.session import RequestedCall
-from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, UnreadableCall
+from segue.domain.tool import (
+    CallEffect,
+    CallStatus,
+    Reference,
+    ResultRef,
+    ToolCall,
+    ToolCallMetadata,
+    TurnEffect,
+    UnreadableCall,
+    effect_of,
+)
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload
 from segue.tools.retention import evict, payload_values, storing
@@ -83,6 +93,7 @@ class LedgerCall:
     call: ToolCall
     reference: Reference
     outcome: CallOutcome | None
+    effect: CallEffect | None = None
 
 
 async def finish_call(
@@ -160,6 +171,24 @@ async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -
     return found
 
 
+async def effects_of_turns(connection: AsyncConnection, turn_ids: Collection[str]) -> dict[str, tuple[TurnEffect, ...]]:
+    """Returns what the calls of each turn changed or may have changed, in the order they were made."""
+    changing = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids), tool_calls.c.effect.is_not(None))
+    found: dict[str, tuple[TurnEffect, ...]] = {}
+    for row in await connection.execute(changing.order_by(*oldest_first(tool_calls))):
+        made = effect_made(row)
+        if made is not None and (effect := effect_of(_tool_call(row), made)) is not None:
+            found[row.turn_id] = (*found.get(row.turn_id, ()), effect)
+    return found
+
+
+def effect_made(row: Row[Any]) -> CallEffect | None:
+    """Returns what was kept of a row's call as it started; None if it only reads, or it cannot be read."""
+    if row.effect is None:
+        return None
+    return readable(_read_effect, {**row.effect, "approved_by": row.approval}, "tool_calls", row.id)
+
+
 async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[LedgerCall, ...]:
     """Returns the calls of a turn so far in the order they were made, each with its outcome."""
     statement = (
@@ -170,7 +199,7 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
     )
     rows = (await connection.execute(statement)).all()
     entries = [(row, *_entry(row)) for row in rows]
-    return tuple([LedgerCall(call, found, await _outcome(row, call)) for row, call, found in entries])
+    return tuple([LedgerCall(call, found, await _outcome(row, call), effect_made(row)) for row, call, found in entries])
 
 
 async def recent_references(
@@ -302,7 +331,7 @@ class _Columns:
     covered: dict[str, str] | None = None
 
 
-_read = reader(_Columns)
+_read, _read_effect = reader(_Columns), reader(CallEffect)
 _NOT_READ = _Columns({}, "unknown", ())
 _AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id")
 

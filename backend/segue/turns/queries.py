@@ -3,7 +3,7 @@
 Ages are by the database's clock, as leases are.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, get_args
@@ -37,12 +37,13 @@ from segue.domain.session import (
     answer_metadata,
     chat_answer,
     turn_key,
+    with_held,
 )
 from segue.domain.telemetry import Backlog
-from segue.domain.tool import ToolCall, UnreadableCall
+from segue.domain.tool import ToolCall, TurnEffect, UnreadableCall
 from segue.memory.history import STEERED, final_messages
 from segue.memory.session_store import feedback_on
-from segue.tools.results import allowed_among, calls_of_turns
+from segue.tools.results import allowed_among, calls_of_turns, effects_of_turns
 from segue.turns.claims import TurnRequest, request_of, runs_beside
 from segue.turns.run_record import prompt_of
 
@@ -51,7 +52,8 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
-_read_report, _read_error, _read_sources = reader(TurnReport), reader(TurnError), reader(tuple[Source, ...])
+_read_report, _read_error = reader(TurnReport), reader(TurnError)
+_read_sources, _read_effects = reader(tuple[Source, ...]), reader(tuple[TurnEffect, ...])
 _UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in TurnError.__slots__})
 
 
@@ -140,19 +142,36 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
     them, what the user thinks of them, the mandate that a call ran under.
     """
     of_report = (turns.c.report[name].as_string().label(name) for name in SHOWN_OF_REPORT)
-    columns = (turns.c.id, turns.c.request, turns.c.report["sources"].label("sources"), *of_report)
+    lists = (turns.c.report[name].label(name) for name in ("sources", "held"))
+    columns = (turns.c.id, turns.c.request, *lists, *of_report)
     statement = select(*columns).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
+    changed = await _effects(connection, found)
 
     def metadata_of(each: Message) -> dict[str, Any]:
         under = allowed.get(each.tool_call_id or "", {})
         return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {}) | under
 
     return [
-        replace(each, metadata=metadata_of(each), sources=_sources(each, found.get(each.turn_id))) for each in listed
+        replace(
+            each,
+            metadata=metadata_of(each),
+            sources=_sources(each, found.get(each.turn_id)),
+            effects=changed.get(each.id, ()),
+        )
+        for each in listed
     ]
+
+
+async def _effects(connection: AsyncConnection, found: Mapping[str, Row[Any]]) -> dict[str, tuple[TurnEffect, ...]]:
+    """Returns by the id of its last message what each turn changed."""
+    made = await effects_of_turns(connection, found)
+    held = {each.id: readable(_read_effects, each.held, "turns", each.id) or () for each in found.values() if each.held}
+    changed = {of: with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
+    last = await final_messages(connection, list(changed)) if changed else {}
+    return {each.id: changed[of] for of, each in last.items()}
 
 
 def _sources(message: Message, turn: Row[Any] | None) -> tuple[Source, ...]:
@@ -354,19 +373,32 @@ async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[
     reports = {row.id: report for row in rows if (report := report_of(row))}
     messages = await final_messages(connection, list(reports)) if reports else {}
     calls = await calls_of_turns(connection, list(reports)) if reports else {}
-    return [_turn(row, reports.get(row.id), messages.get(row.id), calls.get(row.id, ())) for row in rows]
+    changed = await effects_of_turns(connection, calls) if calls else {}
+
+    def turn_of(row: Row[Any]) -> Turn:
+        of_row = (reports.get(row.id), messages.get(row.id), calls.get(row.id, ()))
+        return _turn(row, *of_row, changed.get(row.id, ()))
+
+    return list(map(turn_of, rows))
 
 
 _AS_STORED = ("session_id", "attempts", "created_at", "started_at", "finished_at", "branch")
 
 
-def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, calls: tuple[ToolCall, ...]) -> Turn:
+def _turn(
+    row: Row[Any],
+    report: TurnReport | None,
+    message: Message | None,
+    calls: tuple[ToolCall, ...],
+    effects: Sequence[TurnEffect],
+) -> Turn:
     """Returns a turn that has ended with its answer or an error, which is `unreadable` if neither can be read."""
     status, answer, error = status_of(row), None, None
     if status != row.status:
         error = _UNREADABLE
     elif report is not None and message is not None:
-        answer, error = chat_answer(TurnKey(row.session_id, row.id, row.seq), message, report, calls), report.error
+        key = TurnKey(row.session_id, row.id, row.seq)
+        answer, error = chat_answer(key, message, report, calls, effects), report.error
     elif status not in NOT_ENDED:
         error = _error(row)
     return Turn(
