@@ -7,7 +7,7 @@ Clients read by owner, turns within their session.
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -32,6 +32,7 @@ from segue.domain.session import RequestedCall
 from segue.domain.tool import (
     CallEffect,
     CallStatus,
+    EffectApproval,
     Reference,
     ResultRef,
     ToolCall,
@@ -186,7 +187,8 @@ def effect_made(row: Row[Any]) -> CallEffect | None:
     """Returns what was kept of a row's call as it started; None if it only reads, or it cannot be read."""
     if row.effect is None:
         return None
-    return readable(_read_effect, {**row.effect, "approved_by": row.approval}, "tool_calls", row.id)
+    kept = readable(_read_start, {"effect": row.effect, "approval": row.approval}, "tool_calls", row.id)
+    return replace(kept.effect, approved_by=kept.approval) if kept else None
 
 
 async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[LedgerCall, ...]:
@@ -331,7 +333,13 @@ class _Columns:
     covered: dict[str, str] | None = None
 
 
-_read, _read_effect = reader(_Columns), reader(CallEffect)
+@dataclass(frozen=True, slots=True)
+class _Start:
+    effect: CallEffect
+    approval: EffectApproval | None
+
+
+_read, _read_start = reader(_Columns), reader(_Start)
 _NOT_READ = _Columns({}, "unknown", ())
 _AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id")
 

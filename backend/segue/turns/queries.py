@@ -137,6 +137,14 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
     return turn_key(session_id, row)
 
 
+async def with_effects(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
+    """Returns the messages, the last of each turn with what the turn changed."""
+    columns = (turns.c.id, turns.c.report["held"].label("held"))
+    found = await connection.execute(select(*columns).where(turns.c.id.in_({each.turn_id for each in listed})))
+    changed = await _effects(connection, {row.id: row for row in found})
+    return [replace(each, effects=changed[each.id]) if each.id in changed else each for each in listed]
+
+
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
     """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
     them, what the user thinks of them, the mandate that a call ran under.
