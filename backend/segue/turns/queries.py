@@ -139,9 +139,10 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
 
 async def with_effects(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
     """Returns the messages, the last of each turn with what the turn changed."""
-    columns = (turns.c.id, turns.c.report["held"].label("held"))
-    found = await connection.execute(select(*columns).where(turns.c.id.in_({each.turn_id for each in listed})))
-    changed = await _effects(connection, {row.id: row for row in found})
+    statement = select(turns.c.id, turns.c.report["held"].label("held"))
+    rows = await connection.execute(statement.where(turns.c.id.in_({each.turn_id for each in listed})))
+    found: dict[str, Row[Any]] = {row.id: row for row in rows}
+    changed = await _effects(connection, found)
     return [replace(each, effects=changed[each.id]) if each.id in changed else each for each in listed]
 
 
