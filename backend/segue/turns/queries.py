@@ -141,8 +141,7 @@ async def with_effects(connection: AsyncConnection, listed: Sequence[Message]) -
     """Returns the messages, the last of each turn with what the turn changed."""
     statement = select(turns.c.id, turns.c.report["held"].label("held"))
     rows = await connection.execute(statement.where(turns.c.id.in_({each.turn_id for each in listed})))
-    found: dict[str, Row[Any]] = {row.id: row for row in rows}
-    changed = await _effects(connection, found)
+    changed = await _effects(connection, {row.id: row.held for row in rows})
     return [replace(each, effects=changed[each.id]) if each.id in changed else each for each in listed]
 
 
@@ -157,7 +156,7 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
-    changed = await _effects(connection, found)
+    changed = await _effects(connection, {each.id: each.held for each in found.values()})
 
     def metadata_of(each: Message) -> dict[str, Any]:
         under = allowed.get(each.tool_call_id or "", {})
@@ -174,10 +173,10 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
     ]
 
 
-async def _effects(connection: AsyncConnection, found: Mapping[str, Row[Any]]) -> dict[str, tuple[TurnEffect, ...]]:
-    """Returns by the id of its last message what each turn changed."""
-    made = await effects_of_turns(connection, found)
-    held = {each.id: readable(_read_effects, each.held, "turns", each.id) or () for each in found.values() if each.held}
+async def _effects(connection: AsyncConnection, held_by: Mapping[str, Any]) -> dict[str, tuple[TurnEffect, ...]]:
+    """Returns by the id of its last message what each turn changed; `held_by` are the turns, with what their rows have."""
+    made = await effects_of_turns(connection, held_by)
+    held = {of: readable(_read_effects, value, "turns", of) or () for of, value in held_by.items() if value}
     changed = {of: with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
     last = await final_messages(connection, list(changed)) if changed else {}
     return {each.id: changed[of] for of, each in last.items()}

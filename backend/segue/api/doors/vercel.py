@@ -131,7 +131,7 @@ class MessageChunks:
                 answer = event.get("result", {}).get("message", {})
                 said = {"message_id": answer["id"]} if answer else {}
                 sources = [_source_part(self._turn.turn_id, **each) for each in answer.get("sources", ())]
-                ends = ({"type": "finish-step"}, {"type": "finish", "messageMetadata": said}, {})
+                ends: list[Json] = [{"type": "finish-step"}, {"type": "finish", "messageMetadata": said}, {}]
                 return [*asked, *sources, *_effects_part(event.get("result", {}).get("effects")), *ends]
             case "RUN_ERROR":
                 return [{"type": "error", "errorText": event["message"]}, {}]
