@@ -153,10 +153,12 @@ def web_search_report(state: TurnState) -> session.WebSearchReport:
 
 
 def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ...]:
-    """Returns the steps of the turn's plan that wait to change something, and those to which the user said no."""
+    """Returns the steps of the turn's plan that wait for a yes to change something, and those the user said no to. What
+    waits for the client's page asks the user nothing.
+    """
     plan = state["touched_plan"].plan if state["touched_plan"] else None
     held = []
-    for step in plan.steps if plan else ():
+    for step in plan.steps if plan and not plan.page_steps else ():
         is_over = step.requires_confirmation and plan is not None and plan.status == "cancelled"
         is_denied = step.status == "skipped" and (is_over or step.error == NOT_CHOSEN)
         spec = tools[step.tool].spec if step.tool and step.tool in tools else None

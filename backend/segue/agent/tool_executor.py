@@ -34,6 +34,7 @@ from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import IMAGES, clean, make_payload
+from segue.tools.receipts import append_receipt
 from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import CallOutcome, failed, lost, run_tool
 
@@ -376,6 +377,8 @@ async def _record_end(
         return
     async with context.transaction() as connection:
         end = await _store_end(connection, context, call.request, outcome)
+        if call.request.id in turn.effects:
+            await append_receipt(connection, call.request.id)
         if also is not None:
             await also(connection, outcome)
         changed = await context.guard.record(connection, known.spec, outcome) if known else None

@@ -343,6 +343,29 @@ tool_calls = Table(
     Index("tool_calls_message_id_idx", "message_id"),
 )
 
+receipts = Table(
+    "receipts",
+    metadata,
+    Column("session_id", _id(), primary_key=True),  # stays when the session is deleted
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("tool_call_id", _id(), nullable=False),
+    Column("content_hash", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("signature", Text),
+    Column("signed_by", Text),
+    Index("receipts_tool_call_id_idx", "tool_call_id"),
+)
+
+receipt_contents = Table(
+    "receipt_contents",
+    metadata,
+    Column("session_id", _id(), _session_key(), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("salt", Text, nullable=False),
+    Column("content", Text, nullable=False),  # as text: its hash is of what it says to the letter
+)
+
 tool_results = Table(
     "tool_results",
     metadata,

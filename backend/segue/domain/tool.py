@@ -266,9 +266,13 @@ def effect_of(call: ToolCall, made: CallEffect) -> TurnEffect | None:
     """Returns None for a call that only read."""
     if made.kind == "read_only":
         return None
-    known: dict[CallStatus, EffectOutcome] = {"succeeded": "done", "failed": "denied" if made.denied else "failed"}
-    outcome = known.get(call.status, "unknown")
+    outcome = effect_outcome(call, made)
     return TurnEffect(call.tool_call_id, call.tool_name, made.title, call.args, outcome, made.approved_by)
+
+
+def effect_outcome(call: ToolCall, made: CallEffect | None) -> EffectOutcome:
+    failed: EffectOutcome = "denied" if made is not None and made.denied else "failed"
+    return "done" if call.status == "succeeded" else failed if call.status == "failed" else "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ async def list_calls(
     wanted = {"tool_name": tool, "turn_id": turn_id, "status": status}
     these = (tool_calls.c[name] == value for name, value in wanted.items() if value is not None)
     found = await connection.execute(statement.where(came_before(tool_calls, before), *these))
-    return [_tool_call(row) for row in found]
+    return [call_of(row) for row in found]
 
 
 async def search_calls(
@@ -159,7 +159,7 @@ async def search_calls(
         .order_by(messages.c.seq.desc(), *newest_first(tool_calls))
     )
     rows = (await connection.execute(statement.offset(offset).limit(limit))).all()
-    return [_tool_call(row) for row in rows], rows[0].found if rows else 0
+    return [call_of(row) for row in rows], rows[0].found if rows else 0
 
 
 async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
@@ -168,7 +168,7 @@ async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -
     statement = made.where(turns.c.id.in_(turn_ids)).order_by(*oldest_first(tool_calls))
     found: dict[str, tuple[ToolCall, ...]] = {}
     for row in await connection.execute(statement):
-        found[row.turn_id] = (*found.get(row.turn_id, ()), _tool_call(row))
+        found[row.turn_id] = (*found.get(row.turn_id, ()), call_of(row))
     return found
 
 
@@ -178,7 +178,7 @@ async def effects_of_turns(connection: AsyncConnection, turn_ids: Collection[str
     found: dict[str, tuple[TurnEffect, ...]] = {}
     for row in await connection.execute(changing.order_by(*oldest_first(tool_calls))):
         made = effect_made(row)
-        if made is not None and (effect := effect_of(_tool_call(row), made)) is not None:
+        if made is not None and (effect := effect_of(call_of(row), made)) is not None:
             found[row.turn_id] = (*found.get(row.turn_id, ()), effect)
     return found
 
@@ -295,7 +295,7 @@ async def load_result(
     if kept is None and row.size_bytes > 0:
         detail = f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew."
         raise AppError("tool_result_expired", status=410, title="The result has expired", detail=detail)
-    return _tool_call(row), kept or StoredResult("json", "null")
+    return call_of(row), kept or StoredResult("json", "null")
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:
@@ -344,7 +344,7 @@ _NOT_READ = _Columns({}, "unknown", ())
 _AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id")
 
 
-def _tool_call(row: Row[Any]) -> ToolCall:
+def call_of(row: Row[Any]) -> ToolCall:
     return _entry(row)[0]
 
 

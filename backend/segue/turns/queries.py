@@ -174,7 +174,7 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
 
 
 async def _effects(connection: AsyncConnection, held_by: Mapping[str, Any]) -> dict[str, tuple[TurnEffect, ...]]:
-    """Returns by the id of its last message what each turn changed; `held_by` are the turns, with what their rows have."""
+    """Returns by the id of its last message what each turn changed. `held_by` has by turn what its report holds."""
     made = await effects_of_turns(connection, held_by)
     held = {of: readable(_read_effects, value, "turns", of) or () for of, value in held_by.items() if value}
     changed = {of: with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
