@@ -261,7 +261,7 @@ class TurnReport:
     `finish_reason` says that the answer reached its length limit, `is_structured` that it is JSON as the client asked.
     `prompt` is the last request to the model, None if the turn made none; its row has it in `run`. An answer may be
     `written_by` the service, because the model gave none: `error` says why, and `problem` is its code. `reasoning` is
-    what the model thought, where that is shown. `held` are the calls that wait for a yes, or that the user denied.
+    what the model thought, where that is shown. The row's `effects` are calls that wait for a yes, or that were denied.
     """
 
     acknowledgement: AcknowledgementReport
@@ -281,7 +281,7 @@ class TurnReport:
     error: TurnError | None = None
     sources: tuple[Source, ...] = ()
     reasoning: str | None = None
-    held: tuple[TurnEffect, ...] = ()
+    effects: tuple[TurnEffect, ...] = ()
 
 
 def answer_metadata(report: Any) -> dict[str, Any]:
@@ -326,22 +326,15 @@ def with_held(made: Sequence[TurnEffect], held: Sequence[TurnEffect]) -> tuple[T
     return (*(each for each in made if each.outcome != "failed" or (each.tool, each.args) not in waits), *held)
 
 
-def chat_answer(
-    turn: TurnKey,
-    message: Message,
-    report: TurnReport,
-    calls: tuple[ToolCall, ...],
-    effects: Sequence[TurnEffect],
-) -> ChatAnswer:
-    """`effects` are those of the calls."""
-    changed = with_held(effects, report.held)
+def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:
+    """`report` has the effects of the calls too."""
+    shown = {name: getattr(report, name) for name in ("sources", "effects")}
     return ChatAnswer(
         session_id=turn.session_id,
         turn_id=turn.turn_id,
         status="completed",
-        message=replace(message, metadata=answer_metadata(report), sources=report.sources, effects=changed),
+        message=replace(message, metadata=answer_metadata(report), **shown),
         tool_calls=calls,
-        effects=changed,
         output=orjson.loads(str(message.content)) if report.is_structured else None,
         **{name: getattr(report, name) for name in TurnReport.__slots__ if name in ChatAnswer.__slots__},
     )

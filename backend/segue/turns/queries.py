@@ -52,8 +52,8 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
-_read_report, _read_error = reader(TurnReport), reader(TurnError)
-_read_sources, _read_effects = reader(tuple[Source, ...]), reader(tuple[TurnEffect, ...])
+_read_report, _read_error, _read_sources = reader(TurnReport), reader(TurnError), reader(tuple[Source, ...])
+_read_effects = reader(tuple[TurnEffect, ...])
 _UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in TurnError.__slots__})
 
 
@@ -137,40 +137,25 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
     return turn_key(session_id, row)
 
 
-async def with_effects(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
-    """Returns the messages, the last of each turn with what the turn changed."""
-    statement = select(turns.c.id, turns.c.report["held"].label("held"))
-    rows = await connection.execute(statement.where(turns.c.id.in_({each.turn_id for each in listed})))
-    changed = await _effects(connection, {row.id: row.held for row in rows})
-    return [replace(each, effects=changed[each.id]) if each.id in changed else each for each in listed]
-
-
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
     """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
     them, what the user thinks of them, the mandate that a call ran under.
     """
     of_report = (turns.c.report[name].as_string().label(name) for name in SHOWN_OF_REPORT)
-    lists = (turns.c.report[name].label(name) for name in ("sources", "held"))
+    lists = (turns.c.report[name].label(name) for name in ("sources", "effects"))
     columns = (turns.c.id, turns.c.request, *lists, *of_report)
     statement = select(*columns).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
-    changed = await _effects(connection, {each.id: each.held for each in found.values()})
+    changed = await _effects(connection, {each.id: each.effects for each in found.values()})
 
-    def metadata_of(each: Message) -> dict[str, Any]:
-        under = allowed.get(each.tool_call_id or "", {})
-        return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {}) | under
+    def shown(each: Message) -> Message:
+        under, turn = allowed.get(each.tool_call_id or "", {}), found.get(each.turn_id)
+        metadata = each.metadata | _metadata(each, turn) | said.get(each.id, {}) | under
+        return replace(each, metadata=metadata, sources=_sources(each, turn), effects=changed.get(each.id, ()))
 
-    return [
-        replace(
-            each,
-            metadata=metadata_of(each),
-            sources=_sources(each, found.get(each.turn_id)),
-            effects=changed.get(each.id, ()),
-        )
-        for each in listed
-    ]
+    return list(map(shown, listed))
 
 
 async def _effects(connection: AsyncConnection, held_by: Mapping[str, Any]) -> dict[str, tuple[TurnEffect, ...]]:
@@ -381,32 +366,21 @@ async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[
     reports = {row.id: report for row in rows if (report := report_of(row))}
     messages = await final_messages(connection, list(reports)) if reports else {}
     calls = await calls_of_turns(connection, list(reports)) if reports else {}
-    changed = await effects_of_turns(connection, calls) if calls else {}
-
-    def turn_of(row: Row[Any]) -> Turn:
-        of_row = (reports.get(row.id), messages.get(row.id), calls.get(row.id, ()))
-        return _turn(row, *of_row, changed.get(row.id, ()))
-
-    return list(map(turn_of, rows))
+    for turn_id, made in (await effects_of_turns(connection, calls) if calls else {}).items():
+        reports[turn_id] = replace(reports[turn_id], effects=with_held(made, reports[turn_id].effects))
+    return [_turn(row, reports.get(row.id), messages.get(row.id), calls.get(row.id, ())) for row in rows]
 
 
 _AS_STORED = ("session_id", "attempts", "created_at", "started_at", "finished_at", "branch")
 
 
-def _turn(
-    row: Row[Any],
-    report: TurnReport | None,
-    message: Message | None,
-    calls: tuple[ToolCall, ...],
-    effects: Sequence[TurnEffect],
-) -> Turn:
+def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, calls: tuple[ToolCall, ...]) -> Turn:
     """Returns a turn that has ended with its answer or an error, which is `unreadable` if neither can be read."""
     status, answer, error = status_of(row), None, None
     if status != row.status:
         error = _UNREADABLE
     elif report is not None and message is not None:
-        key = TurnKey(row.session_id, row.id, row.seq)
-        answer, error = chat_answer(key, message, report, calls, effects), report.error
+        answer, error = chat_answer(TurnKey(row.session_id, row.id, row.seq), message, report, calls), report.error
     elif status not in NOT_ENDED:
         error = _error(row)
     return Turn(

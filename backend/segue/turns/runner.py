@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, cast
@@ -43,6 +43,7 @@ from segue.domain.session import (
     TurnError,
     TurnReport,
     chat_answer,
+    with_held,
 )
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
@@ -340,7 +341,7 @@ class TurnRun:
             error=TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
             reasoning=clean(self._thought[:MAX_REASONING_CHARS]).strip() or None,
             sources=sources_of(state),
-            held=held_of(state, self._guard.tools()),
+            effects=held_of(state, self._guard.tools()),
         )
         self._finishing = True
         self.stored_messages = state["message_count"] - claim.message_count
@@ -352,8 +353,8 @@ class TurnRun:
             self._deps.summaries.wake()
         if self._deps.titles is not None and claim.answered_turn_id is None:
             self._deps.titles.wake()
-        calls, effects = tuple(state.get("tool_calls", ())), state.get("effects", ())
-        answer = chat_answer(claim.key, message, report, calls, effects)
+        report = replace(report, effects=with_held(state.get("effects", ()), report.effects))
+        answer = chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
         self._deps.events.end(claim.key, answer)
         self._deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, answer))
         self._metrics.record_end()

@@ -40,7 +40,7 @@ from segue.memory.history import list_messages, opening_messages
 from segue.memory.session_store import get_session, list_sessions
 from segue.plans.store import StalePlan, no_open_plan
 from segue.turns.branches import opening_after
-from segue.turns.queries import find_turn, turn_of_key, with_effects
+from segue.turns.queries import find_turn, turn_of_key
 from segue.turns.store import ChatRequest, OnBusy, once
 from segue.version import VERSION
 
@@ -169,7 +169,6 @@ async def _view(client: ClientRequest, thread_id: str, session_id: str | None = 
     async with client.services.database.read_only() as connection:
         session = await get_session(connection, caller, session_id)
         newest = await list_messages(connection, caller, session_id, limit=limit, newest_first=True)
-        newest = await with_effects(connection, newest)
     readable = [each for each in reversed(newest[:MESSAGES_SHOWN]) if not isinstance(each, UnreadableMessage)]
     return thread_view(thread_id, session, readable, is_whole=len(newest) < limit)
 

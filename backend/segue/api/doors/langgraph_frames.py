@@ -131,7 +131,6 @@ def _message_json(message: Message) -> Json:
         return _tool_message(message.id, message.tool_call_id, message.content)
     shown: Json = {**_PLAIN, "type": _TYPES.get(message.role, "tool"), "id": message.id, "content": message.content}
     calls = [{"id": each.id, "name": each.name, "args": each.args, "type": "tool_call"} for each in message.tool_calls]
-    shown |= {"additional_kwargs": {"effects": message.effects}} if message.effects else {}
     return {**shown, "tool_calls": calls, "invalid_tool_calls": []} if message.role == "assistant" else shown
 
 
