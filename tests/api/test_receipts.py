@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 from pydantic import SecretStr, TypeAdapter
 
 from segue.config import Settings
+from segue.domain.identity import Scope
 from segue.domain.receipt import ChainHead, Receipt, faults_in
-from segue.domain.tool import definition_of
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.plans import press
@@ -54,7 +55,7 @@ async def several(client: Client, provider: Provider) -> str:
     session = await client.new_session()
     aside = (("mcp_set_aside", {"item_id": f"{CANARY}-{number}"}) for number in range(3))
     provider.will(calls(*aside), delete(1), says("It is gone."))
-    await client.chat(session, f"Put aside what is called {CANARY}, and delete itm-1")
+    await client.chat(session, f"Tidy the {CANARY} up, please")
     await client.chat(session, "yes, go on")
     return session
 
@@ -69,7 +70,7 @@ def faults(page: dict[str, Any], *keys: str) -> list[str]:
 
 
 async def test_a_receipt_says_what_was_shown_who_said_yes_in_which_words_and_what_came_of_it(
-    ada: Client, provider: Provider, service: Client
+    ada: Client, provider: Provider
 ) -> None:
     session = await ada.new_session()
     provider.will(delete(1), says("It is gone."))
@@ -96,7 +97,7 @@ async def test_a_receipt_says_what_was_shown_who_said_yes_in_which_words_and_wha
         "at": told["approval"]["at"],
     }
     assert (told["outcome"], told["tool"], told["effect"]) == ("done", tool["name"], "destructive")
-    assert len(told["definition"]) == len(definition_of.__name__) + 19  # a digest of 32 digits
+    assert re.fullmatch("[0-9a-f]{32}", told["definition"])
     assert (await chain(ada, session))["items"] == [receipt]
 
 
@@ -207,7 +208,8 @@ async def test_another_users_receipt_is_not_there_and_operators_read_it_with_the
     session = await several(ada, provider)
     call = (await chain(ada, session))["items"][0]["tool_call_id"]
     seen = {}
-    for user, scopes in {"mallory": (), "ops": ("ops",), "root": ("ops", "ops:content")}.items():
+    users: dict[str, list[Scope]] = {"mallory": [], "ops": ["ops"], "root": ["ops", "ops:content"]}
+    for user, scopes in users.items():
         async with speaking(service, await new_key(signing, user, scopes)) as other:
             answers = [await other.http.get(path) for path in (f"/sessions/{session}/receipts", f"/receipts/{call}")]
             seen[user] = [answer.json().get("code", answer.status_code) for answer in answers]
