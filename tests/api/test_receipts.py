@@ -152,7 +152,7 @@ async def test_every_changed_value_a_gap_another_order_and_a_cut_are_found(
         assert faults(changed), [
             each for each in zip(changed["items"], page["items"], strict=True) if each[0] != each[1]
         ]
-    assert tried > 100
+    assert tried > 90
     first, second, third, last = page["items"]
     assert faults(page | {"items": [first, third, last]})
     assert faults(page | {"items": [second, first, third, last]})

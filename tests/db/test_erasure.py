@@ -123,7 +123,9 @@ INSERT INTO schedules (id, owner, agent, groups, message, status, created_at, ti
     made_by, starts_at)
     VALUES ('sch', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'UTC', 'once', 'skip', 2, 'user', now());
 INSERT INTO triggers (id, owner, agent, groups, message, status, created_at, sealed)
-    VALUES ('trg', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'sealed')
+    VALUES ('trg', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'sealed');
+INSERT INTO receipts SELECT id, 1, id, 'of it', '', 'of both' FROM sessions WHERE owner = 'ada*';
+INSERT INTO receipt_contents SELECT id, 1, 'salt', '{}' FROM sessions WHERE owner = 'ada*'
 """
 
 

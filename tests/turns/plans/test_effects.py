@@ -1,11 +1,13 @@
 """What a turn changed: in its answer, in the history, and after it was cut off; who said yes, and how."""
 
+import asyncio
+import json
 from typing import Any
 
 from segue.config import Settings
 from tests.support.plans import deletion, offered, press
-from tests.support.provider import Provider, calls, says
-from tests.support.service import Client, running
+from tests.support.provider import Provider, calls, says, streams
+from tests.support.service import Client, process, running
 from tests.support.shelf import Shelf
 
 LOOK = {"id": 1, "description": "Look", "tool": "mcp_get_item", "args": {"item_id": "itm-1"}}
@@ -115,3 +117,33 @@ async def test_effects_survive_a_restart(client: Client, provider: Provider, set
     async with running(settings) as other:
         assert await last_message(other, session) == answer["message"]
         assert [turn["answer"]["effects"] for turn in await other.turns(session)][1] == answer["effects"]
+
+
+async def test_what_was_done_before_kill_nine_and_what_may_have_been_is_still_listed_with_its_yes(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+    provider.will(calls(("mcp_burn_item", {"item_id": "itm-1"})), calls(("mcp_set_aside", {"item_id": "itm-2"})))
+    for_ever = asyncio.Event()
+    async with process(settings) as (killed, client):
+        burnt, aside = await client.new_session(), await client.new_session()
+        await client.chat(burnt, "Burn itm-1")
+        sending = [asyncio.create_task(client.send(burnt, "yes"))]
+        await shelf.wait_for("burn itm-1")
+        provider.will(streams("It is ", for_ever))
+        sending.append(asyncio.create_task(client.send(aside, "Put itm-2 aside")))
+        await provider.wait_for_requests(3)
+        await shelf.wait_for("set aside itm-2")
+        killed.kill()
+        await asyncio.gather(*sending, return_exceptions=True)
+    provider.always("Put itm-2 aside", says("It is aside."))
+    provider.always("Burn itm-1", says("It may be burnt."))
+    async with process(settings) as (_, client):
+        [*_, burn], [put] = await client.ended(burnt, 2), await client.ended(aside)
+        receipts = (await client.get(f"/sessions/{burnt}/receipts"))["items"]
+    for_ever.set()
+    assert outcomes(burn["answer"]) == [("mcp_burn_item", "unknown")]
+    assert burn["answer"]["effects"][0]["approved_by"]["how"] == "words"
+    assert outcomes(put["answer"]) == [("mcp_set_aside", "done")]
+    assert [each["content"]["outcome"] for each in receipts] == ["unknown"]
+    assert shelf.effects == ["burn itm-1", "set aside itm-2"]
