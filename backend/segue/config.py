@@ -140,6 +140,8 @@ class Settings(ApiSettings, ModelSettings, BaseSettings):
     def _tokens_can_be_sealed(self) -> Self:
         if self.mcp_token_key is not None and not (self.mcp_token_keys and all(map(_is_key, self.mcp_token_keys))):
             raise ValueError("MCP_TOKEN_KEY has to be 32 bytes in Base64. Make one: openssl rand -base64 32")
+        if self.receipt_key and not _is_key(self.receipt_key.get_secret_value()):
+            raise ValueError("RECEIPT_KEY has to be 32 bytes in Base64. Make one: openssl rand -base64 32")
         return self
 
     @property

@@ -58,6 +58,7 @@ from segue.tools.builtin.builtin_tools import builtin_tools
 from segue.tools.builtin.promise import promise_tool
 from segue.tools.catalog import DefinitionNotes, ToolCatalog
 from segue.tools.native import native_tools
+from segue.tools.receipts import options_of
 from segue.tools.tool_states import GlobalToolState
 from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import FactExtraction, FactUpkeep
@@ -206,7 +207,8 @@ async def _stores(stack: AsyncExitStack, settings: Settings) -> tuple[OpenStores
     """Raises AppError if embedded servers do not start or the database cannot be migrated."""
     urls = await stack.enter_async_context(server_urls(settings.database_url, settings.redis_url, settings.data_dir))
     told = Outbox(settings.webhook_content).options if settings.webhook_url is not None else {}
-    database = Database(urls.database_url, pooler=settings.database_pooler, options=told)
+    signed = options_of(settings.receipt_key)
+    database = Database(urls.database_url, pooler=settings.database_pooler, options={**told, **signed})
     redis = RedisServer(urls.redis_url)
     cache, streams = Cache(redis), Streams(redis)
     for client in (redis, database, cache, streams):

@@ -24,6 +24,8 @@ CANARY = "zitronenfalter"
 # Of tools, operators and authorization servers: docs/data-protection.md.
 OF_THE_SERVICE = {"tool_definitions", "tool_holds", "audit", "mcp_clients", "mcp_tool_lists"}
 
+OUTLIVE = {"receipts"}  # hashes, by which the rest of a chain is proven: docs/receipts.md
+
 
 @pytest.fixture
 async def service(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
@@ -93,9 +95,11 @@ def exported_rows(user: str, output: Path, urls: dict[str, str]) -> dict[str, li
 
 def test_every_table_goes_with_its_owner_or_with_a_session() -> None:
     for table in metadata.sorted_tables:
-        assert table.name in OF_THE_SERVICE or "owner" in table.c or belongs_to_sessions(table, ["ses"]) is not None, (
-            f"nobody erases {table.name}: give it an `owner`, or a foreign key that leads to sessions"
-        )
+        assert (
+            table.name in OF_THE_SERVICE | OUTLIVE
+            or "owner" in table.c
+            or belongs_to_sessions(table, ["ses"]) is not None
+        ), f"nobody erases {table.name}: give it an `owner`, or a foreign key that leads to sessions"
 
 
 async def test_a_deleted_session_leaves_no_word_of_what_was_said(
@@ -120,7 +124,9 @@ INSERT INTO schedules (id, owner, agent, groups, message, status, created_at, ti
     VALUES ('sch', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'UTC', 'once', 'skip', 2, 'user', now());
 INSERT INTO triggers (id, owner, agent, groups, message, status, created_at, sealed)
     VALUES ('trg', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'sealed');
-INSERT INTO user_groups VALUES ('ada*', current_date, 'staff')
+INSERT INTO user_groups VALUES ('ada*', current_date, 'staff');
+INSERT INTO receipts SELECT id, 1, id, 'of it', '', 'of both' FROM sessions WHERE owner = 'ada*';
+INSERT INTO receipt_contents SELECT id, 1, 'salt', '{}' FROM sessions WHERE owner = 'ada*'
 """
 
 
@@ -189,14 +195,14 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
             line for line in said.splitlines() if "redis" not in line
         }
         assert told["redis keys"] > 4
-        tables = metadata.tables.keys() - OF_THE_SERVICE
+        tables = metadata.tables.keys() - OF_THE_SERVICE - OUTLIVE
         assert tables <= told.keys()
         assert {name: len(exported.get(name, ())) for name in tables} == {name: told[name] for name in tables}
-        assert exported.keys() == tables, "give ada a row of each table, so that its export is seen"
+        assert exported.keys() == tables | OUTLIVE, "give ada a row of each table, so that its export is seen"
         assert {row["id"] for row in exported["sessions"]} == set(gone)
         assert not {"digest", "sealed", "search"} & {name for rows in exported.values() for row in rows for name in row}
         for session in gone:
-            assert await rows_with(stores, session) == set()
+            assert await rows_with(stores, session) == OUTLIVE
             assert await keys_with(stores, session) == set()
         assert not [key for key in await keys_with(stores, "ada*") if "ada*b" not in key]
         assert await bob.messages(kept) == before

@@ -19,7 +19,7 @@ from segue.domain.events import Emit, SteerRead
 from segue.domain.ids import Clock
 from segue.domain.session import TurnKey, TurnOptions
 from segue.domain.telemetry import OpenSpan
-from segue.domain.tool import ToolContext
+from segue.domain.tool import CallEffect, ToolContext
 from segue.domain.user_request import UserAnswer
 from segue.memory.history import NewMessage
 from segue.models.metered_model import MeteredModel
@@ -32,7 +32,7 @@ WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 
 class StartCalls(Protocol):
     """Stores a message and its calls; `also` is written in the same transaction. Those that run `under` a mandate are
-    booked in it. Raises MandateSpent.
+    booked in it. `effects` has by id those of calls that may have one. Raises MandateSpent.
     """
 
     async def __call__(
@@ -41,6 +41,7 @@ class StartCalls(Protocol):
         *,
         step: PlanStep | None = None,
         under: Mapping[str, Use] = MappingProxyType({}),
+        effects: Mapping[str, CallEffect] = MappingProxyType({}),
         also: WriteWithStart | None = None,
     ) -> None: ...
 

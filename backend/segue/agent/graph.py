@@ -17,11 +17,12 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
 from segue.agent.plan_node import plan
-from segue.agent.state import TurnInput, TurnState, Update, carries_files, language_of
+from segue.agent.state import TurnInput, TurnState, Update, carries_files, held_of, language_of
 from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.domain.errors import AppError
-from segue.domain.events import PlanChanged, StepFinished, StepStarted
+from segue.domain.events import EffectsListed, PlanChanged, StepFinished, StepStarted
+from segue.domain.session import with_held
 from segue.domain.tool import Tool
 from segue.language.shown_call import translate
 from segue.memory import short_term
@@ -60,10 +61,18 @@ def _question(state: TurnState) -> Question | None:
 
 
 async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
+    """Emits the answer, and what the turn changed."""
+    update = await _respond(state, runtime.context)
+    if changed := with_held(state.get("effects", ()), held_of(state, runtime.context.guard.tools())):
+        runtime.context.emit(EffectsListed(changed))
+    return update
+
+
+async def _respond(state: TurnState, context: TurnContext) -> Update:
     """Emits the answer: the loop's own or, if it has none, the model's last words or the service's account. One that is
     asked for as JSON is checked before anybody hears it.
     """
-    context, touched = runtime.context, state["touched_plan"]
+    touched = state["touched_plan"]
     answer, started, problem = state["answer"], state.get("started"), state.get("problem")
     if answer is None:
         answer, started, problem = await _last_words(context, state)

@@ -195,6 +195,7 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
     Raises StalePlan if the plan was changed meanwhile.
     """
     run = PlanRun(turn, stored, conversation)
+    turn.asked_in = stored.asked_in
     granted = [step for step in run.plan.steps if step.status in NOT_STARTED and stored.grants(step, run.turn_id)]
     if (step := run.plan.running_step) is not None:
         # Its process died in the call, which is in the ledger: it runs again under its id, or is unknown.
@@ -392,6 +393,7 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
         tool_hash = shown.get(moved.next_step.tool or "") if left and moved.next_step else None
         run.stored = await store.swap(connection, run.stored, moved, grant=left, tool_hash=tool_hash)
 
+    run.turn.note_effect(request, call.tool, approved=call.approved and request.id not in run.turn.by_page)
     plan_step, opaque = PlanStep(run.plan.id, step.id), run.stored.opaque_of(step)
     await record_start(run.turn, "", [request], opaque=opaque, step=plan_step, also=move_to_running)
     run.context.emit(PlanChanged(run.plan))

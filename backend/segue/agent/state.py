@@ -12,7 +12,8 @@ from langchain_core.messages import BaseMessage
 from segue.agent.stream_reply import StartedMessage
 from segue.domain import session
 from segue.domain.errors import AppError
-from segue.domain.tool import Reference, ToolCall
+from segue.domain.plan import NOT_CHOSEN
+from segue.domain.tool import EffectOutcome, Reference, Tool, ToolCall, TurnEffect
 from segue.language.detect_language import ENGLISH
 from segue.memory.short_term import ShortTermMemory
 from segue.plans.acknowledgement import Acknowledgement, conversation_language
@@ -96,6 +97,7 @@ class TurnState(TurnInput, total=False):
         schema of the client. `problem` is why the model gave none: at the end, why the service wrote it.
     tool_calls, references: the calls this turn made, in order, and the references to their results, newest first.
     found: what in these results has a title or an address.
+    effects: what these calls changed or may have changed.
     """
 
     acknowledgement: Acknowledgement
@@ -117,6 +119,7 @@ class TurnState(TurnInput, total=False):
     tool_calls: list[ToolCall]
     references: list[Reference]
     found: list[session.Source]
+    effects: list[TurnEffect]
 
 
 Update = dict[str, Any]
@@ -147,6 +150,23 @@ def web_search_report(state: TurnState) -> session.WebSearchReport:
     elif search.search:
         reason = "failed" if ended else "offered"
     return session.WebSearchReport(requested=state["force_web_search"], performed=any(ended), reason=reason)
+
+
+def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ...]:
+    """Returns the steps of the turn's plan that wait for a yes to change something, and those the user said no to. What
+    waits for the client's page asks the user nothing.
+    """
+    plan = state["touched_plan"].plan if state["touched_plan"] else None
+    held = []
+    for step in plan.steps if plan and not plan.page_steps else ():
+        is_over = step.requires_confirmation and plan is not None and plan.status == "cancelled"
+        is_denied = step.status == "skipped" and (is_over or step.error == NOT_CHOSEN)
+        spec = tools[step.tool].spec if step.tool and step.tool in tools else None
+        if step.tool and (is_denied or step.status == "waiting") and (spec is None or spec.effect != "read_only"):
+            outcome: EffectOutcome = "denied" if is_denied else "waits"
+            title = spec.shown_title if spec else step.tool
+            held.append(TurnEffect(None, step.tool, title, step.args or {}, outcome))
+    return tuple(held)
 
 
 def carries_files(state: TurnState) -> bool:  # beside the sources that a frontend found

@@ -34,6 +34,7 @@ from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import IMAGES, clean, make_payload
+from segue.tools.receipts import append_receipt
 from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import CallOutcome, failed, lost, run_tool
 
@@ -130,6 +131,9 @@ async def _start(
         if reply.text:
             emit_message(turn.context, reply.text, started, message_id=message_id)
 
+    for call in calls:
+        if isinstance(call, ReadyCall):
+            turn.note_effect(call.request, call.tool, approved=call.approved)
     if recorded := [call.request for call in calls if _is_recorded(call.tool)]:
         opaque = opaque_parts(reply, (made[request.id] for request in recorded))
         await record_start(turn, reply.text, recorded, message_id=message_id, opaque=opaque, say=say)
@@ -236,7 +240,8 @@ async def record_start(
     given = clean(opaque) if opaque else None
     message = NewMessage("assistant", clean(text), now, id=message_id, tool_calls=calls, opaque=given)
     under = {call.id: turn.under[call.id] for call in calls if call.id in turn.under}
-    await context.start_calls(message, step=step, under=under, also=also)
+    effects = {call.id: turn.effects[call.id] for call in calls if call.id in turn.effects}
+    await context.start_calls(message, step=step, under=under, effects=effects, also=also)
     say()
     turn.stored_messages += 1
     for call in calls:
@@ -382,6 +387,8 @@ async def _record_end(
         return
     async with context.transaction() as connection:
         end = await _store_end(connection, context, call.request, outcome)
+        if call.request.id in turn.effects:
+            await append_receipt(connection, call.request.id)
         if also is not None:
             await also(connection, outcome)
         changed = await context.guard.record(connection, known.spec, outcome) if known else None

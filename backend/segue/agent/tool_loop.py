@@ -35,7 +35,7 @@ from segue.domain.events import PlanChanged, SearchDecided, TextEnded
 from segue.domain.ids import new_id
 from segue.domain.plan import MAX_STEPS, Step, add_steps
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
-from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolSpec
+from segue.domain.tool import PROPOSE_MANDATE, ApprovedHow, EffectApproval, Tool, ToolSpec
 from segue.domain.user_request import ToolAsks
 from segue.language.shown_call import translate
 from segue.language.utterance import own_words
@@ -60,6 +60,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     tools = without_forbidden(context.guard.tools(), state["search"])
     turn = TurnCalls(context, tools, cautious=state.get("cautious", False), facts=state["facts"])
     turn.brought_by = None if state["approves"] else state["message_id"]
+    turn.yes, turn.asked_in = _yes(context, state), state["answered_turn_id"]
     read = state["acknowledgement"]
     if read.carries_yes or read.verdict == "confirm":
         turn.agreement = agreement_in(state)
@@ -85,8 +86,15 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         "conversation": conversation,
         "references": turn.references,
         "found": turn.found,
+        "effects": turn.changed,
         "message_count": state["message_count"] + turn.stored_messages,
     }
+
+
+def _yes(context: TurnContext, state: TurnState) -> EffectApproval | None:
+    """Returns what the message is for each call that it approves."""
+    how: ApprovedHow = "words" if state["decided_plan"] is None else "button"
+    return EffectApproval(how, context.owner, state["message_id"]) if state["approves"] else None
 
 
 def _proposes(state: TurnState) -> bool:
@@ -99,6 +107,7 @@ def _proposes(state: TurnState) -> bool:
 
 async def _resume(turn: TurnCalls, state: TurnState, earlier: EarlierAttempt, conversation: list[BaseMessage]) -> None:
     """Adds the calls of an attempt that was cut off to the conversation; those that had not ended are ended now."""
+    turn.effects |= {each.call.tool_call_id: each.effect for each in earlier.calls if each.effect}
     # The call of a plan's running step is ended by the plan, which has to move in the same transaction.
     plan = state["touched_plan"].plan if state["plan_runs"] and state["touched_plan"] else None
     step = plan.running_step if plan else None

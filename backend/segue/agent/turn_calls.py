@@ -14,13 +14,25 @@ from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.render_messages import image_message
 from segue.domain.events import ToolStateChanged
 from segue.domain.session import READ_ATTACHMENT, Memory, RequestedCall, Source
-from segue.domain.tool import PROPOSE_MANDATE, Reference, Tool, ToolCall, ToolSpec, canonical_args
+from segue.domain.tool import (
+    PROPOSE_MANDATE,
+    CallEffect,
+    EffectApproval,
+    Reference,
+    Tool,
+    ToolCall,
+    ToolSpec,
+    TurnEffect,
+    canonical_args,
+    definition_of,
+    effect_of,
+)
 from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
 from segue.models.reply import Reply
 from segue.models.untrusted import without_notes
 from segue.plans.mandates import Use
-from segue.plans.policy import Ruling, needs_confirmation, rule
+from segue.plans.policy import Deny, Ruling, needs_confirmation, rule
 from segue.plans.store import StoredPlan
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import IMAGES, PDF, BinaryPart
@@ -66,7 +78,9 @@ class TurnCalls:
     `agreement` is a yes to what the model offered in words, and `approved` has by tool and canonical arguments calls
     that the user said yes to and that have not been made: each covers a call once. If the turn is `cautious`, every
     call that changes the world needs a yes. `rulings` are the policy's of calls that have not run, `facts` what the
-    turn knows of the user, `under` by the ids of calls that run unasked what they take of which mandate. `brought_by`
+    turn knows of the user, `under` by the ids of calls that run unasked what they take of which mandate, and `effects`
+    by the ids of calls that have started what they may change and who said yes. `yes` is what the turn's message is if
+    it approves something, `asked_in` the turn whose answer asked for that. `brought_by`
     is the message of a schedule, a trigger or a program that began the turn, None if the user did.
     `asking` is the plan that a call of the loop has made, since its tool asks the user something first. `by_page` has
     the ids of calls that the client's page has run: it is not told of them. `found` is what an answer may rest on.
@@ -87,6 +101,9 @@ class TurnCalls:
     rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
     facts: Sequence[Memory] = ()
     under: dict[str, Use] = field(default_factory=dict)
+    effects: dict[str, CallEffect] = field(default_factory=dict)
+    yes: EffectApproval | None = None
+    asked_in: str | None = None
     brought_by: str | None = None
     asking: StoredPlan | None = None
     by_page: set[str] = field(default_factory=set)
@@ -116,6 +133,24 @@ class TurnCalls:
         mode = self.context.settings.confirm
         changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
         return needs_confirmation(spec, mode) or (self.cautious and changes_the_world)
+
+    def note_effect(self, call: RequestedCall, tool: Tool, *, approved: bool) -> None:
+        """Notes, before a call is stored as started, that it may change something or that it was approved. One whose
+        arguments do not fit does not run.
+        """
+        use = self.under.get(call.id)
+        yes = EffectApproval("mandate", self.context.owner, mandate_id=use.mandate_id) if use else self.yes
+        yes = yes if use or approved else None
+        spec, denied = tool.spec, isinstance(self.rulings.get(call_key(call)), Deny)
+        if (spec.effect != "read_only" or yes) and not spec.ephemeral and accepts(tool, call.args):
+            asked_in, digest = self.asked_in if approved and yes else None, definition_of(spec)
+            self.effects[call.id] = CallEffect(spec.effect, spec.shown_title, digest, denied, asked_in, yes)
+
+    @property
+    def changed(self) -> list[TurnEffect]:
+        """What the calls that have ended changed or may have changed."""
+        made = ((call, self.effects.get(call.tool_call_id)) for call in self.recorded)
+        return [effect for call, noted in made if noted and (effect := effect_of(call, noted))]
 
     async def ruling(self, call: RequestedCall, tool: Tool) -> Ruling:
         """Returns what the operator's policy says of a call. It is asked once before a call runs, and not about one

@@ -45,6 +45,7 @@ CUSTOM_EVENTS: Final[Mapping[str, tuple[str, str]]] = {
     "acknowledgement": ("AcknowledgementReport", "How the user's message was read."),
     "web_search": ("WebSearchReport", "Whether the web is searched, so far."),
     "tool_state": ("`{tool_name, state: ToolState}`", "The status of a tool has changed in this session."),
+    "effects": ("`[TurnEffect]`", "What the turn has changed, may have changed, or waits to change, if anything."),
     "grant_used": ("`{tool_call_id, tool_name, mandate_id}`", "A call that would have waited runs under a mandate."),
     "tool_progress": (
         "`{tool_call_id, progress, total: number|null, message: str|null}`",

@@ -38,6 +38,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "user_not_found": (404, "No row is of this user: `GET /ops/users` lists those there are."),
     "key_not_found": (404, "No key of this id works: `GET /ops/keys` lists them."),
     "tool_result_not_found": (404, "The session has no call of this id: its `tool-results` lists them."),
+    "receipt_not_found": (404, "The call is not the caller's, or changed nothing and has none."),
     "tool_result_part_not_found": (404, "The result has no image or file of this number: it names those it has."),
     "mcp_server_not_found": (404, "This process has no MCP server of this name: `GET /mcp/servers` lists them."),
     "mcp_login_unavailable": (502, "`detail` says what the MCP server or its authorization server lacks."),

@@ -103,6 +103,8 @@ class TurnView:
                 self._show_plan(_patched(self.plan, changes))
             case {"type": "CUSTOM", "name": "attempt"}:
                 screen.note("(another process has taken the turn over and begins it again)")
+            case {"type": "CUSTOM", "name": "effects", "value": effects}:
+                screen.item(" · ".join(f"{each['title']}: {each['outcome']}" for each in effects), "  ∙", "dim")
             case {"type": "CUSTOM", "name": "replay_gap"}:
                 screen.note("(some of what happened meanwhile is not shown)")
             case {"type": "CUSTOM", "name": "tool_state", "value": {"tool_name": tool, "state": state}}:

@@ -52,6 +52,9 @@ COMMANDS = {
     ),
     "backup": Subcommand("backup:backup", "Write everything that is stored into a new file, while the service runs."),
     "restore": Subcommand("backup:restore", "Put what a backup holds into an empty store. No service may run on it."),
+    "receipts": Subcommand(
+        "receipts_command:receipts", "Receipts of what calls changed: whether a file of them holds."
+    ),
     "replay": Subcommand(
         "replay_command:replay", "Play recorded conversations and report what differs. Exits with 1 if anything does."
     ),

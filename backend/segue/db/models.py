@@ -10,9 +10,10 @@ than the column, which their ids order. An id or a time never does: each is of t
 `branch` of a turn or message is set if it is no longer in the history, `left_at` of a message says since when.
 `note` is what the model is told with a message; one `by_program` is no word of the user's.
 A `definition` is the digest of a tool's. A call that ran unasked names its `mandate_id`, and `covered` says then where
-its values come from, by path; it was `granted` if that was for its session. A mandate with a `plan_id` was remembered
-of a decision. Uses are counted in its row, of the day `used_on` in its time zone. `grants` is the release's before:
-its rows are mirrored in `mandates` by a trigger of migration 0043, and it goes with the next release.
+its values come from, by path; it was `granted` if that was for its session. `effect` of a call is what its tool was as
+it started, null if it only reads and nobody was asked, and `approval` says who said yes to it and how. A mandate with a
+`plan_id` was remembered of a decision. Uses are counted in its row, of the day `used_on` in its time zone. `grants` is
+the release's before: its rows are mirrored in `mandates` by a trigger of migration 0043, and it goes with the next.
 `attachments` of a message are the files that it carries, as they were then.
 `agent` of a turn is that of its session when it was first claimed. Its `run` says what its last run did when, and
 its `timeline` which processes had it before.
@@ -344,6 +345,8 @@ tool_calls = Table(
     Column("granted", Boolean, nullable=False, server_default=text("false")),
     Column("mandate_id", _id()),
     Column("covered", _json()),
+    Column("effect", _json()),
+    Column("approval", _json()),
     Column("started_at", _time(), nullable=False),
     Column("duration_ms", Integer),
     Column("expires_at", _time()),
@@ -351,6 +354,29 @@ tool_calls = Table(
     Index("tool_calls_session_id_seq_idx", "session_id", "seq", "id"),
     Index("tool_calls_turn_id_idx", "turn_id"),
     Index("tool_calls_message_id_idx", "message_id"),
+)
+
+receipts = Table(
+    "receipts",
+    metadata,
+    Column("session_id", _id(), primary_key=True),  # stays when the session is deleted
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("tool_call_id", _id(), nullable=False),
+    Column("content_hash", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("signature", Text),
+    Column("signed_by", Text),
+    Index("receipts_tool_call_id_idx", "tool_call_id"),
+)
+
+receipt_contents = Table(
+    "receipt_contents",
+    metadata,
+    Column("session_id", _id(), _session_key(), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("salt", Text, nullable=False),
+    Column("content", Text, nullable=False),  # as text: its hash is of what it says to the letter
 )
 
 tool_results = Table(

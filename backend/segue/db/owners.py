@@ -43,6 +43,7 @@ from segue.db.models import (
     audit,
     memories,
     metadata,
+    receipts,
     sessions,
     tool_results,
     turns,
@@ -303,7 +304,7 @@ async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[st
     async with database.read_only() as connection:
         mine = list((await connection.execute(select(sessions.c.id).where(sessions.c.owner == owner))).scalars())
     for session_id in mine:
-        for table, belongs in tables_of([session_id]):
+        for table, belongs in (*tables_of([session_id]), (receipts, receipts.c.session_id == session_id)):
             async for row in _rows(database, table, belongs):
                 yield table.name, row
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from segue.domain.plan import Plan
 from segue.domain.session import AcknowledgementReport, Message, RequestedCall, TurnKey, WebSearchReport
-from segue.domain.tool import Reference, ToolState
+from segue.domain.tool import Reference, ToolState, TurnEffect
 
 ToolOutcome = Literal["succeeded", "failed", "unauthorized", "bad_arguments", "refused", "asks", "unknown"]
 
@@ -101,6 +101,13 @@ class SteerRead:
 
 
 @dataclass(frozen=True, slots=True)
+class EffectsListed:
+    """What the turn has changed, may have changed, or waits to change: once, behind the words of its answer."""
+
+    effects: tuple[TurnEffect, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TextStarted:
     message_id: str
 
@@ -150,6 +157,7 @@ Event = (
     | ToolRan
     | ToolStateChanged
     | SteerRead
+    | EffectsListed
     | TextStarted
     | TextAdded
     | TextEnded

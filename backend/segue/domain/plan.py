@@ -6,7 +6,7 @@ A transition returns a new Plan with the next version; the store replaces the ol
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from segue.domain.approval_rule import Others, WaitsFor
 from segue.domain.field_types import doc
@@ -22,6 +22,7 @@ Confirm = Literal["destructive", "always", "never"]
 ConfirmWords = Literal["shown", "never"]  # which yes to the model's own words counts
 
 MAX_STEPS = 5
+NOT_CHOSEN: Final = "the user did not choose it"
 # What stands in the history for a button.
 BUTTON_MESSAGES: Mapping[Decision, str] = {"confirm": "👍", "reject": "👎"}
 PAGE_MESSAGE = "↩"  # and for what the client's page gave for its calls
@@ -221,7 +222,7 @@ def approve(plan: Plan, chosen: Collection[int] | None = None, **changes: Any) -
         if step.status != "waiting":
             return step
         if chosen is not None and step.id not in chosen:
-            return replace(step, status="skipped", error="the user did not choose it")
+            return replace(step, status="skipped", error=NOT_CHOSEN)
         return replace(step, status="pending", asks=None, **(changes if step is first else {}))
 
     return _next_version(plan, "active", list(map(decided, plan.steps)))

@@ -3,7 +3,7 @@
 The field names are part of the HTTP API. Times are aware and in UTC.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
@@ -14,7 +14,7 @@ from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
 from segue.domain.plan import Plan, UnreadablePlan
-from segue.domain.tool import ToolCall, UnreadableCall
+from segue.domain.tool import ToolCall, TurnEffect, UnreadableCall
 
 Role = Literal["user", "assistant", "tool"]
 TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
@@ -167,6 +167,7 @@ class Message:
         default_factory=dict
     )
     sources: Annotated[tuple[Source, ...], doc("What an answer rests on.")] = ()
+    effects: Annotated[tuple[TurnEffect, ...], doc("Of an answer: what its turn changed, or may have changed.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +261,7 @@ class TurnReport:
     `finish_reason` says that the answer reached its length limit, `is_structured` that it is JSON as the client asked.
     `prompt` is the last request to the model, None if the turn made none; its row has it in `run`. An answer may be
     `written_by` the service, because the model gave none: `error` says why, and `problem` is its code. `reasoning` is
-    what the model thought, where that is shown.
+    what the model thought, where that is shown. The row's `effects` are calls that wait for a yes, or that were denied.
     """
 
     acknowledgement: AcknowledgementReport
@@ -280,6 +281,7 @@ class TurnReport:
     error: TurnError | None = None
     sources: tuple[Source, ...] = ()
     reasoning: str | None = None
+    effects: tuple[TurnEffect, ...] = ()
 
 
 def answer_metadata(report: Any) -> dict[str, Any]:
@@ -312,17 +314,26 @@ class ChatAnswer:
         None
     )
     sources: Annotated[tuple[Source, ...], doc("What the answer rests on.")] = ()
+    effects: Annotated[tuple[TurnEffect, ...], doc("What the turn changed, may have changed, or waits to change.")] = ()
 
 
 TurnAnswer = ChatAnswer | AppError
 
 
+def with_held(made: Sequence[TurnEffect], held: Sequence[TurnEffect]) -> tuple[TurnEffect, ...]:
+    """Returns what calls did and what others wait to do. One that has asked something first is told as waiting."""
+    waits = [(each.tool, each.args) for each in held if each.outcome == "waits"]
+    return (*(each for each in made if each.outcome != "failed" or (each.tool, each.args) not in waits), *held)
+
+
 def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:
+    """`report` has the effects of the calls too."""
+    shown = {name: getattr(report, name) for name in ("sources", "effects")}
     return ChatAnswer(
         session_id=turn.session_id,
         turn_id=turn.turn_id,
         status="completed",
-        message=replace(message, metadata=answer_metadata(report), sources=report.sources),
+        message=replace(message, metadata=answer_metadata(report), **shown),
         tool_calls=calls,
         output=orjson.loads(str(message.content)) if report.is_structured else None,
         **{name: getattr(report, name) for name in TurnReport.__slots__ if name in ChatAnswer.__slots__},

@@ -19,6 +19,8 @@ CallStatus = Literal["running", "succeeded", "failed", "unknown"]
 RememberFor = Literal["session"]
 PROPOSE_MANDATE: Final = "propose_mandate"  # asks under every setting: what it stores outlasts them
 GroupType = Literal["any", "all", "sequence"]
+ApprovedHow = Literal["words", "button", "mandate", "approver"]
+EffectOutcome = Literal["done", "failed", "unknown", "waits", "denied"]
 
 
 class ToolRetry(Exception):
@@ -107,6 +109,11 @@ class ToolSpec:
     effect_guessed: bool = False
 
     @property
+    def shown_title(self) -> str:
+        """What it is called for people."""
+        return self.title or self.original_name or self.name
+
+    @property
     def always_asks(self) -> bool:
         """Whether only a yes to the service's own question about a call lets it run, if anything has to."""
         return self.confirm == "always_ask"
@@ -178,6 +185,31 @@ class ToolChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class EffectApproval:
+    """Who said yes to a call, and how."""
+
+    how: Annotated[ApprovedHow, doc("In words, by a button, by a mandate, or as somebody else who may approve it.")]
+    by: Annotated[str, doc("The user who said it.")]
+    message_id: Annotated[str | None, doc("The message that said it, also that of a button.")] = None
+    mandate_id: Annotated[str | None, doc("The mandate under which the call ran unasked.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallEffect:
+    """What is kept, as a call starts, of one that may change something or that was approved: its tool may be another
+    one or none when that is read. `definition` is the tool's digest. One that the operator's policy has `denied` never
+    ran. `asked_in` is the turn whose answer the yes is for.
+    """
+
+    kind: Effect
+    title: str
+    definition: str
+    denied: bool = False
+    asked_in: str | None = None
+    approved_by: EffectApproval | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallMetadata:
     """What a result is like, without the result."""
 
@@ -225,6 +257,34 @@ class UnreadableCall(ToolCall):
     """Stands for a row that this release cannot read: a call without arguments whose outcome is unknown."""
 
     unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEffect:
+    """What a turn changed, may have changed, or has not changed yet: a call of a tool that does not only read."""
+
+    tool_call_id: Annotated[str | None, doc("The call; null for one that was not made.")]
+    tool: Annotated[str, doc("The tool's name.")]
+    title: Annotated[str, doc("What the tool is called for people.")]
+    args: Annotated[dict[str, Any], doc("What it was called with, or would be.")]
+    outcome: Annotated[
+        EffectOutcome,
+        doc("`unknown`: it may have taken effect. `waits` for a yes; `denied` by the user or the operator's policy."),
+    ]
+    approved_by: Annotated[EffectApproval | None, doc("Who said yes; null if nobody was asked.")] = None
+
+
+def effect_of(call: ToolCall, made: CallEffect) -> TurnEffect | None:
+    """Returns None for a call that only read."""
+    if made.kind == "read_only":
+        return None
+    outcome = effect_outcome(call, made)
+    return TurnEffect(call.tool_call_id, call.tool_name, made.title, call.args, outcome, made.approved_by)
+
+
+def effect_outcome(call: ToolCall, made: CallEffect | None) -> EffectOutcome:
+    failed: EffectOutcome = "denied" if made is not None and made.denied else "failed"
+    return "done" if call.status == "succeeded" else failed if call.status == "failed" else "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,8 @@ class EventEncoder:
                 return [custom("tool_state", {"tool_name": tool_name, "state": state})]
             case events.SteerRead(message):
                 return [custom("steered", {"message": message})]
+            case events.EffectsListed(effects):
+                return [custom("effects", effects)]
             case events.PlanChanged(plan):
                 return self._plan_changed(plan)
             case events.CallStarted():

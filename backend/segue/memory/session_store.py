@@ -12,7 +12,18 @@ from sqlalchemy import ColumnElement, FromClause, Row, Select, delete, func, ins
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import OPEN_TURNS, RUNNING, client_sessions, feedback, messages, plans, sessions, turns, written
+from segue.db.models import (
+    OPEN_TURNS,
+    RUNNING,
+    client_sessions,
+    feedback,
+    messages,
+    plans,
+    receipts,
+    sessions,
+    turns,
+    written,
+)
 from segue.db.rows import plan_of, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import existing
@@ -169,9 +180,10 @@ async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str
 
 
 async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
-    """Deletes the session and, by its foreign keys, all that is in it. Raises NotFound as `get_session`."""
+    """Deletes the session, its receipts and, by its foreign keys, all that is in it. Raises NotFound."""
     gone = delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
     existing("session", await connection.scalar(gone))
+    await connection.execute(delete(receipts).where(receipts.c.session_id == session_id))
 
 
 async def count_gaps(connection: AsyncConnection, session_id: str, *, again: bool) -> None:

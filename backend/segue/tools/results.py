@@ -7,7 +7,7 @@ Clients read by owner, turns within their session.
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +29,18 @@ from segue.db.rows import (
 )
 from segue.domain.errors import AppError, existing
 from segue.domain.session import RequestedCall
-from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, UnreadableCall
+from segue.domain.tool import (
+    CallEffect,
+    CallStatus,
+    EffectApproval,
+    Reference,
+    ResultRef,
+    ToolCall,
+    ToolCallMetadata,
+    TurnEffect,
+    UnreadableCall,
+    effect_of,
+)
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload
 from segue.tools.retention import evict, payload_values, storing
@@ -83,6 +94,7 @@ class LedgerCall:
     call: ToolCall
     reference: Reference
     outcome: CallOutcome | None
+    effect: CallEffect | None = None
 
 
 async def finish_call(
@@ -128,7 +140,7 @@ async def list_calls(
     wanted = {"tool_name": tool, "turn_id": turn_id, "status": status}
     these = (tool_calls.c[name] == value for name, value in wanted.items() if value is not None)
     found = await connection.execute(statement.where(came_before(tool_calls, before), *these))
-    return [_tool_call(row) for row in found]
+    return [call_of(row) for row in found]
 
 
 async def search_calls(
@@ -147,7 +159,7 @@ async def search_calls(
         .order_by(messages.c.seq.desc(), *newest_first(tool_calls))
     )
     rows = (await connection.execute(statement.offset(offset).limit(limit))).all()
-    return [_tool_call(row) for row in rows], rows[0].found if rows else 0
+    return [call_of(row) for row in rows], rows[0].found if rows else 0
 
 
 async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
@@ -156,8 +168,27 @@ async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -
     statement = made.where(turns.c.id.in_(turn_ids)).order_by(*oldest_first(tool_calls))
     found: dict[str, tuple[ToolCall, ...]] = {}
     for row in await connection.execute(statement):
-        found[row.turn_id] = (*found.get(row.turn_id, ()), _tool_call(row))
+        found[row.turn_id] = (*found.get(row.turn_id, ()), call_of(row))
     return found
+
+
+async def effects_of_turns(connection: AsyncConnection, turn_ids: Collection[str]) -> dict[str, tuple[TurnEffect, ...]]:
+    """Returns what the calls of each turn changed or may have changed, in the order they were made."""
+    changing = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids), tool_calls.c.effect.is_not(None))
+    found: dict[str, tuple[TurnEffect, ...]] = {}
+    for row in await connection.execute(changing.order_by(*oldest_first(tool_calls))):
+        made = effect_made(row)
+        if made is not None and (effect := effect_of(call_of(row), made)) is not None:
+            found[row.turn_id] = (*found.get(row.turn_id, ()), effect)
+    return found
+
+
+def effect_made(row: Row[Any]) -> CallEffect | None:
+    """Returns what was kept of a row's call as it started; None if it only reads, or it cannot be read."""
+    if row.effect is None:
+        return None
+    kept = readable(_read_start, {"effect": row.effect, "approval": row.approval}, "tool_calls", row.id)
+    return replace(kept.effect, approved_by=kept.approval) if kept else None
 
 
 async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[LedgerCall, ...]:
@@ -170,7 +201,7 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
     )
     rows = (await connection.execute(statement)).all()
     entries = [(row, *_entry(row)) for row in rows]
-    return tuple([LedgerCall(call, found, await _outcome(row, call)) for row, call, found in entries])
+    return tuple([LedgerCall(call, found, await _outcome(row, call), effect_made(row)) for row, call, found in entries])
 
 
 async def recent_references(
@@ -264,7 +295,7 @@ async def load_result(
     if kept is None and row.size_bytes > 0:
         detail = f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew."
         raise AppError("tool_result_expired", status=410, title="The result has expired", detail=detail)
-    return _tool_call(row), kept or StoredResult("json", "null")
+    return call_of(row), kept or StoredResult("json", "null")
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:
@@ -302,12 +333,18 @@ class _Columns:
     covered: dict[str, str] | None = None
 
 
-_read = reader(_Columns)
+@dataclass(frozen=True, slots=True)
+class _Start:
+    effect: CallEffect
+    approval: EffectApproval | None
+
+
+_read, _read_start = reader(_Columns), reader(_Start)
 _NOT_READ = _Columns({}, "unknown", ())
 _AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id")
 
 
-def _tool_call(row: Row[Any]) -> ToolCall:
+def call_of(row: Row[Any]) -> ToolCall:
     return _entry(row)[0]
 
 

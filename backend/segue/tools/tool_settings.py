@@ -32,6 +32,7 @@ class ToolSettings(BaseModel):
     web_search_provider: Literal["ddgs", "searxng", "tavily", "none"] = "ddgs"
     searxng_url: Url | None = None
     tavily_api_key: SecretStr | None = None
+    receipt_key: SecretStr | None = None
 
     @model_validator(mode="after")
     def _search_provider_is_reachable(self) -> Self:

@@ -7,6 +7,7 @@ before that, it runs next.
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -34,8 +35,10 @@ from sqlalchemy.sql.dml import ReturningInsert
 from segue.agent.context import WriteWithStart
 from segue.db.engine import Database, outlast
 from segue.db.models import QUEUED, messages, sessions, tool_calls, turns
+from segue.db.rows import without_defaults
 from segue.domain.events import SteerRead
 from segue.domain.session import TurnKey, turn_key
+from segue.domain.tool import CallEffect
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values, move_message
 from segue.plans.mandates import Use, book
 from segue.tools.results import PlanStep
@@ -50,15 +53,17 @@ async def start_calls(
     *,
     step: PlanStep | None = None,
     under: Mapping[str, Use] = MappingProxyType({}),
+    effects: Mapping[str, CallEffect] = MappingProxyType({}),
     also: WriteWithStart | None = None,
 ) -> None:
     """Stores a message and its calls, which have not run. `under` has by their ids what some take of mandates, which is
-    booked in the same transaction, and so is `also` written. Raises StaleTurn, and MandateSpent with nothing stored.
+    booked in the same transaction, and so is `also` written. `effects` are by id those of calls that may have one, with
+    who said yes to them. Raises StaleTurn, and MandateSpent with nothing stored.
     """
     values = message_values(claim.key, message) | held(claim)
     values["of_plan"], values["of_step"] = (step.plan_id, step.step_id) if step else (None, None)
     values["made"] = [
-        {"id": call.id, "tool_name": call.name, "args": call.args, **_under(under.get(call.id))}
+        {"id": call.id, "tool_name": call.name, "args": call.args, **_noted(under.get(call.id), effects.get(call.id))}
         for call in message.tool_calls
     ]
     if also is not None or under:
@@ -77,10 +82,14 @@ async def start_calls(
         await outlast(attempt)
 
 
-def _under(use: Use | None) -> dict[str, Any]:
-    if use is None:
-        return {}
-    return {"mandate_id": use.mandate_id, "granted": use.in_session, "covered": use.covered}
+def _noted(use: Use | None, effect: CallEffect | None) -> dict[str, Any]:
+    noted: dict[str, Any] = {}
+    if use is not None:
+        noted |= {"mandate_id": use.mandate_id, "granted": use.in_session, "covered": use.covered}
+    if effect is not None:
+        noted["effect"] = without_defaults(replace(effect, approved_by=None))
+        noted |= {"approval": without_defaults(effect.approved_by)} if effect.approved_by else {}
+    return noted
 
 
 async def _start(connection: AsyncConnection, values: Mapping[str, Any]) -> None:
@@ -105,6 +114,8 @@ def _starting() -> ReturningInsert[str]:
         column("covered", JSONB),
         column("mandate_id", Text),
         column("granted", Boolean),
+        column("effect", JSONB),
+        column("approval", JSONB),
     )
     made = made.render_derived("made", with_types=True)
     row = {
@@ -120,6 +131,8 @@ def _starting() -> ReturningInsert[str]:
         "granted": func.coalesce(made.c.granted, false()),
         "mandate_id": made.c.mandate_id,
         "covered": made.c.covered,
+        "effect": made.c.effect,
+        "approval": made.c.approval,
         "started_at": NEW_MESSAGE_COLUMNS["created_at"],
     }
     rows = select(*row.values()).select_from(said.join(made, true()))

@@ -3,7 +3,7 @@
 Ages are by the database's clock, as leases are.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, get_args
@@ -37,12 +37,13 @@ from segue.domain.session import (
     answer_metadata,
     chat_answer,
     turn_key,
+    with_held,
 )
 from segue.domain.telemetry import Backlog
-from segue.domain.tool import ToolCall, UnreadableCall
+from segue.domain.tool import ToolCall, TurnEffect, UnreadableCall
 from segue.memory.history import STEERED, final_messages
 from segue.memory.session_store import feedback_on
-from segue.tools.results import allowed_among, calls_of_turns
+from segue.tools.results import allowed_among, calls_of_turns, effects_of_turns
 from segue.turns.claims import TurnRequest, request_of, runs_beside
 from segue.turns.run_record import prompt_of
 
@@ -52,6 +53,7 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
 _read_report, _read_error, _read_sources = reader(TurnReport), reader(TurnError), reader(tuple[Source, ...])
+_read_effects = reader(tuple[TurnEffect, ...])
 _UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in TurnError.__slots__})
 
 
@@ -146,19 +148,29 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
     them, what the user thinks of them, the mandate that a call ran under.
     """
     of_report = (turns.c.report[name].as_string().label(name) for name in SHOWN_OF_REPORT)
-    columns = (turns.c.id, turns.c.request, turns.c.report["sources"].label("sources"), *of_report)
+    lists = (turns.c.report[name].label(name) for name in ("sources", "effects"))
+    columns = (turns.c.id, turns.c.request, *lists, *of_report)
     statement = select(*columns).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
+    changed = await _effects(connection, {each.id: each.effects for each in found.values()})
 
-    def metadata_of(each: Message) -> dict[str, Any]:
-        under = allowed.get(each.tool_call_id or "", {})
-        return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {}) | under
+    def shown(each: Message) -> Message:
+        under, turn = allowed.get(each.tool_call_id or "", {}), found.get(each.turn_id)
+        metadata = each.metadata | _metadata(each, turn) | said.get(each.id, {}) | under
+        return replace(each, metadata=metadata, sources=_sources(each, turn), effects=changed.get(each.id, ()))
 
-    return [
-        replace(each, metadata=metadata_of(each), sources=_sources(each, found.get(each.turn_id))) for each in listed
-    ]
+    return list(map(shown, listed))
+
+
+async def _effects(connection: AsyncConnection, held_by: Mapping[str, Any]) -> dict[str, tuple[TurnEffect, ...]]:
+    """Returns by the id of its last message what each turn changed. `held_by` has by turn what its report holds."""
+    made = await effects_of_turns(connection, held_by)
+    held = {of: readable(_read_effects, value, "turns", of) or () for of, value in held_by.items() if value}
+    changed = {of: with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
+    last = await final_messages(connection, list(changed)) if changed else {}
+    return {each.id: changed[of] for of, each in last.items()}
 
 
 def _sources(message: Message, turn: Row[Any] | None) -> tuple[Source, ...]:
@@ -360,6 +372,8 @@ async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[
     reports = {row.id: report for row in rows if (report := report_of(row))}
     messages = await final_messages(connection, list(reports)) if reports else {}
     calls = await calls_of_turns(connection, list(reports)) if reports else {}
+    for turn_id, made in (await effects_of_turns(connection, calls) if calls else {}).items():
+        reports[turn_id] = replace(reports[turn_id], effects=with_held(made, reports[turn_id].effects))
     return [_turn(row, reports.get(row.id), messages.get(row.id), calls.get(row.id, ())) for row in rows]
 
 

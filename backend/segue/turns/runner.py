@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, cast
@@ -19,7 +19,15 @@ from structlog.contextvars import bound_contextvars
 from segue.agent.context import TurnContext
 from segue.agent.prompts import BY_SERVICE
 from segue.agent.render_messages import request_parts
-from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, sources_of, web_search_report
+from segue.agent.state import (
+    TurnInput,
+    TurnState,
+    Update,
+    acknowledgement_report,
+    held_of,
+    sources_of,
+    web_search_report,
+)
 from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.agent.tool_choice import ToolChooser
 from segue.db.engine import outlast, outlasting
@@ -35,6 +43,7 @@ from segue.domain.session import (
     TurnError,
     TurnReport,
     chat_answer,
+    with_held,
 )
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
@@ -338,6 +347,7 @@ class TurnRun:
             error=TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
             reasoning=clean(self._thought[:MAX_REASONING_CHARS]).strip() or None,
             sources=sources_of(state),
+            effects=held_of(state, self._guard.tools()),
         )
         self._finishing = True
         self.stored_messages = state["message_count"] - claim.message_count
@@ -349,6 +359,7 @@ class TurnRun:
             self._deps.summaries.wake()
         if self._deps.titles is not None and claim.answered_turn_id is None:
             self._deps.titles.wake()
+        report = replace(report, effects=with_held(state.get("effects", ()), report.effects))
         answer = chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
         self._deps.events.end(claim.key, answer)
         self._deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, answer))

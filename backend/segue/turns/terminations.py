@@ -41,6 +41,7 @@ from segue.domain.session import EPOCHS, TurnKey, turn_key
 from segue.domain.telemetry import RunTimeline
 from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
 from segue.memory.history import IN_HISTORY, INTERRUPTED, NewMessage, append_message
+from segue.tools.receipts import append_receipt
 from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, held, runs_beside
 from segue.turns.run_record import attempt_ended, run_failed
@@ -122,15 +123,12 @@ async def note_approval(connection: AsyncConnection, turn_id: str) -> AppError:
 
 async def _end_calls(connection: AsyncConnection, turn: TurnKey, *, now: datetime) -> list[CallEnded]:
     """Gives every call of the history an answer: of one whose turn ended first, that its outcome is unknown."""
-    return [
-        CallEnded(
-            reference,
-            await append_message(
-                connection, turn, NewMessage("tool", asdict(reference), now, tool_call_id=reference.tool_call_id)
-            ),
-        )
-        for reference in await unanswered_calls(connection, turn.turn_id)
-    ]
+    ended = []
+    for reference in await unanswered_calls(connection, turn.turn_id):
+        told = NewMessage("tool", asdict(reference), now, tool_call_id=reference.tool_call_id)
+        ended.append(CallEnded(reference, await append_message(connection, turn, told)))
+        await append_receipt(connection, reference.tool_call_id)
+    return ended
 
 
 def _seconds_left() -> ColumnElement[float]:

@@ -289,7 +289,7 @@ async def test_a_page_finds_its_chat_again_as_it_shows_messages(client: Client, 
         ("user", ["text"]),
         ("assistant", ["text", "dynamic-tool", "text"]),
         ("user", ["text"]),
-        ("assistant", ["tool-paint", "text"]),
+        ("assistant", ["tool-paint", "text", "data-effects"]),
     ]
     assert [part["state"] for part in pages[1]["parts"]] == ["done", "output-available", "done"]
     assert (pages[3]["parts"][0]["state"], "No wall." in pages[3]["parts"][0]["errorText"]) == ("output-error", True)

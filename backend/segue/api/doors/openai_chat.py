@@ -28,6 +28,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.session import WRITTEN_BY, TurnKey
+from segue.domain.tool import TurnEffect
 from segue.events.agui_encoding import answer_json
 from segue.tools.summaries import place_of, shortened
 from segue.turns.turn_deps import Speaker
@@ -89,6 +90,7 @@ class Completion(BaseModel):
     model: Annotated[str, doc("The agent.")]
     choices: Annotated[list[CompletionChoice], doc("The one answer.")]
     usage: Annotated[CompletionUsage, doc("What the turn took.")]
+    effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
 
 
 def usage_of(usage: Mapping[str, Any], given: str, got: str) -> dict[str, Any]:
@@ -326,7 +328,14 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     elif pages := url_citations(said["content"], answer["sources"]):
         said["annotations"] = [{"type": "url_citation", "url_citation": each} for each in pages]
     completion = _completion(head, said, answer["usage"], finish_reason_of(answer))
-    return JSONResponse(completion, headers=turn_headers(turn))
+    return JSONResponse(completion | _beside(answer), headers=turn_headers(turn))
+
+
+def _beside(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a client of OpenAI's is told of the effects of a turn: it has no place for them in the text, which
+    it sends back as it was.
+    """
+    return {"effects": answer["effects"]} if answer.get("effects") else {}
 
 
 def finish_reason_of(answer: Mapping[str, Any]) -> str:
@@ -389,7 +398,8 @@ class Chunks:
             case InWords(text):
                 return self._delta(refusal=text)
             case Answered(answer):
-                return self._cited(answer["sources"]) + self._ended(answer["usage"], finish_reason_of(answer))
+                told = self._cited(answer.get("sources", ())) + self._changed(answer.get("effects", ()))
+                return told + self._ended(answer["usage"], finish_reason_of(answer), **_beside(answer))
             case AppError():
                 return _data(error_body(piece))
             case _:
@@ -412,11 +422,16 @@ class Chunks:
                 frames += self._event("source", {"source": shown, "document": [link], "metadata": [about]})
         return frames
 
+    def _changed(self, effects: Sequence[Mapping[str, Any]]) -> bytes:
+        """The last line above the answer in Open WebUI."""
+        told = " · ".join(f"{each['title']}: {each['outcome']}" for each in effects)
+        return self._event("status", {"description": told, "done": True}) if told else b""
+
     def _event(self, kind: str, data: Mapping[str, Any]) -> bytes:
         return self._chunk([], event={"type": kind, "data": data}) if self._events else b""
 
-    def _ended(self, usage: Mapping[str, Any], finish_reason: str) -> bytes:
-        end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}])
+    def _ended(self, usage: Mapping[str, Any], finish_reason: str, **beside: Any) -> bytes:
+        end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}], **beside)
         return end + (self._chunk([], usage=usage_of(usage, "prompt", "completion")) if self._usage else b"")
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:

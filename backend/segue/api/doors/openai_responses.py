@@ -53,6 +53,7 @@ from segue.domain.errors import AppError, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import is_id
 from segue.domain.session import Message, Session, Turn
+from segue.domain.tool import TurnEffect
 from segue.memory.history import user_messages_of
 from segue.turns.queries import asks_for_json
 
@@ -89,6 +90,7 @@ class OpenAIResponse(BaseModel):
     conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
     error: Annotated[dict[str, Any] | None, doc("Why it failed: `code` and `message`.")] = None
     usage: Annotated[dict[str, Any] | None, doc("What the turn took, once it has ended.")] = None
+    effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
 
 
 @router.post(
@@ -252,7 +254,8 @@ class ResponseWriter:
             case Answered(answer):
                 usage = usage_of(answer["usage"], "input", "output")
                 closed = self._closed(answer.get("sources", ()))
-                return closed + self._ended(_STATUS_OF[finish_reason_of(answer)], usage=usage)
+                changed = {"effects": answer["effects"]} if answer.get("effects") else {}
+                return closed + self._ended(_STATUS_OF[finish_reason_of(answer)], usage=usage, **changed)
             case AppError():
                 error = error_body(piece)["error"]
                 return self._closed() + self._ended("failed", error={name: error[name] for name in ("code", "message")})

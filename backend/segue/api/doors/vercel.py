@@ -131,7 +131,8 @@ class MessageChunks:
                 answer = event.get("result", {}).get("message", {})
                 said = {"message_id": answer["id"]} if answer else {}
                 sources = [_source_part(self._turn.turn_id, **each) for each in answer.get("sources", ())]
-                return [*asked, *sources, {"type": "finish-step"}, {"type": "finish", "messageMetadata": said}, {}]
+                ends: list[Json] = [{"type": "finish-step"}, {"type": "finish", "messageMetadata": said}, {}]
+                return [*asked, *sources, *_effects_part(event.get("result", {}).get("effects")), *ends]
             case "RUN_ERROR":
                 return [{"type": "error", "errorText": event["message"]}, {}]
             case _:
@@ -369,10 +370,16 @@ def _ui_messages(session_id: str, said: Iterable[Message], ours: Collection[str]
             continue
         message.parts += [_text(each)] if each.content else []
         message.parts += [_source_part(each.turn_id, **asdict(source)) for source in each.sources]
+        message.parts += _effects_part(list(map(asdict, each.effects)))
         for call in each.tool_calls:
             calls[call.id] = _call_part(call.id, call.name, call.args, is_ours=call.name in ours)
             message.parts.append(calls[call.id])
     return list(shown.values())
+
+
+def _effects_part(effects: Sequence[Json] | None) -> list[Json]:
+    """Returns the part with what a turn changed. A message that goes on in other turns has one for each."""
+    return [{"type": "data-effects", "data": effects}] if effects else []
 
 
 def _text(message: Message) -> dict[str, Any]:

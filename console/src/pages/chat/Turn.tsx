@@ -49,6 +49,7 @@ export function Turn({ turn, conversation, plan, aimed }: Given) {
       ))}
       {!running && <Outcome turn={turn} conversation={conversation} free={free} />}
       {plan !== null && !running && <PlanCard plan={plan} conversation={conversation} open={asks} />}
+      {!running && answer?.kind === "text" && answer.message !== null && <Effects message={answer.message} called={turn.blocks.some(({ kind }) => kind === "call")} />}
       {!running && answer?.kind === "text" && answer.message !== null && <Actions message={answer.message} turn={turn} conversation={conversation} free={free} />}
     </article>
   );
@@ -87,6 +88,20 @@ function Answer({ text, sources }: { text: string; sources?: Source[] | undefine
         </ol>
       )}
     </div>
+  );
+}
+
+const OUTCOMES = ["done", "unknown", "failed", "waits", "denied"] as const;
+
+/** What the turn changed; of one that called tools and changed nothing, that. */
+function Effects({ message, called }: { message: Message; called: boolean }) {
+  const effects = (message as { effects?: Schemas["TurnEffect"][] }).effects ?? [];
+  if (effects.length === 0) return called ? <p class="effects muted small-note">{t("effect_none")}</p> : null;
+  const told = (outcome: (typeof OUTCOMES)[number]): string => effects.filter((each) => each.outcome === outcome).map(({ title }) => visible(title)).join(", ");
+  return (
+    <ul class="effects muted small-note">
+      {OUTCOMES.filter(told).map((outcome) => <li key={outcome} data-outcome={outcome} dir="auto">{t(`effect_${outcome}`, { what: told(outcome) })}</li>)}
+    </ul>
   );
 }
 

@@ -1,0 +1,107 @@
+"""What proves a call that changed something: a receipt, each with the hash of the one before it in its session.
+
+The hash of what a receipt says is salted, so that the chain still holds once the words and the salt are erased, and
+nothing can be guessed from it. A file of receipts is checked without a store. No I/O.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import orjson
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from segue.domain.field_types import doc
+
+FIRST: Final = ""  # stands before the first receipt of a session
+
+
+@dataclass(frozen=True, slots=True)
+class _Signed:
+    number: Annotated[int, doc("Its place in the chain of its session, from 1.")]
+    hash: Annotated[str, doc("SHA-256 of session_id, number, tool_call_id, content_hash and previous.")]
+    signature: Annotated[str | None, doc("Ed25519, in Base64; null without RECEIPT_KEY.")]
+    signed_by: Annotated[str | None, doc("The public key, in Base64.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainHead(_Signed):
+    """The last receipt of a chain when it was read: a file that lacks it was cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt(_Signed):
+    """What was shown, who approved it, what was called and what came of it."""
+
+    session_id: Annotated[str, doc("The session, whose receipts are one chain.")]
+    tool_call_id: Annotated[str, doc("The call. One whose outcome was settled later has a second receipt.")]
+    content: Annotated[dict[str, Any] | None, doc("What it says: docs/receipts.md. Null once the user is erased.")]
+    salt: Annotated[str | None, doc("What `content_hash` is salted with; goes with the content.")]
+    content_hash: Annotated[str, doc("SHA-256 of `salt` and the content as canonical JSON.")]
+    previous: Annotated[str, doc("The `hash` of the one before; empty in the first.")]
+
+
+def canonical(value: object) -> bytes:
+    """Returns the same JSON for equal values: keys in order, no spaces, UTF-8."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def hash_of_content(salt: str, content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(salt.encode() + canonical(content)).hexdigest()
+
+
+def hash_of(session_id: str, number: int, tool_call_id: str, content_hash: str, previous: str) -> str:
+    return hashlib.sha256(canonical([session_id, number, tool_call_id, content_hash, previous])).hexdigest()
+
+
+def sign(secret: str | None, *about: str | int) -> tuple[str, str] | tuple[None, None]:
+    """Returns a signature and its public key. The secret is 32 bytes in Base64; without one there is no signature."""
+    if secret is None:
+        return None, None
+    key = Ed25519PrivateKey.from_private_bytes(base64.urlsafe_b64decode(secret))
+    signature, public = key.sign(_signed(about)), key.public_key().public_bytes_raw()
+    return base64.b64encode(signature).decode(), base64.b64encode(public).decode()
+
+
+def _signed(about: Sequence[str | int]) -> bytes:
+    return canonical(["segue receipt", *about])
+
+
+def _is_signed(given: _Signed, keys: Sequence[str], *about: str | int) -> bool:
+    try:
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(given.signed_by or "", validate=True))
+        key.verify(base64.b64decode(given.signature or "", validate=True), _signed(about))
+    except (InvalidSignature, ValueError):
+        return False
+    return not keys or given.signed_by in keys
+
+
+def faults_in(receipts: Sequence[Receipt], head: ChainHead | None, *, keys: Sequence[str] = ()) -> list[str]:
+    """Returns what is wrong with a chain that was read from its first receipt, a sentence each; nothing if it is whole.
+    With `keys` everything has to be signed by one of these, else what follows the first that is signed.
+    """
+    faults, previous, is_signed = list[str](), FIRST, bool(keys)
+    for number, each in enumerate(receipts, start=1):
+        chain = (each.session_id, each.number, each.tool_call_id, each.content_hash, each.previous)
+        is_signed |= each.signature is not None
+        found = {
+            "is of another session": each.session_id != receipts[0].session_id,
+            f"stands where number {number} belongs": each.number != number,
+            "does not follow the one before it": each.previous != previous,
+            "is not what its hash says": each.hash != hash_of(*chain),
+            "does not say what it said": each.content is not None
+            and hash_of_content(each.salt or "", each.content) != each.content_hash,
+            "has no signature that holds": is_signed and not _is_signed(each, keys, each.hash),
+        }
+        faults += [
+            f"receipt {each.number} ({each.tool_call_id}) {fault}" for fault, is_there in found.items() if is_there
+        ]
+        previous = each.hash
+    if receipts and (head is None or (head.number, head.hash) != (len(receipts), previous)):
+        faults.append("the file ends before the last receipt, or has no `head`")
+    elif receipts and head and is_signed and not _is_signed(head, keys, receipts[0].session_id, head.number, head.hash):
+        faults.append("the head has no signature that holds")
+    return faults
