@@ -331,6 +331,7 @@ tool_calls = Table(
     Column("granted", Boolean, nullable=False, server_default=text("false")),
     Column("mandate_id", _id()),
     Column("covered", _json()),
+    Column("settled_by", _id()),
     Column("started_at", _time(), nullable=False),
     Column("duration_ms", Integer),
     Column("expires_at", _time()),

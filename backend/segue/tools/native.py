@@ -16,7 +16,17 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from segue.domain.errors import AppError
-from segue.domain.tool import DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
+from segue.domain.tool import (
+    DependencyGroup,
+    Effect,
+    SettlingCheck,
+    Tool,
+    ToolConfirm,
+    ToolContext,
+    ToolRetry,
+    ToolSpec,
+)
+from segue.tools.settling_check import read_check, with_call_id, without_argument
 
 SOURCE: Final = "native"
 ENTRY_POINTS: Final = "segue.tools"
@@ -37,12 +47,16 @@ def tool(
     timeout_s: float | None = None,
     name: str = "",
     title: str = "",
+    verify: SettlingCheck | Mapping[str, Any] | None = None,
+    idempotency_arg: str = "",
 ) -> Callable[[Function], Function]:
     """Makes a tool of the function: the name is its own, the description its docstring, the arguments its hints.
 
     `effect` and `confirm` decide whether a call waits for a yes; `effect` and `idempotent`, whether it may run again
     after a crash. A name in `depends_on` is a tool that has to have succeeded in the session before. A parameter that
-    is a `ToolContext` is given by Segue and not by the model. Raises TypeError if no tool can be made of the function.
+    is a `ToolContext` is given by Segue and not by the model, and so is the one called `idempotency_arg`: the id of the
+    call, under which it may be made again after a crash. `verify` names a tool of this program that only reads, and
+    what its answer shows of a call that did not answer. Raises TypeError if no tool can be made of the function.
     """
 
     def decorate(function: Function) -> Function:
@@ -50,10 +64,16 @@ def tool(
         if confirm not in (None, True, False, "always_ask"):
             _refuse(called, "needs a confirm that is True, False or 'always_ask'")
         arguments, context = _arguments(function, called)
+        schema = arguments.json_schema(schema_generator=_WithoutTitles)
+        try:
+            check = read_check(verify) if verify is not None else None
+            schema = without_argument(schema, idempotency_arg) if idempotency_arg else schema
+        except ValueError as unfit:
+            _refuse(called, f"cannot be settled: {unfit}")
         spec = ToolSpec(
             name=called,
             description=_description(function, called, effect),
-            input_schema=arguments.json_schema(schema_generator=_WithoutTitles),
+            input_schema=schema,
             source=SOURCE,
             effect=effect,
             idempotent=idempotent,
@@ -61,12 +81,14 @@ def tool(
             timeout_s=timeout_s,
             title=title,
             depends_on=tuple(DependencyGroup("all", (each,)) if isinstance(each, str) else each for each in depends_on),
+            verify=check,
+            idempotency_arg=idempotency_arg,
         )
 
         async def run(given: dict[str, Any], who: ToolContext) -> object:
             return await function(**_read(arguments, spec.name, given), **dict.fromkeys(context, who))
 
-        setattr(function, _MADE, Tool(spec, run))
+        setattr(function, _MADE, Tool(spec, with_call_id(run, idempotency_arg) if idempotency_arg else run))
         return function
 
     return decorate

@@ -153,6 +153,14 @@ def _is_plain(path: str) -> bool:
     return kinds <= _PLAIN
 
 
+def check_path(path: str) -> None:
+    """Raises ValueError for what is not JMESPath."""
+    try:
+        _parsed(path)
+    except InvalidPath:
+        raise ValueError(f"{path[:200]!r} is not JMESPath") from None
+
+
 def _parsed(path: str) -> Any:
     try:
         return jmespath.compile(path).parsed
