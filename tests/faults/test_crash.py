@@ -24,7 +24,7 @@ STUCK = {
     "burn burnt",
     "stamp stamped",
     "paint painted",
-    "engrave engraved",
+    "engrave carved",
     "engrave quinto",
     "post posted",
     "get parallel",
@@ -139,7 +139,7 @@ def script_before(provider: Provider, silence: Silence) -> None:
     call("burnt", "burn_item")
     call("stamped", "stamp_item")
     call("painted", "paint_item")
-    call("engraved", "engrave_item")
+    call("carved", "engrave_item")
     call("posted", "post_item")
     call("parallel", "get_item", "look_up", "burn_item")
     call("steered", "look_up")
@@ -170,7 +170,7 @@ def script_after(provider: Provider) -> None:
     provider.will_to("burnt", again, says("Whether it burnt is unknown. Shall it be tried again?"))
     provider.will_to("stamped", says("Whether it was stamped is unknown."))
     provider.will_to("painted", says("Painted."))
-    provider.will_to("engraved", says("Engraved."))
+    provider.will_to("carved", says("Carved."))
     provider.will_to("posted", says("Posted."))
     provider.will_to("quinto", says("The note."), says("All done."))
     provider.will_to("parallel", says("Two of three."))
@@ -315,16 +315,16 @@ async def test_an_effect_that_may_be_repeated_is_and_its_call_stays_one(cases: C
 async def test_an_effect_whose_tool_has_a_check_is_settled_before_the_model_is_asked_and_happens_once(
     cases: Cases,
 ) -> None:
-    [turn] = await cases.turns("engraved")
+    [turn] = await cases.turns("carved")
 
-    assert turn["answer"]["message"]["content"] == "Engraved."
-    checked, engraved = (await cases.client.get(f"/sessions/{cases.sessions['engraved']}/tool-results"))["items"]
-    assert (engraved["status"], engraved["settled_by"]) == ("succeeded", checked["tool_call_id"])
+    assert turn["answer"]["message"]["content"] == "Carved."
+    checked, carved = (await cases.client.get(f"/sessions/{cases.sessions['carved']}/tool-results"))["items"]
+    assert (carved["status"], carved["settled_by"]) == ("succeeded", checked["tool_call_id"])
     assert (checked["tool_name"], checked["status"], checked["settled_by"]) == ("mcp_engraving_of", "succeeded", None)
-    assert cases.effects("engraved") == ["engrave", "check"]
-    assert len(cases.asked("engraved")) == 2
-    assert cases.told("engraved") == ["whole"]
-    await cases.are_unharmed("engraved")
+    assert cases.effects("carved") == ["engrave", "check"]
+    assert len(cases.asked("carved")) == 2
+    assert cases.told("carved") == ["whole"]
+    await cases.are_unharmed("carved")
 
 
 async def test_a_tool_that_takes_a_key_gets_the_id_of_the_call_and_the_same_when_it_runs_again(cases: Cases) -> None:

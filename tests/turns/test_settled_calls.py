@@ -12,6 +12,7 @@ import pytest
 from segue import create_app, tool
 from segue.config import Settings
 from segue.domain.errors import AppError
+from segue.domain.tool import ToolLost
 from segue.mcp.mcp_config import read_mcp_config
 from segue.models.untrusted import unfenced
 from segue.tools.catalog import ToolCatalog
@@ -50,10 +51,17 @@ async def paid(invoice: str) -> dict[str, str]:
     return {"state": BANK.says or ("paid" if invoice in BANK.payments else "open")}
 
 
+@tool(effect="destructive", confirm=False, timeout_s=0.3, verify=CHECK)
+async def order_payment(invoice: str) -> str:
+    """Has an invoice paid a little later, and loses the connection at once."""
+    asyncio.get_running_loop().call_later(0.05, BANK.payments.append, invoice)
+    raise ToolLost("The connection is gone.")
+
+
 @pytest.fixture
 async def client(settings: Settings) -> AsyncIterator[Client]:
     BANK.payments, BANK.pays, BANK.says = [], True, None
-    async with running(settings, tools=[pay, paid]) as client:
+    async with running(settings, tools=[pay, paid, order_payment]) as client:
         yield client
 
 
@@ -93,6 +101,15 @@ async def test_a_call_that_took_no_effect_has_failed_and_may_be_made_again(clien
     provider.will(calls(("pay", {"invoice": "A-7"})), says("Now it is."))
     await client.chat(session, "Then again.")
     assert BANK.payments == ["A-7"]
+
+
+async def test_that_nothing_was_done_counts_once_the_call_has_had_its_time(client: Client, provider: Provider) -> None:
+    provider.will(calls(("order_payment", {"invoice": "B-1"})), says("It is paid."))
+    session = await client.new_session()
+    await client.chat(session, "Have the invoice B-1 paid.")
+    call, first, second = await ledger(client, session)
+    assert (call["status"], call["settled_by"]) == ("succeeded", second["tool_call_id"])
+    assert (first["tool_name"], second["tool_name"]) == ("paid", "paid")
 
 
 async def test_what_a_check_cannot_tell_is_unknown_and_the_next_turn_asks_it_again_before_the_model(

@@ -28,7 +28,7 @@ DEADLINE_S: Final = 5
 # Nodes of an expression that give no more than they are given, in one step each.
 _PLAIN: Final = frozenset(
     {"field", "flatten", "identity", "index", "index_expression", "pipe", "projection", "slice", "subexpression"}
-    | {"value_projection"}
+    | {"value_projection", "and_expression", "comparator", "literal", "not_expression", "or_expression"}
 )
 _ASK_LESS: Final = "Ask for a part of it: one item, or one field."
 
