@@ -74,7 +74,8 @@ async def paying(client: Client, provider: Provider, answer: str) -> tuple[str, 
 
 
 async def ledger(client: Client, session: str) -> list[dict[str, Any]]:
-    return (await client.get(f"/sessions/{session}/tool-results"))["items"][::-1]
+    items: list[dict[str, Any]] = (await client.get(f"/sessions/{session}/tool-results"))["items"]
+    return items[::-1]
 
 
 def shown(provider: Provider, call: int = 0) -> dict[str, Any]:
@@ -191,5 +192,5 @@ async def test_the_service_does_not_start_with_a_check_that_may_change_something
 def test_a_check_in_mcp_json_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path, check = tmp_path / "mcp.json", {"tool": "get", "args": {}, "done": "a b"}
     path.write_bytes(orjson.dumps({"mcpServers": {"a": {"url": "http://localhost/", "verify": {"burn": check}}}}))
-    with pytest.raises(AppError, match="verify.burn: 'a b' is not JMESPath"):
+    with pytest.raises(AppError, match=r"verify\.burn: 'a b' is not JMESPath"):
         read_mcp_config(path)
