@@ -35,6 +35,7 @@ NOT_OVER_HTTP = {  # a process that cannot start, or a command that cannot go on
     "store_too_new",
     "tool_dependencies_invalid",
     "tool_invalid",
+    "tool_verify_invalid",
     "turn_steered",  # the event log goes on with another turn's
 }
 

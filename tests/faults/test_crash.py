@@ -18,12 +18,15 @@ from tests.support.provider import Provider, Reply, calls, raw, says
 from tests.support.service import Client
 from tests.support.site import Site
 
-PLANS = ("primo", "secondo", "terzo", "quarto")
+PLANS = ("primo", "secondo", "terzo", "quarto", "quinto")
 ASKED = 5  # cases that stand before the model
 STUCK = {
     "burn burnt",
     "stamp stamped",
     "paint painted",
+    "engrave carved",
+    "engrave quinto",
+    "post posted",
     "get parallel",
     "look parallel",
     "burn parallel",
@@ -103,15 +106,18 @@ class Cases:
 
 
 def steps(word: str) -> list[dict[str, Any]]:
-    """Four steps, the second of which needs a yes; the one that the word counts gets stuck."""
+    """Four steps, the second of which needs a yes; the one that the word counts gets stuck, and of the last the second,
+    whose tool has a check.
+    """
     stuck = PLANS.index(word) + 1
+    second = {2: "stamp_item", 5: "engrave_item"}.get(stuck, "delete_item")
     item = {"item_id": word}
     return [
         {"id": 1, "description": "Look", "tool": f"mcp_{'look_up' if stuck == 1 else 'get_item'}", "args": item},
         {
             "id": 2,
             "description": "Stamp",
-            "tool": f"mcp_{'stamp_item' if stuck == 2 else 'delete_item'}",
+            "tool": f"mcp_{second}",
             "args": item,
             "requires_confirmation": True,
         },
@@ -133,6 +139,8 @@ def script_before(provider: Provider, silence: Silence) -> None:
     call("burnt", "burn_item")
     call("stamped", "stamp_item")
     call("painted", "paint_item")
+    call("carved", "engrave_item")
+    call("posted", "post_item")
     call("parallel", "get_item", "look_up", "burn_item")
     call("steered", "look_up")
     for word in PLANS:
@@ -162,6 +170,9 @@ def script_after(provider: Provider) -> None:
     provider.will_to("burnt", again, says("Whether it burnt is unknown. Shall it be tried again?"))
     provider.will_to("stamped", says("Whether it was stamped is unknown."))
     provider.will_to("painted", says("Painted."))
+    provider.will_to("carved", says("Carved."))
+    provider.will_to("posted", says("Posted."))
+    provider.will_to("quinto", says("The note."), says("All done."))
     provider.will_to("parallel", says("Two of three."))
     provider.will_to("steered", says("Steered."))
     provider.will_to("heard", says("Heard."))
@@ -206,7 +217,19 @@ async def cases(site: Site) -> AsyncIterator[Cases]:
     """Postgres is out of reach just before, so that what the model and the tools say last is heard but not stored."""
     assert not site.processes, "another process would take the turns over"
     silence = Silence()
-    words = ["silent", "queued", "answered", "burnt", "stamped", "painted", "parallel", "steered", *PLANS]
+    words = [
+        "silent",
+        "queued",
+        "answered",
+        "burnt",
+        "stamped",
+        "painted",
+        "engraved",
+        "posted",
+        "parallel",
+        "steered",
+        *PLANS,
+    ]
     script_before(site.provider, silence)
     async with site.apart() as (accepts, works, client):
         sessions, cut_off = await started(client, words)
@@ -287,6 +310,38 @@ async def test_an_effect_that_may_be_repeated_is_and_its_call_stays_one(cases: C
     assert await cases.calls("painted") == {"paint_item": "succeeded"}
     assert cases.effects("painted") == ["paint", "paint"]
     await cases.are_unharmed("painted")
+
+
+async def test_an_effect_whose_tool_has_a_check_is_settled_before_the_model_is_asked_and_happens_once(
+    cases: Cases,
+) -> None:
+    [turn] = await cases.turns("carved")
+
+    assert turn["answer"]["message"]["content"] == "Carved."
+    checked, carved = (await cases.client.get(f"/sessions/{cases.sessions['carved']}/tool-results"))["items"]
+    assert (carved["status"], carved["settled_by"]) == ("succeeded", checked["tool_call_id"])
+    assert (checked["tool_name"], checked["status"], checked["settled_by"]) == ("mcp_engraving_of", "succeeded", None)
+    assert cases.effects("carved") == ["engrave", "check"]
+    assert len(cases.asked("carved")) == 2
+    assert cases.told("carved") == ["whole"]
+    await cases.are_unharmed("carved")
+
+
+async def test_a_tool_that_takes_a_key_gets_the_id_of_the_call_and_the_same_when_it_runs_again(cases: Cases) -> None:
+    [turn] = await cases.turns("posted")
+    [call] = turn["answer"]["tool_calls"]
+    assert (call["status"], call["args"]) == ("succeeded", {"item_id": "posted"})
+    assert cases.site.shelf.posted == {call["tool_call_id"]: ["posted", "posted"]}
+    offered = {each["function"]["name"]: each["function"] for each in cases.site.provider.about("posted")[0]["tools"]}
+    assert offered["mcp_post_item"]["parameters"]["properties"].keys() == {"item_id"}
+    await cases.are_unharmed("posted")
+
+
+async def test_a_plan_killed_in_a_step_that_a_check_settles_goes_on(cases: Cases) -> None:
+    turn = (await cases.turns("quinto"))[1]
+    assert [step["status"] for step in turn["answer"]["plan"]["steps"]] == ["complete"] * 4
+    assert cases.effects("quinto") == ["get", "engrave", "check"]
+    await cases.are_unharmed("quinto")
 
 
 async def test_of_three_parallel_calls_one_stays_done_one_runs_again_and_one_is_unknown(cases: Cases) -> None:

@@ -22,13 +22,15 @@ REPEATABLE = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
 @dataclass(slots=True)
 class Shelf:
     """`effects` is what its tools did, in order. `look_up`, `stamp_item` and `paint_item` answer once `go` is set;
-    `moody` once `open` is, with `trouble` where there is any; `sleepy` once `awake` is. `texts` are what items say.
+    `moody` once `open` is, with `trouble` where there is any; `sleepy` once `awake` is. `texts` are what items say, and
+    `posted` has by the key of a call how often the item of it came.
     """
 
     url: str = ""
     go: asyncio.Event = field(default_factory=asyncio.Event)
     effects: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    posted: dict[str, list[str]] = field(default_factory=dict)
     trouble: str | None = None
     open: asyncio.Event = field(default_factory=asyncio.Event)
     awake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -140,6 +142,29 @@ def _add_slow(server: MCPServer, shelf: Shelf) -> None:
         await shelf.happened(f"paint {item_id}")
         await shelf.go.wait()
         return {"painted": item_id}
+
+    check = {"tool": "engraving_of", "args": {"item_id": "item_id"}, "done": "engraved", "not_done": "!engraved"}
+
+    @server.tool(annotations=DESTROYS, meta={"segue/verify": check})
+    async def engrave_item(item_id: str) -> str:
+        """Engrave an item, unless it is blank; takes for ever to say so."""
+        await shelf.happened(f"{'ponder' if 'blank' in item_id else 'engrave'} {item_id}")
+        await asyncio.Event().wait()
+        return "engraved"
+
+    @server.tool(annotations=READS)
+    async def engraving_of(item_id: str) -> dict[str, object]:
+        """Say whether an item is engraved."""
+        await shelf.happened(f"check {item_id}")
+        return {"id": item_id, "engraved": f"engrave {item_id}" in shelf.effects}
+
+    @server.tool(annotations=DESTROYS, meta={"segue/idempotency_arg": "key"})
+    async def post_item(item_id: str, key: str) -> dict[str, str]:
+        """Post an item, once for each key."""
+        shelf.posted.setdefault(key, []).append(item_id)
+        await shelf.happened(f"post {item_id}")
+        await shelf.go.wait()
+        return {"posted": item_id}
 
 
 def _add_moods(server: MCPServer, shelf: Shelf) -> None:

@@ -17,6 +17,7 @@ from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
 from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, UNHEARD, VERDICT_NOTES, WAITING, steers_in, with_plan
 from segue.agent.state import TurnState, Update, acknowledgement_report, carries_files, language_of, web_search_report
+from segue.agent.unanswered_calls import settle_earlier
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict
@@ -37,8 +38,11 @@ NOT_CHANGED = "not_changed"
 
 async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Raises StalePlan if the plan was changed by a request that came in between."""
-    context = runtime.context
-    update = await _plan_update(context, state)
+    context, settled = runtime.context, Update()
+    if any(each.status == "unknown" for each in state["earlier_results"]):
+        settled = await settle_earlier(context, state)
+        state = cast(TurnState, {**state, **settled})
+    update = settled | await _plan_update(context, state)
     known = cast(TurnState, {**state, **update})
     context.emit(AcknowledgementDetected(acknowledgement_report(known)))
     context.emit(SearchDecided(web_search_report(known)))

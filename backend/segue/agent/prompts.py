@@ -96,6 +96,10 @@ RESUMED = (
     "This turn was cut off and goes on: the calls after this message of the user have been made already. One whose "
     "status is unknown may have taken effect: say so, and ask the user before doing it again."
 )
+NO_EFFECT = (
+    "{tool} did not answer, and has taken no effect, as {check} shows ({tool_call_id}). It may be called again if that "
+    "is still wanted."
+)
 APPROVED_FIRST = (
     "What you wanted to call needs the user's yes, which cannot be asked for now: they have just approved something "
     "else, which runs right after this answer. Say that, and that they can ask for this again then."

@@ -95,6 +95,7 @@ class TurnState(TurnInput, total=False):
     answer: None until something answers; `started` is its message if part of it was emitted already, `answer_id` the
         id it is stored under, `postscript` a text that follows it. It `is_structured` if it is JSON that fits the
         schema of the client. `problem` is why the model gave none: at the end, why the service wrote it.
+    checked: by their ids, the calls that have settled some of earlier turns.
     tool_calls, references: the calls this turn made, in order, and the references to their results, newest first.
     found: what in these results has a title or an address.
     effects: what these calls changed or may have changed.
@@ -116,6 +117,7 @@ class TurnState(TurnInput, total=False):
     is_structured: bool
     postscript: str | None
     problem: AppError | None
+    checked: dict[str, tuple[ToolCall, Reference] | None]
     tool_calls: list[ToolCall]
     references: list[Reference]
     found: list[session.Source]

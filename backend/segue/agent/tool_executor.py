@@ -7,6 +7,7 @@ hangs, fails or is cancelled does not lose another's result. Knows nothing of pl
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from segue.agent.turn_calls import TurnCalls, call_key
 from segue.domain import events
 from segue.domain.ids import new_id
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
-from segue.domain.tool import PROPOSE_MANDATE, Reference, Tool, ToolCall, ToolRetry
+from segue.domain.tool import PROPOSE_MANDATE, Reference, SettlingCheck, Tool, ToolCall, ToolRetry, ToolSpec
 from segue.domain.user_request import PAGE, ToolAsks, UserAnswer
 from segue.memory.history import NewMessage, append_message
 from segue.models import traced_call
@@ -34,11 +35,15 @@ from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import IMAGES, clean, make_payload
+from segue.tools.paging import InvalidPath
 from segue.tools.receipts import append_receipt
-from segue.tools.results import LedgerCall, PlanStep
+from segue.tools.results import PlanStep
 from segue.tools.run import CallOutcome, failed, lost, run_tool
+from segue.tools.settling_check import args_of_check, took_effect
+from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
 
 MAX_IMAGES: Final = 10  # of those that a model has made in one reply
+MAX_WAIT_S: Final = 30.0  # for a call that has not answered and has taken no effect yet
 
 Offer = Callable[[AsyncConnection, "TurnCalls", "ReadyCall", ToolAsks], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, CallOutcome], Awaitable[None]]
@@ -110,7 +115,7 @@ async def run_tool_calls(
         except MandateSpent as spent:  # another turn has used up what these were to run under: they ask
             prepared = _asking(turn, prepared, spent.calls, made)
     turn.count += len(runs)
-    answers = turn.answers | await _run_together(turn, new.values(), offer)
+    answers = turn.answers | await run_together(turn, new.values(), offer)
     opaque = opaque_parts(reply, (made[call.request.id] for call in runs))
     said = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
@@ -154,36 +159,6 @@ def _asking(
         return HeldCall(call.request, call.tool, made[call.request.id])
 
     return list(map(asking, prepared))
-
-
-async def resume_calls(
-    turn: TurnCalls, earlier: Sequence[LedgerCall], *, offer: Offer | None
-) -> list[tuple[RequestedCall, str]]:
-    """Returns what the calls of an attempt that was cut off gave. Those that had not ended are ended now."""
-    ended: list[tuple[RequestedCall, str]] = []
-    cut_off: list[ReadyCall | SettledCall] = []
-    for recorded in earlier:
-        request = RequestedCall(recorded.call.tool_call_id, recorded.call.tool_name, recorded.call.args)
-        tool = turn.tools.get(request.name)
-        if recorded.outcome is None:
-            turn.ledger[request.id] = None
-            cut_off.append(interrupted_call(request, tool))
-            continue
-        turn.ledger[request.id] = recorded.call, recorded.reference
-        turn.keep_images(request, recorded.outcome)
-        ended.append((request, keep_answer(turn, request, tool, recorded.outcome)))
-    turn.count += len(earlier)
-    answers = await _run_together(turn, cut_off, offer)
-    return ended + [(call.request, answers[call_key(call.request)]) for call in cut_off]
-
-
-def interrupted_call(
-    request: RequestedCall, tool: Tool | None, *, approved: bool = False, answers: tuple[UserAnswer, ...] = ()
-) -> ReadyCall | SettledCall:
-    """Returns what is left to do for a call whose process died in it: it runs again only if that does no harm."""
-    if tool is not None and tool.spec.may_repeat:
-        return ReadyCall(request, tool, approved, answers)
-    return SettledCall(request, tool, lost(request.name))
 
 
 async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> list[BaseMessage]:
@@ -257,14 +232,72 @@ async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: Writ
     turn.ledger.setdefault(call.request.id, None)
     call = await _ruled(turn, call)
     if isinstance(call, SettledCall):
-        await _record_end(turn, call, call.outcome, also)
-        return call.outcome
+        outcome = await verified(turn, call.request, call.tool, call.outcome)
+        await _record_end(turn, call, outcome, also)
+        return outcome
     # A half-open tool has one try in all processes: it is held until the outcome is stored.
     async with turn.context.guard.admitting(call.tool.spec) as refused:
         outcome = failed(refused) if refused else await _run(turn.context, call)
+        outcome = await verified(turn, call.request, call.tool, outcome)
         await _record_end(turn, call, outcome, also)
     turn.keep_images(call.request, outcome)
     return outcome
+
+
+async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: CallOutcome) -> CallOutcome:
+    """Returns the outcome of a call as its tool's check finds it, if it may have taken effect. The check is a call of
+    its own. That nothing has happened counts once the call has had its time: a server may still be at work.
+    """
+    if outcome.status != "unknown" or tool is None or tool.spec.verify is None:
+        return outcome
+    asked = await _check(turn, request, tool.spec, tool.spec.verify)
+    if asked is not None and asked[1] is False and (left_s := await _seconds_left(turn, request, tool.spec)) > 0:
+        if left_s > MAX_WAIT_S:
+            return outcome
+        await asyncio.sleep(left_s)
+        asked = await _check(turn, request, tool.spec, tool.spec.verify)
+    if asked is None:
+        return outcome
+    (call_id, found), has_effect, checked_with = asked[0], asked[1], tool.spec.verify.tool
+    log.info("call_settled", tool=request.name, tool_call_id=request.id, settled_by=call_id, took_effect=has_effect)
+    if not has_effect:
+        error = prompts.NO_EFFECT.format(tool=request.name, check=checked_with, tool_call_id=call_id)
+        return replace(outcome, status="failed", error=error, settled_by=call_id)
+    shows = {"took_effect": True, "checked_with": checked_with, "tool_call_id": call_id, "found": found.gist}
+    payload = make_payload(shows, max_bytes=turn.context.settings.tool_result_max_bytes)
+    told = one_line(f"took effect, as {checked_with} shows: {found.gist}", MAX_SUMMARY_CHARS)
+    return CallOutcome(
+        "succeeded", payload, None, outcome.duration_ms, None, told, found.identifiers, told, settled_by=call_id
+    )
+
+
+async def _check(
+    turn: TurnCalls, request: RequestedCall, spec: ToolSpec, check: SettlingCheck
+) -> tuple[tuple[str, CallOutcome], bool] | None:
+    """Makes the call that checks another. Returns it and whether that took effect; None if it could not tell."""
+    reads = turn.tools.get(check.tool)
+    if reads is None or reads.spec.effect != "read_only" or reads.spec.confirm:
+        return None
+    sent = {**request.args, spec.idempotency_arg: request.id} if spec.idempotency_arg else request.args
+    try:
+        args = await args_of_check(check, sent)
+    except InvalidPath:
+        return None
+    call = RequestedCall(new_id("call", turn.context.clock()), check.tool, args)
+    turn.count += 1
+    await record_start(turn, "", [call])
+    found = await run_call(turn, ReadyCall(call, reads))
+    shows = await took_effect(check, found)
+    return None if shows is None else ((call.id, found), shows)
+
+
+async def _seconds_left(turn: TurnCalls, request: RequestedCall, spec: ToolSpec) -> float:
+    """Returns how much of its time a call has left that did not answer."""
+    context = turn.context
+    async with context.transaction() as connection:
+        began = await results.started_at(connection, request.id)
+    allowed = timedelta(seconds=spec.timeout_s or context.settings.tool_timeout_s)
+    return (began + allowed - context.clock()).total_seconds()
 
 
 async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | SettledCall:
@@ -335,7 +368,7 @@ async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: M
     return ReadyCall(request, tool) if is_allowed else HeldCall(request, tool, call, unseen)
 
 
-async def _run_together(
+async def run_together(
     turn: TurnCalls, calls: Iterable[ReadyCall | SettledCall], offer: Offer | None
 ) -> dict[tuple[str, str], str]:
     """Returns what the model is shown of each, by `call_key`."""

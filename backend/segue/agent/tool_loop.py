@@ -26,10 +26,10 @@ from segue.agent.tool_executor import (
     SettledCall,
     keep_made_images,
     record_known,
-    resume_calls,
     run_tool_calls,
 )
 from segue.agent.turn_calls import TurnCalls, call_key, mark_refused, read_steers
+from segue.agent.unanswered_calls import resume_calls
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged, SearchDecided, TextEnded
 from segue.domain.ids import new_id
@@ -59,6 +59,8 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     context.guard.proposes = _proposes(state)
     tools = without_forbidden(context.guard.tools(), state["search"])
     turn = TurnCalls(context, tools, cautious=state.get("cautious", False), facts=state["facts"])
+    turn.ledger |= state.get("checked", {})
+    turn.count += len(turn.ledger)
     turn.brought_by = None if state["approves"] else state["message_id"]
     turn.yes, turn.asked_in = _yes(context, state), state["answered_turn_id"]
     read = state["acknowledgement"]

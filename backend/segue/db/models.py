@@ -347,6 +347,7 @@ tool_calls = Table(
     Column("covered", _json()),
     Column("effect", _json()),
     Column("approval", _json()),
+    Column("settled_by", _id()),
     Column("started_at", _time(), nullable=False),
     Column("duration_ms", Integer),
     Column("expires_at", _time()),

@@ -253,6 +253,12 @@ def next_version(plan: Plan) -> Plan:
     return _next_version(plan, plan.status, plan.steps)
 
 
+def correct_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) -> Plan:
+    """Returns an ended plan with what became of a step that was unknown. It is no new version: the plan stays over."""
+    steps = [replace(each, status=status, **changes) if each.id == step_id else each for each in plan.steps]
+    return replace(plan, steps=tuple(steps))
+
+
 def _skip_open(steps: Sequence[Step], reason: str) -> list[Step]:
     return [replace(step, status="skipped", error=reason) if step.status in NOT_STARTED else step for step in steps]
 

@@ -82,6 +82,20 @@ class DependencyGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class SettlingCheck:
+    """How to find out whether a call took effect that did not answer: a call of another `tool`, which only reads.
+
+    A text in `args` is a JMESPath into the arguments of the call, every other value stands for itself. `done` and
+    `not_done` are JMESPath conditions on what the other tool answers. Without `not_done` it can only show an effect.
+    """
+
+    tool: str
+    args: Mapping[str, Any]
+    done: str
+    not_done: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolSpec:
     """The description of a tool, without the function.
 
@@ -91,6 +105,8 @@ class ToolSpec:
     no row in the ledger. `original_name` is the name at the source, `title` one for people, if it has any. Every group
     of `depends_on` must be satisfied. A call that reports progress may take `max_timeout_s` instead of `timeout_s`.
     `effect_guessed` says that the effect was read from the tool's name, since neither server nor operator gave one.
+    `verify` settles a call that may have taken effect. The tool gets the id of the call in its argument
+    `idempotency_arg`, which is not in the schema: the same call, made again under its id, has no further effect.
     """
 
     name: str
@@ -107,6 +123,8 @@ class ToolSpec:
     title: str = ""
     depends_on: tuple[DependencyGroup, ...] = ()
     effect_guessed: bool = False
+    verify: SettlingCheck | None = None
+    idempotency_arg: str = ""
 
     @property
     def shown_title(self) -> str:
@@ -123,11 +141,16 @@ class ToolSpec:
         """Whether running a call again has no further effect."""
         return self.effect == "read_only" or self.idempotent
 
+    @property
+    def may_resume(self) -> bool:
+        """Whether a call whose process died may be made again under its id. One under another id is another call."""
+        return self.may_repeat or bool(self.idempotency_arg)
+
 
 def definition_of(spec: ToolSpec) -> str:
     """Returns a digest of everything about a tool that a user's yes relies on."""
     shown: list[object] = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source]
-    shown += [said for said in (spec.title, spec.idempotent) if said]
+    shown += [said for said in (spec.title, spec.idempotent, spec.idempotency_arg) if said]
     return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
@@ -250,6 +273,9 @@ class ToolCall:
     plan_id: Annotated[str | None, doc("The plan it is a step of.")] = None
     step_id: Annotated[int | None, doc("The step of the plan.")] = None
     branch: Annotated[str | None, doc("The branch its turn is in; null if it is in the history.")] = None
+    settled_by: Annotated[
+        str | None, doc("The call of the tool's check that found out what became of it, since it did not answer.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -258,6 +258,7 @@ def _calls() -> Insert:
             "turn_id": _own(tool_calls.c.turn_id),
             "message_id": _own(tool_calls.c.message_id),
             "plan_id": _own(tool_calls.c.plan_id),
+            "settled_by": _own(tool_calls.c.settled_by),
             "args": case((tool_calls.c.tool_name == READ_ATTACHMENT, read), else_=tool_calls.c.args),
             "covered": cast(_own_ids(cast(tool_calls.c.covered, Text), f"({_ORIGINS})"), JSONB),
         },

@@ -245,6 +245,7 @@ class TimedToolCall:
     step_id: Annotated[int | None, doc("The step.")]
     granted: Annotated[bool, doc("Whether it ran without a question under a mandate for its session.")]
     mandate_id: Annotated[str | None, doc("The mandate of the user's under which it ran without a question.")]
+    settled_by: Annotated[str | None, doc("The call of its check that found out what became of it.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +347,7 @@ def _at(turn: OpsTurn, each: NodeRun | ModelRun) -> datetime:
 
 
 async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedToolCall]:
-    shown = ("status", "duration_ms", "plan_id", "step_id", "granted", "mandate_id")
+    shown = ("status", "duration_ms", "plan_id", "step_id", "granted", "mandate_id", "settled_by")
     statement = select(
         tool_calls.c.id.label("tool_call_id"),
         tool_calls.c.tool_name.label("tool"),

@@ -28,8 +28,9 @@ from pydantic_core import ErrorDetails
 
 from segue.domain.errors import AppError
 from segue.domain.redaction import configured_secrets
-from segue.domain.tool import Audience, DependencyGroup
+from segue.domain.tool import Audience, DependencyGroup, SettlingCheck
 from segue.mcp.foreign_keys import Faults, Translation
+from segue.tools.settling_check import read_check
 from segue.tools.tool_health import check_groups
 
 MAX_ENV_FILE_BYTES: Final = 65_536
@@ -166,6 +167,7 @@ OAuthSetting = Annotated[
     OAuthClientConfig | None,
     BeforeValidator(lambda value: ({} if value else None) if isinstance(value, bool) else value),
 ]
+CheckSetting = Annotated[SettlingCheck, BeforeValidator(read_check)]
 Unannotated = Literal["ask", "write", "read_only"]
 Names = Annotated[frozenset[str], Field(min_length=1)]
 
@@ -174,7 +176,8 @@ class McpServerConfig(_OfFile):
     """One server: a `command` to run (stdio) or a `url` to reach (streamable HTTP).
 
     A `url` whose host is a name that leads to a private address needs `allow_private`.
-    Names in `confirm`, `disabled`, `only`, `tool_groups` and `depends_on` are the server's own, without `prefix`.
+    Names in `confirm`, `disabled`, `only`, `tool_groups`, `depends_on`, `verify` and `idempotency_arg` are the
+    server's own, without `prefix`.
     Only `agents`, `users` and those in `groups` may use it, if they are given, and of them only those in its
     `tool_groups` a tool that is named there. `unannotated` is what a tool is whose server does not say.
     """
@@ -198,6 +201,8 @@ class McpServerConfig(_OfFile):
     transport: Literal["stdio", "http", "sse"] | None = None
     env_file: str | None = None
     depends_on: dict[str, tuple[DependencyGroup, ...]] = {}
+    verify: dict[str, CheckSetting] = {}
+    idempotency_arg: dict[str, Annotated[str, Field(min_length=1)]] = {}
     agents: Names | None = None
     users: Names | None = None
     groups: Names | None = None

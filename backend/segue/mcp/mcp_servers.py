@@ -20,6 +20,7 @@ from segue.domain.tool import Tool, ToolFailed, ToolRetry, ToolSpec
 from segue.mcp.mcp_config import McpConfig, McpServerConfig
 from segue.mcp.resource_tools import ResourceTools, may_use
 from segue.mcp.status import FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
+from segue.tools.settling_check import unfit
 from segue.tools.tool_health import unknown_members
 
 if TYPE_CHECKING:
@@ -236,6 +237,8 @@ class McpServers:
             unknown = _unknown_dependencies(server, server.tools) if server.state == "ready" else ()
             if unknown:
                 raise _invalid_dependencies(server.name, unknown)
+            if server.state == "ready" and (why := _unfit_checks(server, server.tools)):
+                raise _invalid_verify(server.name, why)
             for tool in server.tools:
                 if (owner := owners.setdefault(tool.spec.name, server.name)) != server.name:
                     raise _collision(tool.spec.name, owner, server.name)
@@ -255,6 +258,8 @@ class McpServers:
             return tuple(tools)
         if unknown := _unknown_dependencies(server, tools):
             log.warning("mcp_dependencies_unknown", server=server.name, tools=unknown)
+        if why := _unfit_checks(server, tools):
+            log.warning("mcp_verify_unfit", server=server.name, reason=why)
         for name in [name for name, owner in self._owners.items() if owner == server.name]:
             del self._owners[name]
         kept = []
@@ -275,6 +280,19 @@ def _wanted(config: McpConfig) -> dict[str, McpServerConfig]:
 
 def _unknown_dependencies(server: "Server", tools: Iterable[Tool]) -> tuple[str, ...]:
     return unknown_members(server.dependencies, {tool.spec.original_name for tool in tools})
+
+
+def _unfit_checks(server: "Server", tools: Iterable[Tool]) -> str:
+    """Returns what is wrong with mcp.json's checks of tools that the server offers."""
+    offered = {tool.spec.original_name: tool.spec for tool in tools}
+    checks = ((name, check) for name, check in server.config.verify.items() if server.config.offers(name))
+    whys = [f"{name} does not exist" if name not in offered else unfit(name, check, offered) for name, check in checks]
+    return "; ".join(filter(None, whys))
+
+
+def _invalid_verify(server: str, why: str) -> AppError:
+    detail = f"verify of the MCP server {server}: {why}. Name a tool of the server that says readOnlyHint."
+    return AppError("tool_verify_invalid", status=500, title="A check of a tool cannot be used", detail=detail)
 
 
 def _collision(name: str, first: str, second: str) -> AppError:

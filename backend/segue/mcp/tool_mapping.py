@@ -20,7 +20,16 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.tool import Effect, Reporter, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.domain.tool import (
+    Effect,
+    Reporter,
+    SettlingCheck,
+    Tool,
+    ToolContext,
+    ToolFailed,
+    ToolFunction,
+    ToolSpec,
+)
 from segue.domain.user_request import UserAnswer
 from segue.language.detect_language import ENGLISH
 from segue.language.lexicon import Phrase
@@ -32,6 +41,7 @@ from segue.mcp.status import LeftOut
 from segue.plans.question import ACTIONS, ANY_ACTION, ActionWords
 from segue.tools.input_schema import InputSchema, UnfitSchema
 from segue.tools.normalize import UNKNOWN, Unread, clean
+from segue.tools.settling_check import read_check, unfit, with_call_id, without_argument
 from segue.tools.summaries import shortened
 
 NameSet = frozenset[str]
@@ -68,6 +78,8 @@ _LARGEST: Final = 2**63
 _MAX_LEFT_OUT: Final = 50
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
 _WRAPPED: Final = "x-fastmcp-wrap-result"
+_VERIFY: Final = "segue/verify"  # in the `_meta` of a tool
+_IDEMPOTENCY_ARG: Final = "segue/idempotency_arg"
 _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
@@ -206,7 +218,7 @@ def tools_of(
         if room < 0:
             log.warning("mcp_tools_cut", server=server, announced=len(listed), kept=len(tools))
             cut = LeftOut(_visible(tool.name)[:64], "with it, and all after it, the list is over 2 MB")
-            return list(tools.values()), [cut, *left_out][:_MAX_LEFT_OUT]
+            return _with_fit_checks(server, tools), [cut, *left_out][:_MAX_LEFT_OUT]
         try:
             spec = _spec(server, config, tool, timeout_s)
         except _Unfit as unfit:
@@ -215,9 +227,22 @@ def tools_of(
         if spec.name in tools:
             left_out.append(_left_out(server, tool, "a second tool of this name"))
             continue
-        run = partial(_run, call, tool.name, _is_wrapped(tool))
+        run: ToolFunction = partial(_run, call, tool.name, _is_wrapped(tool))
+        run = with_call_id(run, spec.idempotency_arg) if spec.idempotency_arg else run
         tools[spec.name] = Tool(spec, run, secrets=secrets, audience=config.audience_of(tool.name))
-    return list(tools.values()), left_out[:_MAX_LEFT_OUT]
+    return _with_fit_checks(server, tools), left_out[:_MAX_LEFT_OUT]
+
+
+def _with_fit_checks(server: str, tools: Mapping[str, Tool]) -> list[Tool]:
+    """Returns the tools, without checks by tools that are not there or may change something."""
+    specs = {name: tool.spec for name, tool in tools.items()}
+    kept = []
+    for name, tool in tools.items():
+        why = unfit(name, tool.spec.verify, specs) if tool.spec.verify else None
+        if why is not None:
+            log.warning("mcp_verify_unfit", server=server, reason=why)
+        kept.append(replace(tool, spec=replace(tool.spec, verify=None)) if why else tool)
+    return kept
 
 
 def _left_out(server: str, tool: McpTool, reason: str) -> LeftOut:
@@ -240,10 +265,16 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
     def prefixed(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(_name(config.prefix, name) for name in names)
 
+    schema, idempotency_arg = _schema(tool.name, tool.input_schema), _idempotency_arg(config, tool)
+    try:
+        schema = without_argument(schema, idempotency_arg) if idempotency_arg else schema
+    except ValueError as unfit_argument:
+        raise _Unfit(str(unfit_argument)) from None
+    check = _check(server, config, tool)
     return ToolSpec(
         name=_name(config.prefix, tool.name),
         description=shortened(_visible(tool.description or tool.title or tool.name).strip(), _MAX_DESCRIPTION),
-        input_schema=_schema(tool.name, tool.input_schema),
+        input_schema=schema,
         source=f"mcp:{server}",
         effect=effect,
         effect_guessed=effect_guessed,
@@ -257,7 +288,27 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
             replace(group, tools=prefixed(group.tools), optional=prefixed(group.optional))
             for group in config.depends_on.get(tool.name, ())
         ),
+        verify=check and replace(check, tool=_name(config.prefix, check.tool)),
+        idempotency_arg=idempotency_arg,
     )
+
+
+def _check(server: str, config: McpServerConfig, tool: McpTool) -> SettlingCheck | None:
+    """Returns how calls of a tool are settled: as mcp.json says, else as the server's own annotation does."""
+    if (given := config.verify.get(tool.name)) is not None:
+        return given
+    if (said := (tool.meta or {}).get(_VERIFY)) is None:
+        return None
+    try:
+        return read_check(said)
+    except ValueError as fault:
+        log.warning("mcp_verify_unfit", server=server, reason=f"{tool.name}: {fault}"[:MAX_ERROR_CHARS])
+        return None
+
+
+def _idempotency_arg(config: McpServerConfig, tool: McpTool) -> str:
+    said = (tool.meta or {}).get(_IDEMPOTENCY_ARG)
+    return config.idempotency_arg.get(tool.name) or (said if isinstance(said, str) else "")
 
 
 def _name(prefix: str, name: str) -> str:

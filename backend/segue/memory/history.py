@@ -115,6 +115,12 @@ async def append_message(connection: AsyncConnection, turn: TurnKey, message: Ne
     return message_id
 
 
+async def replace_result(connection: AsyncConnection, tool_call_id: str, reference: Mapping[str, Any]) -> None:
+    """Stores another reference in the message that answers a call: its outcome is known now."""
+    content = orjson.dumps(reference).decode()
+    await connection.execute(update(messages).where(messages.c.tool_call_id == tool_call_id).values(content=content))
+
+
 _MOVE = (
     update(messages)
     .where(messages.c.turn_id == bindparam("of_turn"), messages.c.role == "user")

@@ -18,7 +18,18 @@ from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
 from segue.domain.bounds import USER
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, end
+from segue.domain.plan import (
+    OPEN,
+    Decision,
+    Plan,
+    Step,
+    StepStatus,
+    UnreadablePlan,
+    approve,
+    correct_step,
+    end,
+    update_step,
+)
 from segue.domain.session import TurnKey
 from segue.domain.user_request import UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
@@ -220,6 +231,33 @@ async def swap(
         raise StalePlan
     await approval_requested(connection, moved, session_id=after.session_id, turn_id=after.taken_on_by)
     return after
+
+
+async def settle_step(
+    connection: AsyncConnection,
+    plan_id: str,
+    step_id: int,
+    became: StepStatus,
+    *,
+    preview: str | None,
+    error: str | None,
+) -> StoredPlan | None:
+    """Stores what became of a step whose turn had died in it: an open plan goes on or fails, the step of one that has
+    ended is corrected. Returns the plan; None if the step was settled before, or the plan has moved on.
+    """
+    stored = await get_plan(connection, plan_id)
+    found = {"result_preview": preview, "error": error}
+    match next((step.status for step in stored.plan.steps if step.id == step_id), None):
+        case "running" if stored.plan.is_open:
+            moved = update_step(stored.plan, step_id, became, **found)
+            return await swap(connection, stored, moved)
+        case "unknown":
+            moved = correct_step(stored.plan, step_id, became, **found)
+            is_same = (plans.c.id == plan_id) & (plans.c.version == stored.plan.version)
+            await connection.execute(update(plans).where(is_same).values(_columns(replace(stored, plan=moved))))
+            return replace(stored, plan=moved)
+        case _:
+            return None
 
 
 async def decide(

@@ -24,6 +24,7 @@ from segue.db.rows import readable, reader
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
+from segue.tools.settling_check import unfit
 from segue.tools.tool_health import check_groups, unknown_members
 
 BUILTIN: Final = frozenset(
@@ -82,6 +83,10 @@ class ToolCatalog:
             raise _invalid(str(error)) from None
         if unknown := unknown_members(depends_on, depends_on):
             raise _invalid(f"tools depend on tools that do not exist: {', '.join(unknown)}")
+        specs = {name: tool.spec for name, tool in self._own.items()}
+        for name, spec in specs.items():
+            if spec.verify is not None and (why := unfit(name, spec.verify, specs)):
+                raise _invalid(why)
 
     def tools(self) -> Mapping[str, Tool]:
         """Returns all tools by name. A server cannot take the name of an own tool."""

@@ -16,7 +16,18 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from segue.domain.errors import AppError
-from segue.domain.tool import Audience, DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
+from segue.domain.tool import (
+    Audience,
+    DependencyGroup,
+    Effect,
+    SettlingCheck,
+    Tool,
+    ToolConfirm,
+    ToolContext,
+    ToolRetry,
+    ToolSpec,
+)
+from segue.tools.settling_check import read_check, with_call_id, without_argument
 
 SOURCE: Final = "native"
 ENTRY_POINTS: Final = "segue.tools"
@@ -38,13 +49,17 @@ def tool(
     name: str = "",
     title: str = "",
     groups: Collection[str] = (),
+    verify: SettlingCheck | Mapping[str, Any] | None = None,
+    idempotency_arg: str = "",
 ) -> Callable[[Function], Function]:
     """Makes a tool of the function: the name is its own, the description its docstring, the arguments its hints.
 
     `effect` and `confirm` decide whether a call waits for a yes; `effect` and `idempotent`, whether it may run again
     after a crash. A name in `depends_on` is a tool that has to have succeeded in the session before. A parameter that
-    is a `ToolContext` is given by Segue and not by the model. With `groups` the tool exists only for users in one of
-    them. Raises TypeError if no tool can be made of the function.
+    is a `ToolContext` is given by Segue and not by the model, and so is the one called `idempotency_arg`: the id of the
+    call, under which it may be made again after a crash. `verify` names a tool of this program that only reads, and
+    what its answer shows of a call that did not answer. With `groups` the tool exists only for users in one of them.
+    Raises TypeError if no tool can be made of the function.
     """
 
     def decorate(function: Function) -> Function:
@@ -52,10 +67,16 @@ def tool(
         if confirm not in (None, True, False, "always_ask"):
             _refuse(called, "needs a confirm that is True, False or 'always_ask'")
         arguments, context = _arguments(function, called)
+        schema = arguments.json_schema(schema_generator=_WithoutTitles)
+        try:
+            check = read_check(verify) if verify is not None else None
+            schema = without_argument(schema, idempotency_arg) if idempotency_arg else schema
+        except ValueError as unfit:
+            _refuse(called, f"cannot be settled: {unfit}")
         spec = ToolSpec(
             name=called,
             description=_description(function, called, effect),
-            input_schema=arguments.json_schema(schema_generator=_WithoutTitles),
+            input_schema=schema,
             source=SOURCE,
             effect=effect,
             idempotent=idempotent,
@@ -63,6 +84,8 @@ def tool(
             timeout_s=timeout_s,
             title=title,
             depends_on=tuple(DependencyGroup("all", (each,)) if isinstance(each, str) else each for each in depends_on),
+            verify=check,
+            idempotency_arg=idempotency_arg,
         )
 
         async def run(given: dict[str, Any], who: ToolContext) -> object:
@@ -70,7 +93,9 @@ def tool(
 
         if isinstance(groups, str):
             _refuse(called, "needs groups that are a list of names")
-        setattr(function, _MADE, Tool(spec, run, audience=Audience(groups=frozenset(groups)) if groups else None))
+        audience = Audience(groups=frozenset(groups)) if groups else None
+        made = with_call_id(run, idempotency_arg) if idempotency_arg else run
+        setattr(function, _MADE, Tool(spec, made, audience=audience))
         return function
 
     return decorate

@@ -28,7 +28,7 @@ DEADLINE_S: Final = 5
 # Nodes of an expression that give no more than they are given, in one step each.
 _PLAIN: Final = frozenset(
     {"field", "flatten", "identity", "index", "index_expression", "pipe", "projection", "slice", "subexpression"}
-    | {"value_projection"}
+    | {"value_projection", "and_expression", "comparator", "literal", "not_expression", "or_expression"}
 )
 _ASK_LESS: Final = "Ask for a part of it: one item, or one field."
 
@@ -151,6 +151,14 @@ def _is_plain(path: str) -> bool:
         kinds.add(node["type"])
         nodes += [child for child in node["children"] if isinstance(child, dict)]
     return kinds <= _PLAIN
+
+
+def check_path(path: str) -> None:
+    """Raises ValueError for what is not JMESPath."""
+    try:
+        _parsed(path)
+    except InvalidPath:
+        raise ValueError(f"{path[:200]!r} is not JMESPath") from None
 
 
 def _parsed(path: str) -> Any:

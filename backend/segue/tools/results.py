@@ -98,9 +98,15 @@ class LedgerCall:
 
 
 async def finish_call(
-    connection: AsyncConnection, call: RequestedCall, outcome: CallOutcome, *, now: datetime, settings: ToolSettings
+    connection: AsyncConnection,
+    call: RequestedCall,
+    outcome: CallOutcome,
+    *,
+    now: datetime,
+    settings: ToolSettings,
+    was: CallStatus = "running",
 ) -> tuple[ToolCall, Reference]:
-    """Records the outcome of a call once: a second one for the same call raises."""
+    """Records the outcome of a call once, or that of one that `was` unknown: a second one for the same call raises."""
     payload = outcome.payload
     stored = payload.size_bytes > 0
     shown = text_in(payload.shown) or payload.shown_text if stored else outcome.error or ""
@@ -112,11 +118,12 @@ async def finish_call(
         "identifiers": list(outcome.identifiers) or None,
         "size_bytes": payload.size_bytes,
         "duration_ms": outcome.duration_ms,
+        "settled_by": outcome.settled_by,
         "expires_at": settings.result_expires_at(now) if stored else None,
     }
     given = {_OUTCOME[name].key: value for name, value in values.items()}
     given |= payload_values(payload, until=settings.result_expires_at(now))
-    row = (await connection.execute(_FINISH, {"ended_call": call.id, **given})).one()
+    row = (await connection.execute(_FINISH, {"ended_call": call.id, "was": was, **given})).one()
     if stored:
         before, size = row.stored_before, payload.size_bytes
         most = settings.tool_result_session_bytes
@@ -258,6 +265,22 @@ async def allowed_among(connection: AsyncConnection, ids: Collection[str]) -> di
     }
 
 
+async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Collection[str]) -> list[ToolCall]:
+    """Returns those of these calls of a session whose outcome is unknown and whose turn has not left the history."""
+    statement = select(tool_calls).join(turns, turns.c.id == tool_calls.c.turn_id)
+    these = (tool_calls.c.session_id == session_id, tool_calls.c.id.in_(ids), tool_calls.c.status == "unknown")
+    rows = await connection.execute(
+        statement.where(*these, turns.c.branch.is_(None)).order_by(*newest_first(tool_calls))
+    )
+    return [call for call in map(_tool_call, rows) if not isinstance(call, UnreadableCall)]
+
+
+async def started_at(connection: AsyncConnection, tool_call_id: str) -> datetime:
+    statement = select(tool_calls.c.started_at).where(tool_calls.c.id == tool_call_id)
+    began: datetime = (await connection.execute(statement)).scalar_one()
+    return began
+
+
 async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Reference]:
     """Returns references of the calls of a turn that has ended, whose answer is not in the history."""
     unknown = select(tool_calls).where(tool_calls.c.turn_id == turn_id, tool_calls.c.status == "unknown")
@@ -341,7 +364,7 @@ class _Start:
 
 _read, _read_start = reader(_Columns), reader(_Start)
 _NOT_READ = _Columns({}, "unknown", ())
-_AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id")
+_AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id", "settled_by")
 
 
 def call_of(row: Row[Any]) -> ToolCall:
@@ -371,7 +394,7 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
 def _finishing() -> Select[*tuple[Any, ...]]:
     ended = (
         update(tool_calls)
-        .where(tool_calls.c.id == bindparam("ended_call"), tool_calls.c.status == "running")
+        .where(tool_calls.c.id == bindparam("ended_call"), tool_calls.c.status == bindparam("was"))
         .values(_OUTCOME)
         .returning(*tool_calls.c)
         .cte("ended")
@@ -382,7 +405,10 @@ def _finishing() -> Select[*tuple[Any, ...]]:
 
 _OUTCOME = {
     name: bindparam(f"new_{name}", type_=tool_calls.c[name].type)
-    for name in ("status", "error", "summary", "preview", "identifiers", "size_bytes", "duration_ms", "expires_at")
+    for name in (
+        *("status", "error", "summary", "preview", "identifiers"),
+        *("size_bytes", "duration_ms", "settled_by", "expires_at"),
+    )
 }
 _FINISH = _finishing()
 _SEARCHED = func.concat_ws(

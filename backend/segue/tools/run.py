@@ -74,7 +74,8 @@ class CallOutcome:
 
     `unknown` is a call that may or may not have changed the world. Only the faults `tool` and `unauthorized` (refused
     credentials) count against the tool's health. `gist` and `identifiers` describe the payload; `summary`
-    also says what was done to get it. `asks` is what the tool needs of the user before it is called again.
+    also says what was done to get it. `asks` is what the tool needs of the user before it is called again, and
+    `settled_by` the id of the call that found out what became of this one.
     """
 
     status: Literal["succeeded", "failed", "unknown"]
@@ -86,6 +87,7 @@ class CallOutcome:
     identifiers: tuple[str, ...] = ()
     gist: str = ""
     asks: ToolAsks | None = None
+    settled_by: str | None = None
 
 
 def failed(message: str) -> CallOutcome:

@@ -111,6 +111,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_for_all: "للجميع",
   ops_from_day: "أول يوم",
   ops_granted: "موافق عليه مسبقًا",
+  ops_settled: "تأكدت نتيجته بالتحقق",
   ops_groups: "المجموعات",
   ops_happened: "حدث",
   ops_healthy: "سليمة",

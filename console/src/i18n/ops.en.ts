@@ -110,6 +110,7 @@ export const ops = {
   ops_for_all: "For everyone",
   ops_from_day: "First day",
   ops_granted: "approved in advance",
+  ops_settled: "settled by a check",
   ops_groups: "Groups",
   ops_happened: "Happened",
   ops_healthy: "Healthy",

@@ -111,6 +111,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_for_all: "Per tutti",
   ops_from_day: "Primo giorno",
   ops_granted: "approvato in anticipo",
+  ops_settled: "accertato con una verifica",
   ops_groups: "Gruppi",
   ops_happened: "Avvenuto",
   ops_healthy: "In salute",

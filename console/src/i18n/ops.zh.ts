@@ -111,6 +111,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_for_all: "对所有人",
   ops_from_day: "第一天",
   ops_granted: "已预先批准",
+  ops_settled: "经核查确定",
   ops_groups: "组",
   ops_happened: "发生于",
   ops_healthy: "健康",

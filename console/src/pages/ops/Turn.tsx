@@ -86,7 +86,7 @@ function spansOf({ turn, attempts, waits, nodes, model_calls, tool_calls }: Foun
     ...model_calls.map((call): Span => ({ kind: "model", name: <Foreign text={call.model} />, at: ms(call.at), ms: call.duration_ms, bad: call.outcome !== "answered", about: <ModelCall call={call} /> })),
     ...tool_calls.map((call): Span => ({
       kind: "tool", name: <ToolName name={call.tool} />, at: ms(call.at), ms: call.duration_ms, bad: call.status === "failed",
-      about: <><Badge mood={CALLS[call.status] ?? "neutral"}>{t(`ops_call_${call.status}`)}</Badge>{call.step_id !== null && <small> {t("ops_step", { n: call.step_id })}</small>}{(call.granted || call.mandate_id !== null) && <small> {t("ops_granted")}</small>}</>,
+      about: <><Badge mood={CALLS[call.status] ?? "neutral"}>{t(`ops_call_${call.status}`)}</Badge>{call.step_id !== null && <small> {t("ops_step", { n: call.step_id })}</small>}{(call.granted || call.mandate_id !== null) && <small> {t("ops_granted")}</small>}{call.settled_by !== null && <small> {t("ops_settled")}</small>}</>,
     })),
   ];
   return found.sort((one, other) => one.at - other.at || ORDER.indexOf(one.kind) - ORDER.indexOf(other.kind));
