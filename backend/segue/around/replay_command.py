@@ -1,9 +1,9 @@
-"""`segue replay`: plays recorded conversations against a service."""
+"""`segue replay` plays recorded conversations against a service, `segue rehearse` with what is to replace it."""
 
 import asyncio
 import json
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +12,13 @@ import typer
 from pydantic import SecretStr
 
 from segue.around.replay import run_replay
-from segue.around.replay.fake_servers import CannotPlay, RealModel
+from segue.around.replay.fake_servers import CannotPlay, RealModel, Trial
+from segue.around.replay.rehearsal import InvalidLimit, read_limits
 from segue.around.replay.run_replay import RunningService
-from segue.around.terminal import refusal, settings_with
+from segue.around.terminal import printable, refusal, settings_with
 from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.mcp.mcp_config import declared_servers
 from segue.models.model_settings import MODEL_SETTINGS
 
 _OF_MODELS = ("anthropic_", "google_", "llm_", "openai_")
@@ -58,14 +61,62 @@ def replay(
     raise typer.Exit(code=int(report.differs))
 
 
-def _real_model(name: str, *, on_own_service: bool) -> RealModel:
+def rehearse(
+    recordings: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.")],
+    *,
+    model: Annotated[str | None, typer.Option(help="The model to try, as LLM_MODEL names it: without, that.")] = None,
+    agents: Annotated[Path | None, typer.Option(help="Agents to try, as AGENTS_CONFIG.")] = None,
+    instructions: Annotated[Path | None, typer.Option(help="A prompt to try, as INSTRUCTIONS_FILE.")] = None,
+    mcp: Annotated[Path | None, typer.Option(help="An mcp.json to try. None of its servers is asked.")] = None,
+    fail_on: Annotated[
+        str,
+        typer.Option(help="What exits with 1: missing, new, args, failed, questions, tokens, dollars, as tokens:+20%."),
+    ] = "missing,new,args,failed",
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="TOOL.ARGUMENT in which effects may differ; repeatable.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the report here, as JSON.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write it here, as JUnit's XML.")] = None,
+) -> None:
+    """Plays recordings with what is to be tried and prints which effects differ. None is performed."""
+    try:
+        limits = read_limits(fail_on)
+        trial = Trial(agents, instructions, declared_servers(mcp) if mcp else None)
+        if missing := next((file for file in (agents, instructions) if file and not file.is_file()), None):
+            raise refusal(f"{missing} is no file.")
+        files = list(_files(recordings))
+        played = run_replay.rehearse(files, _real_model(model), trial, limits=limits, ignored=ignore or ())
+        report = asyncio.run(played)
+    except (CannotPlay, InvalidLimit) as error:
+        raise refusal(str(error)) from error
+    except AppError as error:
+        raise refusal(error.detail) from error
+    except asyncio.CancelledError:
+        raise typer.Exit(code=ENDED_BY_SIGTERM) from None
+    typer.echo(printable("\n".join(report.lines())))
+    if json_file is not None:
+        json_file.write_text(json.dumps(report.as_json(), ensure_ascii=False, indent=1) + "\n", "utf-8")
+    if junit is not None:
+        junit.write_bytes(report.as_junit())
+    raise typer.Exit(code=int(report.fails))
+
+
+def _files(given: Iterable[Path]) -> Iterator[Path]:
+    for path in given:
+        found = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not found:
+            raise refusal(f"There is no recording in {path}.")
+        yield from found
+
+
+def _real_model(name: str | None, *, on_own_service: bool = True) -> RealModel:
     """Takes what leads to the provider from the settings. Nothing else answers: no smaller model and no fallback."""
-    if not on_own_service:
+    if not on_own_service and name:
         return RealModel(name, {})
     settings = settings_with(llm_model=name)
     if not settings.model_configured:
-        raise refusal(f"--model {name} needs its provider: set OPENAI_API_KEY or OPENAI_BASE_URL.")
-    return RealModel(name, dict(_of_the_model(settings)))
+        raise refusal(f"--model {settings.llm_model} needs its provider: set OPENAI_API_KEY or OPENAI_BASE_URL.")
+    return RealModel(settings.llm_model, dict(_of_the_model(settings)))
 
 
 def _of_the_model(settings: Settings) -> Iterator[tuple[str, str]]:

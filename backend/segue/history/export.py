@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
 from segue.domain import recording
+from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan, Pressed, decision_of
 from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
@@ -90,6 +91,7 @@ def make_recording(
         format="segue-recording",
         version=recording.VERSION,
         title=conversation.session.title,
+        agent=None if conversation.session.agent == DEFAULT_AGENT else conversation.session.agent,
         language=conversation.session.language,
         time_zone=conversation.session.time_zone,
         metadata=conversation.session.metadata,

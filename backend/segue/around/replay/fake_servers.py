@@ -8,6 +8,7 @@ gets an error and is kept as a fault.
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -31,14 +32,17 @@ from segue.domain.recording import (
     Round,
 )
 from segue.domain.tool import canonical_args
+from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import MAX_TOOLS
 from segue.models.normal_form import CARRY_ON, short_id
+from segue.tools.native import native_tools
 
 NOT_STARTED = frozenset({"pending", "skipped"})
 STARTED = frozenset({"running", "complete", "failed", "unknown"})
 RESULTS_IN_VIEW = 5  # of the newest; how many more there is room for depends on their size
 MANY = 10**6
-OUTSIDE = ("web_fetch", "remember", "forget")  # built-in tools with effects that a recording cannot stand in for
+# Built-in tools with effects that a recording cannot stand in for.
+OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate")
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
 NOT_RECORDED = "This call was not recorded, so that it has no result."
 HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
@@ -61,12 +65,26 @@ class RealModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """What a rehearsal tries in place of what was recorded: files of agents and instructions, and servers of mcp.json.
+    What is None is not tried.
+    """
+
+    agents: Path | None = None
+    instructions: Path | None = None
+    servers: Mapping[str, McpServerConfig] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayConfig:
-    """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once."""
+    """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once. A `trial`
+    needs a `model`.
+    """
 
     tools: tuple[RecordedTool, ...]
     settings: RecordedSettings
     model: RealModel | None = None
+    trial: Trial | None = None
     results_in_view: int = RESULTS_IN_VIEW
 
     @property
@@ -76,11 +94,14 @@ class ReplayConfig:
     def environment(self, base_url: str) -> dict[str, str]:
         """Returns settings with which a service uses only this model and these tools."""
         disabled = [tool.name for tool in self.tools if tool.source == "builtin"]
+        disabled += [tool.spec.name for tool in native_tools()]  # those of installed packages act on the world
         provider: Mapping[str, str] = {"OPENAI_BASE_URL": f"{base_url}/v1", "LLM_MAX_RETRIES": "0"}
         if self.model is not None:
             provider, disabled = self.model.settings, [*disabled, *OUTSIDE]
+        tried = {"AGENTS_CONFIG": self.trial.agents, "INSTRUCTIONS_FILE": self.trial.instructions} if self.trial else {}
         return {
             **provider,
+            **{name: str(path.absolute()) for name, path in tried.items() if path is not None},
             "LLM_MODEL": self.model_name,
             "PLANNING": self.settings.planning,
             "CONFIRM": self.settings.confirm,
@@ -90,22 +111,90 @@ class ReplayConfig:
             "TOOL_FLEET_THRESHOLD": str(MANY),  # a failure in one conversation must not reach the others
         }
 
-    def mcp_config(self, base_url: str) -> str:
-        """Returns the text of mcp.json. Recorded names are complete, so there is no prefix."""
-        server = {
-            "url": f"{base_url}/mcp",
-            "prefix": "",
-            "confirm": {tool.name: tool.confirm for tool in self.tools if tool.confirm},
-            "depends_on": {
-                tool.name: [{"type": group.type, "tools": group.tools, "optional": group.optional} for group in groups]
-                for tool in self.tools
-                if (groups := tool.depends_on)
-            },
+    @property
+    def offered(self) -> dict[str, list[RecordedTool]]:
+        """Returns the recorded tools that the service is to have, by server. Tools of no server that the trial has are
+        of `replay`, unless their server is gone from it. Raises CannotPlay.
+        """
+        by_server: dict[str, list[RecordedTool]] = {"replay": []}
+        tried = self.trial.servers if self.trial else None
+        for tool in self.tools:
+            kind, _, name = tool.source.partition(":")
+            if tried is None or kind != "mcp":
+                by_server["replay"].append(tool)
+            elif name in tried and _offers(tried[name], tool):
+                by_server.setdefault(name, []).append(tool)
+        return by_server
+
+    @property
+    def awaited(self) -> set[str]:
+        """Returns the names of the offered tools that all users have."""
+        tried = (self.trial.servers if self.trial else None) or {}
+        by_server = self.offered.items()
+        return {
+            tool.name for name, tools in by_server if name not in tried or not tried[name].audience for tool in tools
         }
-        return json.dumps({"mcpServers": {"replay": server}})
+
+    def mcp_config(self, base_url: str) -> str:
+        """Returns the text of mcp.json. Recorded names are complete, so there is no prefix. Raises CannotPlay."""
+        tried = self.trial.servers if self.trial else None
+        servers = {
+            name: {
+                "url": f"{base_url}/mcp",
+                "prefix": "",
+                "enabledTools": [tool.name for tool in tools],
+                **(_as_tried(tried[name], tools) if tried and name in tried else _as_recorded(tools)),
+            }
+            for name, tools in self.offered.items()
+        }
+        return json.dumps({"mcpServers": servers})
 
 
-def replay_config(recordings: Mapping[str, Recording], model: RealModel | None = None) -> ReplayConfig:
+def _offers(server: McpServerConfig, tool: RecordedTool) -> bool:
+    if not tool.name.startswith(server.prefix):
+        told = f"{tool.name} of {tool.source} was recorded under another prefix than {server.prefix!r}"
+        raise CannotPlay(f"{told}: leave the prefix as it was, then what is called can be compared.")
+    return not server.off and server.offers(tool.name.removeprefix(server.prefix))
+
+
+def _as_recorded(tools: Iterable[RecordedTool]) -> dict[str, Any]:
+    return {
+        "confirm": {tool.name: tool.confirm for tool in tools if tool.confirm},
+        "depends_on": {
+            tool.name: [{"type": group.type, "tools": group.tools, "optional": group.optional} for group in groups]
+            for tool in tools
+            if (groups := tool.depends_on)
+        },
+    }
+
+
+def _as_tried(server: McpServerConfig, tools: Iterable[RecordedTool]) -> dict[str, Any]:
+    """Returns what the server's entry says of these tools, under complete names. A group of `depends_on` with a tool
+    that was not recorded is left out.
+    """
+    names = {tool.name.removeprefix(server.prefix): tool.name for tool in tools}
+    audience = {"agents": server.agents, "users": server.users}
+    return {
+        "confirm": {names[tool]: how for tool, how in server.confirm.items() if tool in names},
+        "depends_on": {
+            names[tool]: [
+                {
+                    "type": group.type,
+                    **{key: [names[each] for each in getattr(group, key)] for key in ("tools", "optional")},
+                }
+                for group in groups
+                if names.keys() >= {*group.tools, *group.optional}
+            ]
+            for tool, groups in server.depends_on.items()
+            if tool in names
+        },
+        **{key: sorted(who) for key, who in audience.items() if who},
+    }
+
+
+def replay_config(
+    recordings: Mapping[str, Recording], model: RealModel | None = None, trial: Trial | None = None
+) -> ReplayConfig:
     """Takes recordings by file name. Raises CannotPlay if their settings or tools contradict each other."""
     settings = {name: recording.settings for name, recording in recordings.items()}
     (first, shared), *others = settings.items()
@@ -119,7 +208,7 @@ def replay_config(recordings: Mapping[str, Recording], model: RealModel | None =
                 raise CannotPlay(f"{tool.name} is another tool in {name} than in {origin}: replay them apart.")
     if len(tools) > MAX_TOOLS:
         raise CannotPlay(f"There are {len(tools)} tools in these recordings, over {MAX_TOOLS}: replay them apart.")
-    return ReplayConfig(tuple(tool for _, tool in tools.values()), shared, model)
+    return ReplayConfig(tuple(tool for _, tool in tools.values()), shared, model, trial)
 
 
 # --- the model, in one turn ---
@@ -246,11 +335,17 @@ class TurnPlayback:
 
 @dataclass(slots=True)
 class FakeServers:
-    """`known` are calls that the tools answer whenever they are asked, for a real model; then there is no `turn`."""
+    """For a real model there is no `turn`: its calls are kept in `arrived` and answered from `known`, the calls of the
+    turn, and from `elsewhere`, those of other turns. With `stands_in`, an effect with other arguments has the result of
+    the recorded one that is most like it.
+    """
 
     tools: tuple[RecordedTool, ...]
     turn: TurnPlayback | None = None
     known: tuple[RecordedCall, ...] = ()
+    elsewhere: tuple[RecordedCall, ...] = ()
+    arrived: list[RecordedCall] = field(default_factory=list)
+    stands_in: bool = False
 
     def app(self, host: str) -> Starlette:
         """Serves `/v1/chat/completions` and `/mcp`, stateless: a killed service leaves nothing behind."""
@@ -282,16 +377,41 @@ class FakeServers:
 
     async def _call_tool(self, _: object, params: CallToolRequestParams) -> CallToolResult:
         playback, args = self.turn, canonical_args(params.arguments or {})
-        calls = self.known if playback is None else playback.calls
-        call = next((each for each in calls if (each.tool, canonical_args(each.args)) == (params.name, args)), None)
         if playback is None:
-            return _error(NOT_RECORDED) if call is None else _result(call)
+            called = RecordedCall(tool=params.name, args=params.arguments or {})
+            answer = self._from_record(called)
+            self.arrived.append(called)
+            return _error(NOT_RECORDED) if answer is None else _result(answer)
+        call = next((each for each in playback.calls if _is_same(each, params.name, args)), None)
         if call is None:
             playback.faults.append(f"{params.name} was called with {args}, which is not recorded for this turn")
             return _error(NOT_RECORDED)
         playback.calls.remove(call)
         await playback.steer()
         return _result(call)
+
+    def _from_record(self, called: RecordedCall) -> RecordedCall | None:
+        """Returns the recorded call that answers a real model's: the second of two for the second time."""
+        tool, args = called.tool, canonical_args(called.args)
+        same = [each for each in self.known if _is_same(each, tool, args)]
+        if same:
+            earlier = sum(_is_same(each, tool, args) for each in self.arrived)
+            return same[min(earlier, len(same) - 1)]
+        if call := next((each for each in self.elsewhere if _is_same(each, tool, args)), None):
+            return call
+        if not self.stands_in or any(each.name == tool and each.effect == "read_only" for each in self.tools):
+            return None
+        alike = [each for each in (*self.known, *self.elsewhere) if each.tool == tool]
+        return max(alike, key=lambda each: in_common(each.args, called.args), default=None)
+
+
+def _is_same(call: RecordedCall, tool: str, args: str) -> bool:
+    return call.tool == tool and canonical_args(call.args) == args
+
+
+def in_common(args: Mapping[str, Any], others: Mapping[str, Any]) -> int:
+    """Returns how many arguments are equal."""
+    return sum(name in others and others[name] == value for name, value in args.items())
 
 
 def _faults(body: dict[str, Any], playback: TurnPlayback) -> Iterable[str]:

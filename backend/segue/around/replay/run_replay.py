@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,9 +22,11 @@ from segue.around.replay.fake_servers import (
     FakeServers,
     RealModel,
     ReplayConfig,
+    Trial,
     replay_config,
 )
 from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
+from segue.around.replay.rehearsal import FailLimit, RehearsalReport, report_of
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
 
@@ -90,8 +92,38 @@ async def replay(
         return await _on_running_service(config, playbacks, running)
 
 
+async def rehearse(
+    files: Iterable[Path], model: RealModel, trial: Trial, *, limits: Iterable[FailLimit], ignored: Collection[str] = ()
+) -> RehearsalReport:
+    """Plays with a real model on services of its own: recordings that cannot be played together have one each. Effects
+    are answered from the recordings. Raises CannotPlay.
+    """
+    together: list[dict[str, Recording]] = []
+    for file in files:
+        name, recording = str(file), _read(file)
+        group = next((each for each in together if _fits(each, name, recording)), None)
+        if group is None:
+            together.append(group := {})
+        group[name] = recording
+    reports = []
+    with _ending_on_sigterm():
+        for recordings in together:
+            playbacks = [Playback(name, recording) for name, recording in recordings.items()]
+            played = await _on_own_service(replay_config(recordings, model, trial), playbacks, restarting=False)
+            reports += [report_of(playback, ignored) for playback in played.playbacks]
+    return RehearsalReport(tuple(reports), tuple(limits))
+
+
+def _fits(group: Mapping[str, Recording], name: str, recording: Recording) -> bool:
+    try:
+        replay_config({**group, name: recording})
+    except CannotPlay:
+        return False
+    return True
+
+
 async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, restarting: bool) -> ReplayReport:
-    servers = FakeServers(config.tools)
+    servers = FakeServers(config.tools, stands_in=config.trial is not None)
     async with _serving(servers, (LOOPBACK, 0)) as base_url:
         try:
             own = _own_service(config, base_url)
