@@ -36,6 +36,7 @@ from segue.db.redis_server import RedisServer
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock
+from segue.domain.recording import RecordedSettings
 from segue.domain.session import Memory
 from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe, TurnEnded
 from segue.domain.tool import Tool
@@ -71,6 +72,7 @@ from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
 from segue.users.spending import Books, LimitsInForce
+from segue.watch import Watch
 
 if TYPE_CHECKING:
     from segue.mcp.oauth.login_tokens import Servers
@@ -178,6 +180,7 @@ async def start(
         fact_upkeep=await enter(FactUpkeep(database, long_term, clock, interval_s=interval_s)),
         summaries=await enter(JobLoop(summaries, interval_s=interval_s)) if summarises else None,
         titles=await enter(JobLoop(titles, interval_s=interval_s)) if improves_titles else None,
+        sample=await _sample(stack, settings, database, tools_for, clock),
         observe=observe,
         span=span,
     )
@@ -213,6 +216,26 @@ async def _stores(stack: AsyncExitStack, settings: Settings) -> tuple[OpenStores
 
         await asyncio.to_thread(upgrade, urls.database_url)
     return OpenStores(urls, database, cache, streams), redis
+
+
+async def _sample(
+    stack: AsyncExitStack,
+    settings: Settings,
+    database: Database,
+    tools: Callable[[str], Mapping[str, Tool]],
+    clock: Clock,
+) -> Callable[[str, str], None]:
+    """Returns what records nothing if RECORD_SAMPLE is 0. Files of an earlier sample go even then."""
+    folder = settings.data_dir.expanduser() / "recordings"
+    if not settings.record_sample and not folder.is_dir():
+        return lambda *_: None
+    from segue.history.sample import EVERY_S, Samples  # noqa: PLC0415 (most services record nothing)
+
+    recorded = RecordedSettings.model_validate(settings, from_attributes=True)
+    samples = Samples(folder, settings.record_sample, database, tools, recorded, clock)
+    stack.push_async_callback(samples.look)
+    await stack.enter_async_context(Watch("samples of sessions", samples.look, every_s=EVERY_S))
+    return samples.note
 
 
 async def _waking_webhook(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,14 +11,13 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from segue.around.replay import run_replay
+from segue.around.replay import rehearsal, run_replay
 from segue.around.replay.fake_servers import CannotPlay, RealModel, Trial
-from segue.around.replay.rehearsal import InvalidLimit, read_limits
 from segue.around.replay.run_replay import RunningService
 from segue.around.terminal import printable, refusal, settings_with
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.mcp.mcp_config import declared_servers
+from segue.mcp.mcp_config import read_mcp_config
 from segue.models.model_settings import MODEL_SETTINGS
 
 _OF_MODELS = ("anthropic_", "google_", "llm_", "openai_")
@@ -80,33 +79,30 @@ def rehearse(
 ) -> None:
     """Plays recordings with what is to be tried and prints which effects differ. None is performed."""
     try:
-        limits = read_limits(fail_on)
-        trial = Trial(agents, instructions, declared_servers(mcp) if mcp else None)
-        if missing := next((file for file in (agents, instructions) if file and not file.is_file()), None):
-            raise refusal(f"{missing} is no file.")
-        files = list(_files(recordings))
-        played = run_replay.rehearse(files, _real_model(model), trial, limits=limits, ignored=ignore or ())
-        report = asyncio.run(played)
-    except (CannotPlay, InvalidLimit) as error:
+        limits = rehearsal.read_limits(fail_on)
+        servers = read_mcp_config(_there(mcp), as_written=True).servers if mcp else None
+        trial = Trial(agents and _there(agents), instructions and _there(instructions), servers)
+        files = [file for path in recordings for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+        playbacks = asyncio.run(run_replay.rehearse(files, _real_model(model), trial))
+    except (CannotPlay, rehearsal.InvalidLimit) as error:
         raise refusal(str(error)) from error
     except AppError as error:
         raise refusal(error.detail) from error
     except asyncio.CancelledError:
         raise typer.Exit(code=ENDED_BY_SIGTERM) from None
-    typer.echo(printable("\n".join(report.lines())))
+    reports = rehearsal.report(playbacks, limits, ignore or ())
+    typer.echo(printable("\n".join(rehearsal.table(reports))))
     if json_file is not None:
-        json_file.write_text(json.dumps(report.as_json(), ensure_ascii=False, indent=1) + "\n", "utf-8")
+        json_file.write_text(json.dumps(rehearsal.as_json(reports), ensure_ascii=False, indent=1) + "\n", "utf-8")
     if junit is not None:
-        junit.write_bytes(report.as_junit())
-    raise typer.Exit(code=int(report.fails))
+        junit.write_bytes(rehearsal.as_junit(reports))
+    raise typer.Exit(code=int(any(each.exceeded for each in reports)))
 
 
-def _files(given: Iterable[Path]) -> Iterator[Path]:
-    for path in given:
-        found = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        if not found:
-            raise refusal(f"There is no recording in {path}.")
-        yield from found
+def _there(file: Path) -> Path:
+    if not file.is_file():
+        raise refusal(f"{file} is no file.")
+    return file
 
 
 def _real_model(name: str | None, *, on_own_service: bool = True) -> RealModel:

@@ -276,36 +276,19 @@ class McpConfig(_OfFile):
 _KEYS: Final = McpServerConfig.model_fields.keys() - _INTERNAL
 
 
-def read_mcp_config(path: Path, secrets: Mapping[str, str] = MappingProxyType({})) -> McpConfig:
+def read_mcp_config(
+    path: Path, secrets: Mapping[str, str] = MappingProxyType({}), *, as_written: bool = False
+) -> McpConfig:
     """Returns the servers of `path` with variables filled in, from the environment or else from the `secrets`, whose
-    names are in upper case, and paths made absolute; none if there is no file.
+    names are in upper case, and paths made absolute; none if there is no file. `as_written` fills in nothing.
 
     Raises AppError `mcp_config_invalid` (500) that names the file and what to correct.
     """
     try:
-        translation, config = _declared(path)
+        translation = Translation(json.loads(_text_of(path), object_pairs_hook=_without_repetition), _KEYS)
+        config = McpConfig.model_validate(translation.raw)
     except FileNotFoundError:
         return McpConfig(mcpServers={})
-    variables = Variables(path, secrets, translation.inputs)
-    servers = {name: _resolved(server, f"mcpServers.{name}", variables) for name, server in config.servers.items()}
-    return McpConfig(mcpServers=servers, ignored=tuple(translation.ignored), files=tuple(variables.files))
-
-
-def declared_servers(path: Path) -> dict[str, McpServerConfig]:
-    """Returns the servers as they are written, without values of variables. Raises AppError as `read_mcp_config`."""
-    try:
-        return _declared(path)[1].servers
-    except FileNotFoundError:
-        raise _invalid(path, "does not exist") from None
-
-
-def _declared(path: Path) -> tuple[Translation, McpConfig]:
-    """Raises FileNotFoundError, AppError `mcp_config_invalid`."""
-    try:
-        translation = Translation(json.loads(_text_of(path), object_pairs_hook=_without_repetition), _KEYS)
-        return translation, McpConfig.model_validate(translation.raw)
-    except FileNotFoundError:
-        raise
     except OSError as error:
         raise _invalid(path, f"cannot be read ({error.strerror}); make it readable or set MCP_CONFIG") from None
     except UnicodeDecodeError:
@@ -314,6 +297,11 @@ def _declared(path: Path) -> tuple[Translation, McpConfig]:
         raise _invalid(path, f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except (RecursionError, ValueError, Faults) as error:
         raise _invalid(path, _what_is_wrong(error)) from None
+    if as_written:
+        return config
+    variables = Variables(path, secrets, translation.inputs)
+    servers = {name: _resolved(server, f"mcpServers.{name}", variables) for name, server in config.servers.items()}
+    return McpConfig(mcpServers=servers, ignored=tuple(translation.ignored), files=tuple(variables.files))
 
 
 def _text_of(path: Path) -> str:

@@ -6,8 +6,8 @@ gets an error and is kept as a fault.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from segue.domain.recording import (
     Recording,
     Round,
 )
-from segue.domain.tool import canonical_args
+from segue.domain.tool import DependencyGroup, canonical_args
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import MAX_TOOLS
 from segue.models.normal_form import CARRY_ON, short_id
@@ -74,6 +74,28 @@ class Trial:
     instructions: Path | None = None
     servers: Mapping[str, McpServerConfig] | None = None
 
+    def tools(self, recorded: Iterable[RecordedTool]) -> Iterator[RecordedTool]:
+        """Yields the recorded tools that there are with these servers, each as its server's entry has it. Raises
+        CannotPlay.
+        """
+        for tool in recorded:
+            kind, _, name = tool.source.partition(":")
+            if self.servers is None or kind != "mcp":
+                yield tool
+            elif (server := self.servers.get(name)) is not None and not server.off:
+                own = tool.name.removeprefix(server.prefix)
+                if not tool.name.startswith(server.prefix):
+                    told = f"{tool.name} was recorded under another prefix than {server.prefix!r} of {name}"
+                    raise CannotPlay(f"{told}: keep the prefix, then what is called can be compared.")
+                if server.offers(own):
+                    groups = tuple(_with_prefix(group, server.prefix) for group in server.depends_on.get(own, ()))
+                    yield tool.model_copy(update={"confirm": server.confirm.get(own), "depends_on": groups})
+
+
+def _with_prefix(group: DependencyGroup, prefix: str) -> DependencyGroup:
+    names, optional = (tuple(f"{prefix}{name}" for name in each) for each in (group.tools, group.optional))
+    return replace(group, tools=names, optional=optional)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
@@ -111,85 +133,19 @@ class ReplayConfig:
             "TOOL_FLEET_THRESHOLD": str(MANY),  # a failure in one conversation must not reach the others
         }
 
-    @property
-    def offered(self) -> dict[str, list[RecordedTool]]:
-        """Returns the recorded tools that the service is to have, by server. Tools of no server that the trial has are
-        of `replay`, unless their server is gone from it. Raises CannotPlay.
-        """
-        by_server: dict[str, list[RecordedTool]] = {"replay": []}
-        tried = self.trial.servers if self.trial else None
-        for tool in self.tools:
-            kind, _, name = tool.source.partition(":")
-            if tried is None or kind != "mcp":
-                by_server["replay"].append(tool)
-            elif name in tried and _offers(tried[name], tool):
-                by_server.setdefault(name, []).append(tool)
-        return by_server
-
-    @property
-    def awaited(self) -> set[str]:
-        """Returns the names of the offered tools that all users have."""
-        tried = (self.trial.servers if self.trial else None) or {}
-        by_server = self.offered.items()
-        return {
-            tool.name for name, tools in by_server if name not in tried or not tried[name].audience for tool in tools
-        }
-
     def mcp_config(self, base_url: str) -> str:
-        """Returns the text of mcp.json. Recorded names are complete, so there is no prefix. Raises CannotPlay."""
-        tried = self.trial.servers if self.trial else None
-        servers = {
-            name: {
-                "url": f"{base_url}/mcp",
-                "prefix": "",
-                "enabledTools": [tool.name for tool in tools],
-                **(_as_tried(tried[name], tools) if tried and name in tried else _as_recorded(tools)),
-            }
-            for name, tools in self.offered.items()
+        """Returns the text of mcp.json. Recorded names are complete, so there is no prefix."""
+        server = {
+            "url": f"{base_url}/mcp",
+            "prefix": "",
+            "confirm": {tool.name: tool.confirm for tool in self.tools if tool.confirm},
+            "depends_on": {
+                tool.name: [{"type": group.type, "tools": group.tools, "optional": group.optional} for group in groups]
+                for tool in self.tools
+                if (groups := tool.depends_on)
+            },
         }
-        return json.dumps({"mcpServers": servers})
-
-
-def _offers(server: McpServerConfig, tool: RecordedTool) -> bool:
-    if not tool.name.startswith(server.prefix):
-        told = f"{tool.name} of {tool.source} was recorded under another prefix than {server.prefix!r}"
-        raise CannotPlay(f"{told}: leave the prefix as it was, then what is called can be compared.")
-    return not server.off and server.offers(tool.name.removeprefix(server.prefix))
-
-
-def _as_recorded(tools: Iterable[RecordedTool]) -> dict[str, Any]:
-    return {
-        "confirm": {tool.name: tool.confirm for tool in tools if tool.confirm},
-        "depends_on": {
-            tool.name: [{"type": group.type, "tools": group.tools, "optional": group.optional} for group in groups]
-            for tool in tools
-            if (groups := tool.depends_on)
-        },
-    }
-
-
-def _as_tried(server: McpServerConfig, tools: Iterable[RecordedTool]) -> dict[str, Any]:
-    """Returns what the server's entry says of these tools, under complete names. A group of `depends_on` with a tool
-    that was not recorded is left out.
-    """
-    names = {tool.name.removeprefix(server.prefix): tool.name for tool in tools}
-    audience = {"agents": server.agents, "users": server.users}
-    return {
-        "confirm": {names[tool]: how for tool, how in server.confirm.items() if tool in names},
-        "depends_on": {
-            names[tool]: [
-                {
-                    "type": group.type,
-                    **{key: [names[each] for each in getattr(group, key)] for key in ("tools", "optional")},
-                }
-                for group in groups
-                if names.keys() >= {*group.tools, *group.optional}
-            ]
-            for tool, groups in server.depends_on.items()
-            if tool in names
-        },
-        **{key: sorted(who) for key, who in audience.items() if who},
-    }
+        return json.dumps({"mcpServers": {"replay": server}})
 
 
 def replay_config(
@@ -208,7 +164,8 @@ def replay_config(
                 raise CannotPlay(f"{tool.name} is another tool in {name} than in {origin}: replay them apart.")
     if len(tools) > MAX_TOOLS:
         raise CannotPlay(f"There are {len(tools)} tools in these recordings, over {MAX_TOOLS}: replay them apart.")
-    return ReplayConfig(tuple(tool for _, tool in tools.values()), shared, model, trial)
+    of_all = tuple(tool for _, tool in tools.values())
+    return ReplayConfig(tuple(trial.tools(of_all)) if trial else of_all, shared, model, trial)
 
 
 # --- the model, in one turn ---
@@ -379,7 +336,7 @@ class FakeServers:
         playback, args = self.turn, canonical_args(params.arguments or {})
         if playback is None:
             called = RecordedCall(tool=params.name, args=params.arguments or {})
-            answer = self._from_record(called)
+            answer = self.from_record(called)
             self.arrived.append(called)
             return _error(NOT_RECORDED) if answer is None else _result(answer)
         call = next((each for each in playback.calls if _is_same(each, params.name, args)), None)
@@ -390,7 +347,7 @@ class FakeServers:
         await playback.steer()
         return _result(call)
 
-    def _from_record(self, called: RecordedCall) -> RecordedCall | None:
+    def from_record(self, called: RecordedCall) -> RecordedCall | None:
         """Returns the recorded call that answers a real model's: the second of two for the second time."""
         tool, args = called.tool, canonical_args(called.args)
         same = [each for each in self.known if _is_same(each, tool, args)]

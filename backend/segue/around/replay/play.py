@@ -74,7 +74,6 @@ class Player:
     async def wait_until_ready(self, check: Callable[[], None]) -> None:
         """Waits until the service offers the recorded tools. `check` raises if the service has stopped."""
         missing: list[str] | None = None
-        expected = self.config.awaited
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 while missing is None or missing:
@@ -82,7 +81,7 @@ class Player:
                     try:
                         offered = (await _json(self.client.get("/tools", timeout=ASK_S)))["items"]
                         served = {tool["name"] for tool in offered if tool["source"] != "builtin"}
-                        missing = sorted(expected - served)
+                        missing = sorted(tool.name for tool in self.config.tools if tool.name not in served)
                     except httpx2.TransportError:
                         missing = None
                     if missing is None or missing:

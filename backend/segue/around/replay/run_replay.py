@@ -5,8 +5,8 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from segue.around.replay.fake_servers import (
     replay_config,
 )
 from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
-from segue.around.replay.rehearsal import FailLimit, RehearsalReport, report_of
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
 
@@ -92,34 +91,28 @@ async def replay(
         return await _on_running_service(config, playbacks, running)
 
 
-async def rehearse(
-    files: Iterable[Path], model: RealModel, trial: Trial, *, limits: Iterable[FailLimit], ignored: Collection[str] = ()
-) -> RehearsalReport:
+async def rehearse(files: Iterable[Path], model: RealModel, trial: Trial) -> list[Playback]:
     """Plays with a real model on services of its own: recordings that cannot be played together have one each. Effects
     are answered from the recordings. Raises CannotPlay.
     """
     together: list[dict[str, Recording]] = []
-    for file in files:
-        name, recording = str(file), _read(file)
-        group = next((each for each in together if _fits(each, name, recording)), None)
-        if group is None:
-            together.append(group := {})
+    for name, recording in {str(file): _read(file) for file in files}.items():
+        group = next((each for each in together if _fits({**each, name: recording})), {})
+        together += [] if group else [group]
         group[name] = recording
-    reports = []
+    played: list[Playback] = []
     with _ending_on_sigterm():
         for recordings in together:
+            config = replay_config(recordings, model, trial)
             playbacks = [Playback(name, recording) for name, recording in recordings.items()]
-            played = await _on_own_service(replay_config(recordings, model, trial), playbacks, restarting=False)
-            reports += [report_of(playback, ignored) for playback in played.playbacks]
-    return RehearsalReport(tuple(reports), tuple(limits))
+            played += (await _on_own_service(config, playbacks, restarting=False)).playbacks
+    return played
 
 
-def _fits(group: Mapping[str, Recording], name: str, recording: Recording) -> bool:
-    try:
-        replay_config({**group, name: recording})
-    except CannotPlay:
-        return False
-    return True
+def _fits(recordings: Mapping[str, Recording]) -> bool:
+    with suppress(CannotPlay):
+        return bool(replay_config(recordings))
+    return False
 
 
 async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, restarting: bool) -> ReplayReport:

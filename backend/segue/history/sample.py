@@ -1,0 +1,94 @@
+"""Recordings of a share of the sessions, for `segue rehearse`. RECORD_SAMPLE is the operator's consent to them.
+
+A session's id decides whether it is in the sample, in every process alike. The process that answered writes its file,
+without secrets. Each process drops from its folder what is not in the sample any more, so that 0 empties it.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from segue.db.engine import Database
+from segue.domain.errors import AppError
+from segue.domain.ids import Clock
+from segue.domain.recording import RecordedSettings, recording_text
+from segue.domain.tool import Tool
+from segue.history.export import load_conversation, make_recording
+from segue.memory.session_store import those_there
+
+MAX_BYTES: Final = 1_000_000  # of a file: a longer session stays as it was recorded last
+MAX_FILES: Final = 1000  # the oldest go first
+MAX_RESULT_BYTES: Final = 20_000
+MAX_DUE: Final = 1000
+EVERY_S: Final = 10.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Writes the sampled ones of the sessions that `note` is given, a file for each in `folder`, when `look` is called.
+    `share` is of all sessions, from 0 to 1.
+    """
+
+    folder: Path
+    share: float
+    database: Database
+    tools_for: Callable[[str], Mapping[str, Tool]]
+    settings: RecordedSettings
+    clock: Clock
+    due: dict[str, str] = field(default_factory=dict)
+
+    def note(self, owner: str, session_id: str) -> None:
+        if self._is_in(session_id) and len(self.due) < MAX_DUE:
+            self.due[session_id] = owner
+
+    def _is_in(self, session_id: str) -> bool:
+        return int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:6]) < self.share * 2**48
+
+    async def look(self) -> None:
+        work = [partial(self._write, self.due.pop(session_id), session_id) for session_id in list(self.due)]
+        for each in (*work, partial(self._drop)):
+            try:
+                await each()
+            except (AppError, OSError) as error:
+                log.warning("sample_failed", error=str(error))
+
+    async def _write(self, owner: str, session_id: str) -> None:
+        """With the definition of every tool that was offered, or of those that were called if that is too much."""
+        async with self.database.read_only() as connection:
+            conversation = await load_conversation(
+                connection, owner, session_id, max_result_bytes=MAX_RESULT_BYTES, now=self.clock()
+            )
+        tools = self.tools_for(owner)
+        offered = {name for name, tool in tools.items() if tool.spec.source != "builtin"}
+        for wanted in (offered, ()):
+            made = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=wanted)
+            text = recording_text(made).encode()
+            if len(text) <= MAX_BYTES:
+                await asyncio.to_thread(_replace, self.folder / f"{session_id}.json", text)
+                return
+
+    async def _drop(self) -> None:
+        files = sorted(self.folder.glob("ses_*.json"), key=lambda file: file.stat().st_mtime)
+        async with self.database.read_only() as connection:
+            there = await those_there(connection, [file.stem for file in files])
+        kept = [file for file in files if file.stem in there and self._is_in(file.stem)][-MAX_FILES:]
+        for file in set(files).difference(kept):
+            file.unlink(missing_ok=True)
+
+
+def _replace(file: Path, text: bytes) -> None:
+    """Other accounts of the machine cannot read it. A process that dies meanwhile leaves the file as it was."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = file.with_suffix(f".{os.getpid()}")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as opened:
+        opened.write(text)
+    part.replace(file)
