@@ -25,7 +25,7 @@ from tests.support.provider import Provider, calls, says
 from tests.support.service import running
 from tests.support.shelf import serving_shelf
 
-SECRET = "sk-proj-4f9a8b7c6d5e4f3a2b1c"
+KEY = "sk-proj-4f9a8b7c6d5e4f3a2b1c"
 FOUND = ("mcp_find_items", {"query": "lamps"})
 ASIDE = ("mcp_set_aside", {"item_id": "itm-1"})
 DELETED = ("mcp_delete_item", {"item_id": "itm-2"})
@@ -49,16 +49,15 @@ async def test_a_sample_without_its_secrets_is_rehearsed_and_each_other_effect_i
     sampled: Settings, provider: Provider, tmp_path: Path
 ) -> None:
     async with serving_shelf() as shelf:
-        servers = {"mcpServers": {"shelf": {"url": shelf.url}}}
-        sampled.mcp_config.write_text(json.dumps(servers))
+        sampled.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
         async with running(sampled) as client:
             session = await client.new_session()
-            provider.will(calls(FOUND), calls(ASIDE), calls(note("Ada", f"The key is {SECRET}")), says("Done."))
-            await client.chat(session, f"Put item 1 aside and send Ada the key {SECRET}")
+            provider.will(calls(FOUND), calls(ASIDE), calls(note("Ada", f"The key is {KEY}")), says("Done."))
+            await client.chat(session, f"Put item 1 aside and send Ada the key {KEY}")
         done = list(shelf.effects)
         [recorded] = sample(sampled)
         text = recorded.read_text("utf-8")
-        assert (SECRET in text, "[redacted]" in text) == (False, True)
+        assert (KEY in text, "[redacted]" in text) == (False, True)
 
         folder = tmp_path / "recordings"
         folder.mkdir()
@@ -73,8 +72,8 @@ async def test_a_sample_without_its_secrets_is_rehearsed_and_each_other_effect_i
             provider.will(*(calls(call) for call in script), says("I have done it."))
         provider.requests.clear()
         (tmp_path / "agents.toml").write_text('[agents.segue]\ninstructions = "Speak as a pirate."\n')
-        servers["mcpServers"]["shelf"] |= {"disabled": ["paint_item"]}
-        (tmp_path / "tried.json").write_text(json.dumps(servers))
+        tried = {"shelf": {"url": shelf.url, "disabled": ["paint_item"]}}
+        (tmp_path / "tried.json").write_text(json.dumps({"mcpServers": tried}))
         code, said = await asyncio.to_thread(
             segue,
             *("rehearse", str(folder), "--model", "scripted", "--agents", str(tmp_path / "agents.toml")),
@@ -152,7 +151,7 @@ def test_a_limit_is_an_amount_or_a_share_of_what_was_recorded() -> None:
 
 
 def test_a_question_is_a_plan_that_waits_or_an_answer_that_ends_with_one() -> None:
-    asked = [
+    asked: list[RecordedTurn | Played] = [
         RecordedTurn(message="Delete it", answer="Shall I? *(yes or no?)*"),
         RecordedTurn(message="Delete it", answer="Done."),
         Played("completed", "I would delete it.", plan={"status": "waiting"}),
@@ -169,11 +168,8 @@ def one_tool(source: str = "mcp:shelf") -> dict[str, Recording]:
 
 def test_the_tools_of_a_trial_are_as_its_mcp_json_has_them_and_no_value_of_it_is_needed(tmp_path: Path) -> None:
     shelf = {"url": "${SHELF_URL}", "headers": {"Authorization": "Bearer ${NO_SUCH_TOKEN}"}}
-    changes = {
-        "disabled": ["b"],
-        "confirm": {"a": "always_ask"},
-        "depends_on": {"a": [{"type": "any", "tools": ["b"]}]},
-    }
+    groups = [{"type": "any", "tools": ["b"]}, {"type": "all", "tools": ["not_recorded"]}]
+    changes = {"disabled": ["b"], "confirm": {"a": "always_ask"}, "depends_on": {"a": groups}}
 
     def tried(servers: object) -> list[RecordedTool]:
         file = tmp_path / "mcp.json"

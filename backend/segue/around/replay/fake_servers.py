@@ -6,7 +6,7 @@ gets an error and is kept as a fault.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,11 @@ class Trial:
     instructions: Path | None = None
     servers: Mapping[str, McpServerConfig] | None = None
 
-    def tools(self, recorded: Iterable[RecordedTool]) -> Iterator[RecordedTool]:
-        """Yields the recorded tools that there are with these servers, each as its server's entry has it. Raises
-        CannotPlay.
+    def tools(self, recorded: Collection[RecordedTool]) -> Iterator[RecordedTool]:
+        """Yields the recorded tools that there are with these servers, each as its server's entry has it. A group of
+        `depends_on` with a tool that was not recorded is left out. Raises CannotPlay.
         """
+        names = {tool.name for tool in recorded}
         for tool in recorded:
             kind, _, name = tool.source.partition(":")
             if self.servers is None or kind != "mcp":
@@ -88,8 +89,9 @@ class Trial:
                     told = f"{tool.name} was recorded under another prefix than {server.prefix!r} of {name}"
                     raise CannotPlay(f"{told}: keep the prefix, then what is called can be compared.")
                 if server.offers(own):
-                    groups = tuple(_with_prefix(group, server.prefix) for group in server.depends_on.get(own, ()))
-                    yield tool.model_copy(update={"confirm": server.confirm.get(own), "depends_on": groups})
+                    groups = [_with_prefix(group, server.prefix) for group in server.depends_on.get(own, ())]
+                    groups = [group for group in groups if names >= {*group.tools, *group.optional}]
+                    yield tool.model_copy(update={"confirm": server.confirm.get(own), "depends_on": tuple(groups)})
 
 
 def _with_prefix(group: DependencyGroup, prefix: str) -> DependencyGroup:
