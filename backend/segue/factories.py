@@ -75,6 +75,7 @@ from segue.users.spending import Books, LimitsInForce
 from segue.watch import Watch
 
 if TYPE_CHECKING:
+    from segue.history.sample import ToolsOfUser
     from segue.mcp.oauth.login_tokens import Servers
     from segue.mcp.oauth.personal_server import PersonalServers
 
@@ -219,20 +220,16 @@ async def _stores(stack: AsyncExitStack, settings: Settings) -> tuple[OpenStores
 
 
 async def _sample(
-    stack: AsyncExitStack,
-    settings: Settings,
-    database: Database,
-    tools: Callable[[str], Mapping[str, Tool]],
-    clock: Clock,
-) -> Callable[[str, str], None]:
-    """Returns what records nothing if RECORD_SAMPLE is 0. Files of an earlier sample go even then."""
-    folder = settings.data_dir.expanduser() / "recordings"
-    if not settings.record_sample and not folder.is_dir():
-        return lambda *_: None
+    stack: AsyncExitStack, settings: Settings, database: Database, tools: "ToolsOfUser", clock: Clock
+) -> Callable[[str, str], None] | None:
+    """Returns None if no session is to be recorded. Files of an earlier sample go even then."""
+    folder, share = settings.data_dir.expanduser() / "recordings", settings.record_sample
+    if not share and not folder.is_dir():
+        return None
     from segue.history.sample import EVERY_S, Samples  # noqa: PLC0415 (most services record nothing)
 
     recorded = RecordedSettings.model_validate(settings, from_attributes=True)
-    samples = Samples(folder, settings.record_sample, database, tools, recorded, clock)
+    samples = Samples(folder, share, database, tools, recorded, clock)
     stack.push_async_callback(samples.look)
     await stack.enter_async_context(Watch("samples of sessions", samples.look, every_s=EVERY_S))
     return samples.note

@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from pydantic import SecretStr
 
 from segue.around.replay import rehearsal, run_replay
 from segue.around.replay.fake_servers import CannotPlay, RealModel, Trial
+from segue.around.replay.rehearsal import KINDS
 from segue.around.replay.run_replay import RunningService
 from segue.around.terminal import printable, refusal, settings_with
 from segue.config import Settings
@@ -21,6 +23,7 @@ from segue.mcp.mcp_config import read_mcp_config
 from segue.models.model_settings import MODEL_SETTINGS
 
 _OF_MODELS = ("anthropic_", "google_", "llm_", "openai_")
+FAIL_ON = "missing,new,args,failed"
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 
@@ -61,30 +64,23 @@ def replay(
 
 
 def rehearse(
-    recordings: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.")],
+    recordings: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.", exists=True)],
     *,
     model: Annotated[str | None, typer.Option(help="The model to try, as LLM_MODEL names it: without, that.")] = None,
-    agents: Annotated[Path | None, typer.Option(help="Agents to try, as AGENTS_CONFIG.")] = None,
-    instructions: Annotated[Path | None, typer.Option(help="A prompt to try, as INSTRUCTIONS_FILE.")] = None,
-    mcp: Annotated[Path | None, typer.Option(help="An mcp.json to try. None of its servers is asked.")] = None,
-    fail_on: Annotated[
-        str,
-        typer.Option(help="What exits with 1: missing, new, args, failed, questions, tokens, dollars, as tokens:+20%."),
-    ] = "missing,new,args,failed",
-    ignore: Annotated[
-        list[str] | None, typer.Option(help="TOOL.ARGUMENT in which effects may differ; repeatable.")
-    ] = None,
+    agents: Annotated[Path | None, typer.Option(help="An agents.toml to try.", exists=True)] = None,
+    mcp: Annotated[Path | None, typer.Option(help="An mcp.json to try. No server is asked.", exists=True)] = None,
+    fail_on: Annotated[str, typer.Option(help=f"What exits with 1: {', '.join(KINDS)}, as tokens:+20%.")] = FAIL_ON,
+    ignore: Annotated[list[str] | None, typer.Option(help="TOOL.ARGUMENT in which effects may differ.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the report here, as JSON.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Also write it here, as JUnit's XML.")] = None,
 ) -> None:
     """Plays recordings with what is to be tried and prints which effects differ. None is performed."""
+    files = [file for path in recordings for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     try:
         limits = rehearsal.read_limits(fail_on)
-        servers = read_mcp_config(_there(mcp), as_written=True).servers if mcp else None
-        trial = Trial(agents and _there(agents), instructions and _there(instructions), servers)
-        files = [file for path in recordings for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+        trial = Trial(agents, read_mcp_config(mcp, as_written=True).servers if mcp else None)
         playbacks = asyncio.run(run_replay.rehearse(files, _real_model(model), trial))
-    except (CannotPlay, rehearsal.InvalidLimit) as error:
+    except CannotPlay as error:
         raise refusal(str(error)) from error
     except AppError as error:
         raise refusal(error.detail) from error
@@ -93,16 +89,11 @@ def rehearse(
     reports = rehearsal.report(playbacks, limits, ignore or ())
     typer.echo(printable("\n".join(rehearsal.table(reports))))
     if json_file is not None:
-        json_file.write_text(json.dumps(rehearsal.as_json(reports), ensure_ascii=False, indent=1) + "\n", "utf-8")
+        shown = [asdict(each) for each in reports]
+        json_file.write_text(json.dumps(shown, ensure_ascii=False, indent=1) + "\n", "utf-8")
     if junit is not None:
         junit.write_bytes(rehearsal.as_junit(reports))
     raise typer.Exit(code=int(any(each.exceeded for each in reports)))
-
-
-def _there(file: Path) -> Path:
-    if not file.is_file():
-        raise refusal(f"{file} is no file.")
-    return file
 
 
 def _real_model(name: str | None, *, on_own_service: bool = True) -> RealModel:

@@ -23,11 +23,13 @@ from segue.domain.tool import Tool
 from segue.history.export import load_conversation, make_recording
 from segue.memory.session_store import those_there
 
-MAX_BYTES: Final = 1_000_000  # of a file: a longer session stays as it was recorded last
-MAX_FILES: Final = 1000  # the oldest go first
+MAX_BYTES: Final = 2_000_000  # of a file: a longer session stays as it was recorded last
+MAX_FILES: Final = 500  # the oldest go first
 MAX_RESULT_BYTES: Final = 20_000
 MAX_DUE: Final = 1000
 EVERY_S: Final = 10.0
+
+ToolsOfUser = Callable[[str], Mapping[str, Tool]]
 
 log = structlog.get_logger()
 
@@ -41,7 +43,7 @@ class Samples:
     folder: Path
     share: float
     database: Database
-    tools_for: Callable[[str], Mapping[str, Tool]]
+    tools_for: ToolsOfUser
     settings: RecordedSettings
     clock: Clock
     due: dict[str, str] = field(default_factory=dict)
@@ -62,19 +64,19 @@ class Samples:
                 log.warning("sample_failed", error=str(error))
 
     async def _write(self, owner: str, session_id: str) -> None:
-        """With the definition of every tool that was offered, or of those that were called if that is too much."""
+        """With the definition of every tool that was offered: another model may call others."""
         async with self.database.read_only() as connection:
             conversation = await load_conversation(
                 connection, owner, session_id, max_result_bytes=MAX_RESULT_BYTES, now=self.clock()
             )
         tools = self.tools_for(owner)
         offered = {name for name, tool in tools.items() if tool.spec.source != "builtin"}
-        for wanted in (offered, ()):
-            made = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=wanted)
-            text = recording_text(made).encode()
-            if len(text) <= MAX_BYTES:
-                await asyncio.to_thread(_replace, self.folder / f"{session_id}.json", text)
-                return
+        made = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=offered)
+        if len(text := recording_text(made).encode()) <= MAX_BYTES:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # so that no other account reads them
+            part = self.folder / f"{session_id}.{os.getpid()}"
+            part.write_bytes(text)
+            part.replace(part.with_suffix(".json"))
 
     async def _drop(self) -> None:
         files = sorted(self.folder.glob("ses_*.json"), key=lambda file: file.stat().st_mtime)
@@ -83,12 +85,3 @@ class Samples:
         kept = [file for file in files if file.stem in there and self._is_in(file.stem)][-MAX_FILES:]
         for file in set(files).difference(kept):
             file.unlink(missing_ok=True)
-
-
-def _replace(file: Path, text: bytes) -> None:
-    """Other accounts of the machine cannot read it. A process that dies meanwhile leaves the file as it was."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as opened:
-        opened.write(text)
-    part.replace(file)

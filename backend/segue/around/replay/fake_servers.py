@@ -41,8 +41,7 @@ NOT_STARTED = frozenset({"pending", "skipped"})
 STARTED = frozenset({"running", "complete", "failed", "unknown"})
 RESULTS_IN_VIEW = 5  # of the newest; how many more there is room for depends on their size
 MANY = 10**6
-# Built-in tools with effects that a recording cannot stand in for.
-OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate")
+OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate")  # what no recording can stand in for
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
 NOT_RECORDED = "This call was not recorded, so that it has no result."
 HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
@@ -66,12 +65,9 @@ class RealModel:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a rehearsal tries in place of what was recorded: files of agents and instructions, and servers of mcp.json.
-    What is None is not tried.
-    """
+    """What a rehearsal tries in place of what was recorded, if not None: a file of agents, and servers of mcp.json."""
 
     agents: Path | None = None
-    instructions: Path | None = None
     servers: Mapping[str, McpServerConfig] | None = None
 
     def tools(self, recorded: Collection[RecordedTool]) -> Iterator[RecordedTool]:
@@ -84,14 +80,13 @@ class Trial:
             if self.servers is None or kind != "mcp":
                 yield tool
             elif (server := self.servers.get(name)) is not None and not server.off:
-                own = tool.name.removeprefix(server.prefix)
-                if not tool.name.startswith(server.prefix):
-                    told = f"{tool.name} was recorded under another prefix than {server.prefix!r} of {name}"
+                if not tool.name.startswith(prefix := server.prefix):
+                    told = f"{tool.name} was recorded under another prefix than {prefix!r} of {name}"
                     raise CannotPlay(f"{told}: keep the prefix, then what is called can be compared.")
-                if server.offers(own):
-                    groups = [_with_prefix(group, server.prefix) for group in server.depends_on.get(own, ())]
-                    groups = [group for group in groups if names >= {*group.tools, *group.optional}]
-                    yield tool.model_copy(update={"confirm": server.confirm.get(own), "depends_on": tuple(groups)})
+                if server.offers(own := tool.name.removeprefix(prefix)):
+                    groups = (_with_prefix(group, prefix) for group in server.depends_on.get(own, ()))
+                    known = tuple(group for group in groups if names >= {*group.tools, *group.optional})
+                    yield tool.model_copy(update={"confirm": server.confirm.get(own), "depends_on": known})
 
 
 def _with_prefix(group: DependencyGroup, prefix: str) -> DependencyGroup:
@@ -101,9 +96,7 @@ def _with_prefix(group: DependencyGroup, prefix: str) -> DependencyGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
-    """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once. A `trial`
-    needs a `model`.
-    """
+    """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once."""
 
     tools: tuple[RecordedTool, ...]
     settings: RecordedSettings
@@ -122,10 +115,10 @@ class ReplayConfig:
         provider: Mapping[str, str] = {"OPENAI_BASE_URL": f"{base_url}/v1", "LLM_MAX_RETRIES": "0"}
         if self.model is not None:
             provider, disabled = self.model.settings, [*disabled, *OUTSIDE]
-        tried = {"AGENTS_CONFIG": self.trial.agents, "INSTRUCTIONS_FILE": self.trial.instructions} if self.trial else {}
+        agents = self.trial.agents if self.trial else None
         return {
             **provider,
-            **{name: str(path.absolute()) for name, path in tried.items() if path is not None},
+            **({"AGENTS_CONFIG": str(agents.absolute())} if agents else {}),
             "LLM_MODEL": self.model_name,
             "PLANNING": self.settings.planning,
             "CONFIRM": self.settings.confirm,
@@ -341,7 +334,8 @@ class FakeServers:
             answer = self.from_record(called)
             self.arrived.append(called)
             return _error(NOT_RECORDED) if answer is None else _result(answer)
-        call = next((each for each in playback.calls if _is_same(each, params.name, args)), None)
+        calls = playback.calls
+        call = next((each for each in calls if (each.tool, canonical_args(each.args)) == (params.name, args)), None)
         if call is None:
             playback.faults.append(f"{params.name} was called with {args}, which is not recorded for this turn")
             return _error(NOT_RECORDED)
@@ -351,21 +345,17 @@ class FakeServers:
 
     def from_record(self, called: RecordedCall) -> RecordedCall | None:
         """Returns the recorded call that answers a real model's: the second of two for the second time."""
-        tool, args = called.tool, canonical_args(called.args)
-        same = [each for each in self.known if _is_same(each, tool, args)]
-        if same:
-            earlier = sum(_is_same(each, tool, args) for each in self.arrived)
-            return same[min(earlier, len(same) - 1)]
-        if call := next((each for each in self.elsewhere if _is_same(each, tool, args)), None):
-            return call
-        if not self.stands_in or any(each.name == tool and each.effect == "read_only" for each in self.tools):
+        args = canonical_args(called.args)
+
+        def same(calls: Iterable[RecordedCall]) -> list[RecordedCall]:
+            return [each for each in calls if (each.tool, canonical_args(each.args)) == (called.tool, args)]
+
+        if found := same(self.known) or same(self.elsewhere)[:1]:
+            return found[min(len(same(self.arrived)), len(found) - 1)]
+        if not self.stands_in or any(each.name == called.tool and each.effect == "read_only" for each in self.tools):
             return None
-        alike = [each for each in (*self.known, *self.elsewhere) if each.tool == tool]
+        alike = (each for each in (*self.known, *self.elsewhere) if each.tool == called.tool)
         return max(alike, key=lambda each: in_common(each.args, called.args), default=None)
-
-
-def _is_same(call: RecordedCall, tool: str, args: str) -> bool:
-    return call.tool == tool and canonical_args(call.args) == args
 
 
 def in_common(args: Mapping[str, Any], others: Mapping[str, Any]) -> int:

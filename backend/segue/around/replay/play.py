@@ -7,7 +7,7 @@ import asyncio
 import difflib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 
@@ -38,7 +38,7 @@ class Playback:
     results: dict[str, str] = field(default_factory=dict)
     differences: list["Difference"] = field(default_factory=list)
     usage: list[tuple[RecordedUsage | None, RecordedUsage | None]] = field(default_factory=list)
-    tried: list["TriedTurn"] = field(default_factory=list)
+    rehearsed: list["Rehearsed"] = field(default_factory=list)
     calls: int = 0
     arrived: int = 0
     requests: int = 0
@@ -69,7 +69,7 @@ class Player:
                     elif self.config.trial is None:
                         await self._ask_model(playback, turn, index + 1)
                     else:
-                        await self._rehearse(playback, turn, index)
+                        await self._rehearse(playback, turn, index + 1)
 
     async def wait_until_ready(self, check: Callable[[], None]) -> None:
         """Waits until the service offers the recorded tools. `check` raises if the service has stopped."""
@@ -125,25 +125,25 @@ class Player:
 
     async def _ask_model(self, playback: Playback, turn: RecordedTurn, number: int) -> None:
         """Plays a turn with a real model. A call of another turn has its result too: a model may look earlier."""
-        self._answer_from(playback.recording, number - 1)
+        self._answer_from(playback.recording, number)
         played = await self._played(playback.session_id, turn)
         playback.differences += differences(number, turn, played, in_words=False)
         playback.usage.append((turn.usage, played.usage))
         playback.calls += len(played.calls)
         playback.requests += played.usage.llm_calls if played.usage else 0
 
-    async def _rehearse(self, playback: Playback, turn: RecordedTurn, index: int) -> None:
+    async def _rehearse(self, playback: Playback, turn: RecordedTurn, number: int) -> None:
         """Plays a turn with a real model, and then as messages what the user said while it ran."""
-        self._answer_from(playback.recording, index)
+        self._answer_from(playback.recording, number)
         said = [turn, *(RecordedTurn(message=text, approves=turn.approves) for _, text in turn.steers)]
         played = [await self._played(playback.session_id, each) for each in said]
-        playback.tried.append(TriedTurn(turn, tuple(played), tuple(self.servers.arrived)))
+        playback.rehearsed.append(Rehearsed(number, turn, played, self.servers.arrived))
 
-    def _answer_from(self, recording: Recording, index: int) -> None:
+    def _answer_from(self, recording: Recording, number: int) -> None:
         """Calls of other turns have their results too, the nearest earlier one first: a model may look earlier."""
-        turns = recording.turns
-        others = (*turns[:index][::-1], *turns[index + 1 :])
-        self.servers.known, self.servers.arrived = turns[index].calls, []
+        *earlier, turn = recording.turns[:number]
+        others = (*earlier[::-1], *recording.turns[number:])
+        self.servers.known, self.servers.arrived = turn.calls, []
         self.servers.elsewhere = tuple(call for other in others for call in other.calls)
 
     async def _played(self, session_id: str, turn: RecordedTurn) -> "Played":
@@ -228,13 +228,13 @@ class Played:
     usage: RecordedUsage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TriedTurn:
+class Rehearsed(NamedTuple):
     """A recorded turn, what came of it in a rehearsal, message by message, and the calls that arrived at tools."""
 
+    number: int
     recorded: RecordedTurn
-    played: tuple[Played, ...]
-    arrived: tuple[RecordedCall, ...]
+    played: Sequence[Played]
+    arrived: Sequence[RecordedCall]
 
 
 def differences(number: int, turn: RecordedTurn, played: Played, *, in_words: bool = True) -> Iterable[Difference]:

@@ -5,12 +5,12 @@ An effect is a call of a tool that does more than read and that arrived at it. W
 
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast, get_args
 
-from segue.around.replay.fake_servers import in_common
-from segue.around.replay.play import Playback, Played
+from segue.around.replay.fake_servers import CannotPlay, in_common
+from segue.around.replay.play import Playback, Played, Rehearsed
 from segue.domain.recording import RecordedCall, RecordedTurn, RecordedUsage
 from segue.domain.tool import canonical_args
 
@@ -20,35 +20,24 @@ OF_ALL: Final = ("tokens", "dollars")  # judged over all sessions: one alone say
 QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f", "\u037e")
 
 Amounts = Mapping[Kind, tuple[float, float]]  # recorded and played
+Limits = dict[Kind, tuple[float, float]]  # how much more than recorded is no failure: an amount, and a share of it
 
 
-class InvalidLimit(Exception):
-    """What --fail-on cannot mean; the message says what it can."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailLimit:
-    """How much more than recorded is still no failure: an amount, or a share of what was recorded."""
-
-    kind: Kind
-    more: float
-    is_share: bool
-
-    def is_exceeded(self, recorded: float, played: float) -> bool:
-        return played - recorded > (self.more * recorded if self.is_share else self.more)
-
-
-def read_limits(text: str) -> tuple[FailLimit, ...]:
-    """Reads `missing,tokens:+20%,dollars:+0.5`. Raises InvalidLimit."""
-    limits = []
+def read_limits(text: str) -> Limits:
+    """Reads `missing,tokens:+20%,dollars:+0.5`. Raises CannotPlay."""
+    limits: Limits = {}
     for part in text.split(","):
         name, _, more = part.strip().partition(":")
         number = more.removeprefix("+").removesuffix("%") or "0"
-        if not (known := [kind for kind in KINDS if kind == name]) or not number.replace(".", "", 1).isdecimal():
-            raise InvalidLimit(f"--fail-on cannot be {part!r}: it takes {', '.join(KINDS)}, bare or with :+2 or :+20%.")
-        is_share = more.endswith("%")
-        limits.append(FailLimit(known[0], float(number) / (100 if is_share else 1), is_share))
-    return tuple(limits)
+        if name not in KINDS or not number.replace(".", "", 1).isdecimal():
+            raise CannotPlay(f"--fail-on cannot be {part!r}: it takes {', '.join(KINDS)}, bare or with :+2 or :+20%.")
+        limits[cast("Kind", name)] = (0, float(number) / 100) if more.endswith("%") else (float(number), 0)
+    return limits
+
+
+def exceeded(limits: Limits, amounts: Amounts) -> list[Kind]:
+    recorded, played = ({kind: pair[at] for kind, pair in amounts.items()} for at in (0, 1))
+    return [kind for kind, (more, share) in limits.items() if played[kind] > recorded[kind] * (1 + share) + more]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,54 +63,43 @@ class SessionReport:
     same: int
     differences: Sequence[EffectDifference]
     amounts: Amounts
-    exceeded: tuple[Kind, ...]
-
-    @property
-    def cells(self) -> list[str]:
-        return [self.name, str(self.same), *(_shown(*self.amounts[kind]) for kind in KINDS)]
+    exceeded: Sequence[Kind]
 
 
-def report(
-    playbacks: Iterable[Playback], limits: Iterable[FailLimit], ignored: Collection[str] = ()
-) -> list[SessionReport]:
+def report(playbacks: Sequence[Playback], limits: Limits, ignored: Collection[str] = ()) -> list[SessionReport]:
     """Returns a report for each session, and one for all together. `ignored` are arguments in which effects may differ,
     as `tool.argument`.
     """
-    own = [limit for limit in limits if limit.kind not in OF_ALL]
-    sessions = [_of_session(playback, own, ignored) for playback in playbacks]
-    pairs = {kind: [each.amounts[kind] for each in sessions] for kind in KINDS}
+    tools = [tool for playback in playbacks for tool in playback.recording.tools]
+    reads = {tool.name for tool in tools} - {tool.name for tool in tools if tool.effect != "read_only"}
+    own: Limits = {kind: limit for kind, limit in limits.items() if kind not in OF_ALL}
+    reports = [_report_of(playback, own, reads, ignored) for playback in playbacks]
+    pairs = {kind: [each.amounts[kind] for each in reports] for kind in KINDS}
     totals: Amounts = {kind: (sum(one for one, _ in of), sum(other for _, other in of)) for kind, of in pairs.items()}
-    exceeded = _exceeded(totals, (limit for limit in limits if limit.kind in OF_ALL))
-    return [*sessions, SessionReport("all together", sum(each.same for each in sessions), (), totals, exceeded)]
+    of_all = exceeded({kind: limit for kind, limit in limits.items() if kind in OF_ALL}, totals)
+    return [*reports, SessionReport("all together", sum(each.same for each in reports), (), totals, of_all)]
 
 
-def _of_session(playback: Playback, limits: Iterable[FailLimit], ignored: Collection[str]) -> SessionReport:
-    tried = list(enumerate(playback.tried, start=1))
-    reads = {tool.name for tool in playback.recording.tools if tool.effect == "read_only"}
-    same, differences = effect_differences(
-        [(number, call) for number, turn in tried for call in turn.recorded.calls if call.tool not in reads],
-        [(number, call) for number, turn in tried for call in turn.arrived if call.tool not in reads],
-        ignored,
-    )
-    # A button with nothing to press is refused, which is no failure: the effects tell.
-    differences += [
-        EffectDifference("failed", number, each.status)
-        for number, turn in tried
-        for each in turn.played
+def _report_of(playback: Playback, limits: Limits, reads: Collection[str], ignored: Collection[str]) -> SessionReport:
+    turns = playback.rehearsed
+    recorded = [(turn.number, call) for turn in turns for call in turn.recorded.calls if call.tool not in reads]
+    played = [(turn.number, call) for turn in turns for call in turn.arrived if call.tool not in reads]
+    same, found = effect_differences(recorded, played, ignored)
+    ended = [(turn, each) for turn in turns for each in turn.played]
+    found += [
+        EffectDifference("failed", turn.number, each.status)
+        for turn, each in ended
         if turn.recorded.status == "completed" and each.status.startswith("failed")
     ]
-    counts = Counter(each.kind for each in differences)
+    counts = Counter(each.kind for each in found)
     amounts: Amounts = {
         **{kind: (0, counts[kind]) for kind in KINDS},
-        "questions": (
-            sum(asks(turn.recorded) for _, turn in tried),
-            sum(asks(each) for _, turn in tried for each in turn.played),
-        ),
-        "tokens": _sums(playback, lambda usage: usage.input_tokens + usage.output_tokens),
-        "dollars": _sums(playback, lambda usage: usage.cost),
+        "questions": (sum(asks(turn.recorded) for turn in turns), sum(asks(each) for _, each in ended)),
+        "tokens": _sums(turns, lambda usage: usage.input_tokens + usage.output_tokens),
+        "dollars": _sums(turns, lambda usage: usage.cost),
     }
-    ordered = sorted(differences, key=lambda each: each.turn)
-    return SessionReport(playback.name, same, ordered, amounts, _exceeded(amounts, limits))
+    found.sort(key=lambda each: each.turn)
+    return SessionReport(playback.name, same, found, amounts, exceeded(limits, amounts))
 
 
 def effect_differences(
@@ -159,19 +137,15 @@ def asks(turn: RecordedTurn | Played) -> bool:
     return turn.status == "completed" and (status == "waiting" or ends_with_one)
 
 
-def _sums(playback: Playback, of: Callable[[RecordedUsage], float | None]) -> tuple[float, float]:
+def _sums(turns: Iterable[Rehearsed], of: Callable[[RecordedUsage], float | None]) -> tuple[float, float]:
     """Returns what was recorded and played in the turns of which both are known."""
     recorded = played = 0.0
-    for turn in playback.tried:
-        before = of(turn.recorded.usage) if turn.recorded.usage else None
-        after = [of(each.usage) for each in turn.played if each.usage]
-        if before is not None and after and None not in after:
-            recorded, played = recorded + before, played + sum(filter(None, after))
+    for turn in turns:
+        took = [usage and of(usage) for usage in (turn.recorded.usage, *(each.usage for each in turn.played))]
+        before, *after = [each for each in took if isinstance(each, int | float)] or [0]
+        if len(after) == len(turn.played):
+            recorded, played = recorded + before, played + sum(after)
     return recorded, played
-
-
-def _exceeded(amounts: Amounts, limits: Iterable[FailLimit]) -> tuple[Kind, ...]:
-    return tuple(limit.kind for limit in limits if limit.is_exceeded(*amounts[limit.kind]))
 
 
 def _shown(recorded: float, played: float) -> str:
@@ -179,19 +153,17 @@ def _shown(recorded: float, played: float) -> str:
     return f"{played:.6g}" if played == recorded else f"{recorded:.6g} -> {played:.6g}{share}"
 
 
-def table(reports: Sequence[SessionReport]) -> Iterable[str]:
+def table(reports: Iterable[SessionReport]) -> Iterator[str]:
     """Yields a line for each report, with its differences below it, and what fails."""
-    titles = ["session", "same", *KINDS]
-    widths = [max(map(len, column)) for column in zip(titles, *(each.cells for each in reports), strict=True)]
-    for cells, told in [(titles, ()), *((each.cells, each.differences) for each in reports)]:
+    rows = [(["session", "same", *KINDS], list[str]())]
+    for each in reports:
+        cells = [each.name, str(each.same), *(_shown(*each.amounts[kind]) for kind in KINDS)]
+        rows.append((cells, list(map(str, each.differences))))
+    widths = [max(map(len, column)) for column in zip(*(cells for cells, _ in rows), strict=True)]
+    for cells, told in rows:
         yield "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])
-        yield from (f"  {each}" for each in told)
-    failing = "; ".join(f"{each.name} ({', '.join(each.exceeded)})" for each in reports if each.exceeded)
-    yield f"fails: {failing or 'nothing'}"
-
-
-def as_json(reports: Iterable[SessionReport]) -> list[dict[str, Any]]:
-    return [asdict(each) for each in reports]
+        yield from (f"  {line}" for line in told)
+    yield from (f"fails: {each.name} ({', '.join(each.exceeded)})" for each in reports if each.exceeded)
 
 
 def as_junit(reports: Sequence[SessionReport]) -> bytes:
@@ -201,7 +173,6 @@ def as_junit(reports: Sequence[SessionReport]) -> bytes:
     for each in reports:
         case = ET.SubElement(suite, "testcase", classname="segue.rehearse", name=each.name)
         if each.exceeded:
-            ET.SubElement(case, "failure", message=", ".join(each.exceeded)).text = "\n".join(
-                map(str, each.differences)
-            )
+            failure = ET.SubElement(case, "failure", message=", ".join(each.exceeded))
+            failure.text = "\n".join(map(str, each.differences))
     return bytes(ET.tostring(suite, "utf-8", xml_declaration=True))

@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -97,9 +97,13 @@ async def rehearse(files: Iterable[Path], model: RealModel, trial: Trial) -> lis
     """
     together: list[dict[str, Recording]] = []
     for name, recording in {str(file): _read(file) for file in files}.items():
-        group = next((each for each in together if _fits({**each, name: recording})), {})
-        together += [] if group else [group]
-        group[name] = recording
+        for group in together:
+            with suppress(CannotPlay):
+                replay_config({**group, name: recording})
+                group[name] = recording
+                break
+        else:
+            together.append({name: recording})
     played: list[Playback] = []
     with _ending_on_sigterm():
         for recordings in together:
@@ -107,12 +111,6 @@ async def rehearse(files: Iterable[Path], model: RealModel, trial: Trial) -> lis
             playbacks = [Playback(name, recording) for name, recording in recordings.items()]
             played += (await _on_own_service(config, playbacks, restarting=False)).playbacks
     return played
-
-
-def _fits(recordings: Mapping[str, Recording]) -> bool:
-    with suppress(CannotPlay):
-        return bool(replay_config(recordings))
-    return False
 
 
 async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, restarting: bool) -> ReplayReport:
