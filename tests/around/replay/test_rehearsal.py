@@ -103,15 +103,16 @@ async def test_a_sample_without_its_secrets_is_rehearsed_and_each_other_effect_i
     assert any("was not recorded" in str(answer) for answer in answers)
 
 
-async def test_a_sample_loses_the_sessions_that_are_gone_and_all_of_them_once_nothing_is_to_be_recorded(
+async def test_a_sample_has_no_secrets_and_loses_what_is_gone_and_everything_once_nothing_is_to_be_recorded(
     sampled: Settings, provider: Provider
 ) -> None:
     async with running(sampled) as client:
         kept, gone = await client.new_session(), await client.new_session()
         provider.will(says("Good morning."), says("Good evening."))
-        await client.chat(kept, "Good morning")
+        await client.chat(kept, f"Good morning, the key is {KEY}")
         await client.chat(gone, "Good evening")
     assert {file.stem for file in sample(sampled)} == {kept, gone}
+    assert KEY not in "".join(file.read_text("utf-8") for file in sample(sampled))
     assert (sampled.data_dir / "recordings").stat().st_mode & 0o077 == 0
     async with running(sampled) as client:
         assert (await client.http.delete(f"/sessions/{gone}")).status_code == 204
@@ -204,6 +205,21 @@ def test_a_second_call_gets_its_own_result_and_only_an_effect_gets_that_of_one_w
     assert [result("read", id=1) for _ in range(3)] == ["before", "after", "after"]
     assert [result("read", id=2), result("write", id=1, to="y")] == [None, "written"]
     assert FakeServers(tools, known=known).from_record(RecordedCall(tool="write", args={})) is None
+
+
+def test_a_tool_of_an_installed_package_is_not_offered_to_a_model_that_rehearses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "moon.py").write_text(
+        "from segue import tool\n\n@tool(effect='write')\nasync def land() -> None:\n    'Lands.'\n", "utf-8"
+    )
+    about = tmp_path / "moon-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: moon\nVersion: 1.0\n", "utf-8")
+    (about / "entry_points.txt").write_text("[segue.tools]\nmoon = moon:land\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = replay_config(one_tool(), RealModel("m", {}), Trial()).environment("")
+    assert "land" in environment["DISABLED_TOOLS"].split(",")
 
 
 def test_what_cannot_be_tried_is_refused(tmp_path: Path) -> None:
