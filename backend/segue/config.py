@@ -58,6 +58,7 @@ class Settings(ApiSettings, ModelSettings, BaseSettings):
     log_format: Literal["console", "json"] = "console"
     secrets_dir: Path | None = None
     data_dir: Path = Path(".segue")
+    record_sample: Annotated[float, Field(ge=0, le=1)] = 0
     database_url: SecretStr | None = None
     database_pooler: Literal["none", "session", "transaction"] = "none"
     redis_url: SecretStr | None = None

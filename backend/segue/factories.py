@@ -36,6 +36,7 @@ from segue.db.redis_server import RedisServer
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock
+from segue.domain.recording import RecordedSettings
 from segue.domain.session import Memory
 from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe, TurnEnded
 from segue.domain.tool import Tool
@@ -73,8 +74,10 @@ from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
 from segue.users.approval_links import ApprovalLinks
 from segue.users.spending import Books, Limits, LimitsInForce
+from segue.watch import Watch
 
 if TYPE_CHECKING:
+    from segue.history.sample import ToolsOfUser
     from segue.mcp.oauth.login_tokens import Servers
     from segue.mcp.oauth.personal_server import PersonalServers
 
@@ -181,6 +184,7 @@ async def start(
         fact_upkeep=await enter(FactUpkeep(database, long_term, clock, interval_s=interval_s)),
         summaries=await enter(JobLoop(summaries, interval_s=interval_s)) if summarises else None,
         titles=await enter(JobLoop(titles, interval_s=interval_s)) if improves_titles else None,
+        sample=await _sample(stack, settings, database, tools_for, clock),
         observe=observe,
         span=span,
     )
@@ -218,6 +222,22 @@ async def _stores(stack: AsyncExitStack, settings: Settings) -> tuple[OpenStores
 
         await asyncio.to_thread(upgrade, urls.database_url)
     return OpenStores(urls, database, cache, streams), redis
+
+
+async def _sample(
+    stack: AsyncExitStack, settings: Settings, database: Database, tools: "ToolsOfUser", clock: Clock
+) -> Callable[[str, str], None] | None:
+    """Returns None if no session is to be recorded. Files of an earlier sample go even then."""
+    folder, share = settings.data_dir.expanduser() / "recordings", settings.record_sample
+    if not share and not folder.is_dir():
+        return None
+    from segue.history.sample import EVERY_S, Samples  # noqa: PLC0415 (most services record nothing)
+
+    recorded = RecordedSettings.model_validate(settings, from_attributes=True)
+    samples = Samples(folder, share, database, tools, recorded, clock)
+    stack.push_async_callback(samples.look)
+    await stack.enter_async_context(Watch("samples of sessions", samples.look, every_s=EVERY_S))
+    return samples.note
 
 
 async def _waking_webhook(

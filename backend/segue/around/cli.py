@@ -58,6 +58,11 @@ COMMANDS = {
     "replay": Subcommand(
         "replay_command:replay", "Play recorded conversations and report what differs. Exits with 1 if anything does."
     ),
+    "rehearse": Subcommand(
+        "replay_command:rehearse",
+        "Play recorded conversations with another model, agent or mcp.json, and report which effects differ. None is "
+        "performed. Exits with 1 where --fail-on says.",
+    ),
 }
 
 

@@ -1,9 +1,10 @@
-"""`segue replay`: plays recorded conversations against a service."""
+"""`segue replay` plays recorded conversations against a service, `segue rehearse` with what is to replace it."""
 
 import asyncio
 import json
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,14 +12,18 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from segue.around.replay import run_replay
-from segue.around.replay.fake_servers import CannotPlay, RealModel
+from segue.around.replay import rehearsal, run_replay
+from segue.around.replay.fake_servers import CannotPlay, RealModel, Trial
+from segue.around.replay.rehearsal import KINDS
 from segue.around.replay.run_replay import RunningService
-from segue.around.terminal import refusal, settings_with
+from segue.around.terminal import printable, refusal, settings_with
 from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.mcp.mcp_config import read_mcp_config
 from segue.models.model_settings import MODEL_SETTINGS
 
 _OF_MODELS = ("anthropic_", "google_", "llm_", "openai_")
+FAIL_ON = "missing,new,args,failed"
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 
@@ -58,14 +63,47 @@ def replay(
     raise typer.Exit(code=int(report.differs))
 
 
-def _real_model(name: str, *, on_own_service: bool) -> RealModel:
+def rehearse(
+    recordings: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.", exists=True)],
+    *,
+    model: Annotated[str | None, typer.Option(help="The model to try, as LLM_MODEL names it: without, that.")] = None,
+    agents: Annotated[Path | None, typer.Option(help="An agents.toml to try.", exists=True)] = None,
+    mcp: Annotated[Path | None, typer.Option(help="An mcp.json to try. No server is asked.", exists=True)] = None,
+    fail_on: Annotated[str, typer.Option(help=f"What exits with 1: {', '.join(KINDS)}, as tokens:+20%.")] = FAIL_ON,
+    ignore: Annotated[list[str] | None, typer.Option(help="TOOL.ARGUMENT in which effects may differ.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the report here, as JSON.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write it here, as JUnit's XML.")] = None,
+) -> None:
+    """Plays recordings with what is to be tried and prints which effects differ. None is performed."""
+    files = [file for path in recordings for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    try:
+        limits = rehearsal.read_limits(fail_on)
+        trial = Trial(agents, read_mcp_config(mcp, as_written=True).servers if mcp else None)
+        playbacks = asyncio.run(run_replay.rehearse(files, _real_model(model), trial))
+    except CannotPlay as error:
+        raise refusal(str(error)) from error
+    except AppError as error:
+        raise refusal(error.detail) from error
+    except asyncio.CancelledError:
+        raise typer.Exit(code=ENDED_BY_SIGTERM) from None
+    reports = rehearsal.report(playbacks, limits, ignore or ())
+    typer.echo(printable("\n".join(rehearsal.table(reports))))
+    if json_file is not None:
+        shown = [asdict(each) for each in reports]
+        json_file.write_text(json.dumps(shown, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    if junit is not None:
+        junit.write_bytes(rehearsal.as_junit(reports))
+    raise typer.Exit(code=int(any(each.exceeded for each in reports)))
+
+
+def _real_model(name: str | None, *, on_own_service: bool = True) -> RealModel:
     """Takes what leads to the provider from the settings. Nothing else answers: no smaller model and no fallback."""
-    if not on_own_service:
+    if not on_own_service and name:
         return RealModel(name, {})
     settings = settings_with(llm_model=name)
     if not settings.model_configured:
-        raise refusal(f"--model {name} needs its provider: set OPENAI_API_KEY or OPENAI_BASE_URL.")
-    return RealModel(name, dict(_of_the_model(settings)))
+        raise refusal(f"--model {settings.llm_model} needs its provider: set OPENAI_API_KEY or OPENAI_BASE_URL.")
+    return RealModel(settings.llm_model, dict(_of_the_model(settings)))
 
 
 def _of_the_model(settings: Settings) -> Iterator[tuple[str, str]]:

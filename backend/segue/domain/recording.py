@@ -145,6 +145,7 @@ class Recording(Part):
     format: Annotated[Literal["segue-recording"], doc("Says that this is a recording.")]
     version: Annotated[Literal[1], doc("Of the format.")]
     title: Annotated[str | None, doc("The session's title.")] = None
+    agent: Annotated[str | None, doc("The id of the agent that answers, if not the default one.")] = None
     language: Annotated[str | None, doc("The session's language.")] = None
     time_zone: Annotated[str, doc("The session's zone.")] = "UTC"
     metadata: Annotated[dict[str, Any], doc("The session's metadata.")] = {}

@@ -4,7 +4,7 @@ Not every model call has a row: a planner's answer, a synthesis and a call that 
 has what came of them (a turn's plan, its answer, the model's part of it), and a replay answers those calls from that.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
 from segue.domain import recording
+from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan, Pressed, decision_of
 from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
@@ -81,20 +82,27 @@ async def load_conversation(
 
 
 def make_recording(
-    conversation: StoredConversation, tools: Mapping[str, Tool], settings: recording.RecordedSettings
+    conversation: StoredConversation,
+    tools: Mapping[str, Tool],
+    settings: recording.RecordedSettings,
+    *,
+    offered: Collection[str] = (),
 ) -> recording.Recording:
-    """Takes long for a long conversation: call it in a thread."""
+    """`offered` tools are defined in it even if none was called. Takes long for a long conversation: call it in a
+    thread.
+    """
     recorder = _Recorder(conversation)
     recorded = [recorder.turn(row) for row in conversation.turns]
     whole = recording.Recording(
         format="segue-recording",
         version=recording.VERSION,
         title=conversation.session.title,
+        agent=None if conversation.session.agent == DEFAULT_AGENT else conversation.session.agent,
         language=conversation.session.language,
         time_zone=conversation.session.time_zone,
         metadata=conversation.session.metadata,
         settings=settings,
-        tools=tuple(_definitions(recorded, tools)),
+        tools=tuple(_definitions(recorded, tools, offered)),
         turns=tuple(recorded),
     ).model_dump(mode="json")
     definitions = {"tools": without_secret_texts(whole.pop("tools"))}
@@ -249,12 +257,12 @@ def _reading(report: TurnReport | None) -> str | None:
 
 
 def _definitions(
-    recorded: Iterable[recording.RecordedTurn], tools: Mapping[str, Tool]
+    recorded: Iterable[recording.RecordedTurn], tools: Mapping[str, Tool], offered: Collection[str]
 ) -> Iterable[recording.RecordedTool]:
-    """Of each tool that was called or planned, and of those it depends on. A tool that is gone takes any arguments."""
+    """Of tools that were offered, called or planned, and those they depend on. One that is gone takes any arguments."""
     called = {(call.tool, call.status) for turn in recorded for call in turn.calls}
     planned = {step.tool for turn in recorded if turn.plan for step in turn.plan.steps if step.tool}
-    wanted, known = [*(name for name, _ in called), *planned], set[str]()
+    wanted, known = [*offered, *(name for name, _ in called), *planned], set[str]()
     while wanted:
         name = wanted.pop()
         if name in known:

@@ -294,9 +294,11 @@ class McpConfig(_OfFile):
 _KEYS: Final = McpServerConfig.model_fields.keys() - _INTERNAL
 
 
-def read_mcp_config(path: Path, secrets: Mapping[str, str] = MappingProxyType({})) -> McpConfig:
+def read_mcp_config(
+    path: Path, secrets: Mapping[str, str] = MappingProxyType({}), *, as_written: bool = False
+) -> McpConfig:
     """Returns the servers of `path` with variables filled in, from the environment or else from the `secrets`, whose
-    names are in upper case, and paths made absolute; none if there is no file.
+    names are in upper case, and paths made absolute; none if there is no file. `as_written` fills in nothing.
 
     Raises AppError `mcp_config_invalid` (500) that names the file and what to correct.
     """
@@ -313,6 +315,8 @@ def read_mcp_config(path: Path, secrets: Mapping[str, str] = MappingProxyType({}
         raise _invalid(path, f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except (RecursionError, ValueError, Faults) as error:
         raise _invalid(path, _what_is_wrong(error)) from None
+    if as_written:
+        return config
     variables = Variables(path, secrets, translation.inputs)
     servers = {name: _resolved(server, f"mcpServers.{name}", variables) for name, server in config.servers.items()}
     return McpConfig(mcpServers=servers, ignored=tuple(translation.ignored), files=tuple(variables.files))

@@ -179,6 +179,12 @@ async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str
     return (row.owner, row.id) if row else None
 
 
+async def those_there(connection: AsyncConnection, session_ids: Sequence[str]) -> set[str]:
+    """Returns which of these sessions there are."""
+    found = await connection.scalars(select(sessions.c.id).where(sessions.c.id.in_(session_ids)))
+    return set(found) if session_ids else set()
+
+
 async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Deletes the session, its receipts and, by its foreign keys, all that is in it. Raises NotFound."""
     gone = delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)

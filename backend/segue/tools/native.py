@@ -39,7 +39,7 @@ _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KE
 Function = TypeVar("Function", bound=Callable[..., Awaitable[object]])
 
 
-def tool(
+def tool(  # noqa: PLR0913 (each names a property of the tool)
     *,
     effect: Effect,
     confirm: ToolConfirm | None = None,

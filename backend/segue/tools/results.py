@@ -272,7 +272,7 @@ async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Colle
     rows = await connection.execute(
         statement.where(*these, turns.c.branch.is_(None)).order_by(*newest_first(tool_calls))
     )
-    return [call for call in map(_tool_call, rows) if not isinstance(call, UnreadableCall)]
+    return [call for call in map(call_of, rows) if not isinstance(call, UnreadableCall)]
 
 
 async def started_at(connection: AsyncConnection, tool_call_id: str) -> datetime:

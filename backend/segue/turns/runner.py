@@ -125,6 +125,8 @@ class UnstoredEnds:
                 end.metrics.record_end(error)
                 deps.events.end(claim.key, error, calls)
                 deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, error))
+                if deps.sample is not None:
+                    deps.sample(claim.owner, claim.key.session_id)
 
 
 def tools_of_turn(
@@ -363,6 +365,8 @@ class TurnRun:
         answer = chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
         self._deps.events.end(claim.key, answer)
         self._deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, answer))
+        if self._deps.sample is not None:
+            self._deps.sample(claim.owner, claim.key.session_id)
         self._metrics.record_end()
         return answer
 

@@ -6,8 +6,9 @@ gets an error and is kept as a fault.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -30,15 +31,17 @@ from segue.domain.recording import (
     Recording,
     Round,
 )
-from segue.domain.tool import canonical_args
+from segue.domain.tool import DependencyGroup, canonical_args
+from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import MAX_TOOLS
 from segue.models.normal_form import CARRY_ON, short_id
+from segue.tools.native import native_tools
 
 NOT_STARTED = frozenset({"pending", "skipped"})
 STARTED = frozenset({"running", "complete", "failed", "unknown"})
 RESULTS_IN_VIEW = 5  # of the newest; how many more there is room for depends on their size
 MANY = 10**6
-OUTSIDE = ("web_fetch", "remember", "forget")  # built-in tools with effects that a recording cannot stand in for
+OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate")  # what no recording can stand in for
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
 NOT_RECORDED = "This call was not recorded, so that it has no result."
 HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
@@ -61,12 +64,44 @@ class RealModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """What a rehearsal tries in place of what was recorded, if not None: a file of agents, and servers of mcp.json."""
+
+    agents: Path | None = None
+    servers: Mapping[str, McpServerConfig] | None = None
+
+    def tools(self, recorded: Collection[RecordedTool]) -> Iterator[RecordedTool]:
+        """Yields the recorded tools that there are with these servers, each as its server's entry has it. A group of
+        `depends_on` with a tool that was not recorded is left out. Raises CannotPlay.
+        """
+        names = {tool.name for tool in recorded}
+        for tool in recorded:
+            kind, _, name = tool.source.partition(":")
+            if self.servers is None or kind != "mcp":
+                yield tool
+            elif (server := self.servers.get(name)) is not None and not server.off:
+                if not tool.name.startswith(prefix := server.prefix):
+                    told = f"{tool.name} was recorded under another prefix than {prefix!r} of {name}"
+                    raise CannotPlay(f"{told}: keep the prefix, then what is called can be compared.")
+                if server.offers(own := tool.name.removeprefix(prefix)):
+                    groups = (_with_prefix(group, prefix) for group in server.depends_on.get(own, ()))
+                    known = tuple(group for group in groups if names >= {*group.tools, *group.optional})
+                    yield tool.model_copy(update={"confirm": server.confirm.get(own), "depends_on": known})
+
+
+def _with_prefix(group: DependencyGroup, prefix: str) -> DependencyGroup:
+    names, optional = (tuple(f"{prefix}{name}" for name in each) for each in (group.tools, group.optional))
+    return replace(group, tools=names, optional=optional)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayConfig:
     """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once."""
 
     tools: tuple[RecordedTool, ...]
     settings: RecordedSettings
     model: RealModel | None = None
+    trial: Trial | None = None
     results_in_view: int = RESULTS_IN_VIEW
 
     @property
@@ -76,11 +111,14 @@ class ReplayConfig:
     def environment(self, base_url: str) -> dict[str, str]:
         """Returns settings with which a service uses only this model and these tools."""
         disabled = [tool.name for tool in self.tools if tool.source == "builtin"]
+        disabled += [tool.spec.name for tool in native_tools()]  # those of installed packages act on the world
         provider: Mapping[str, str] = {"OPENAI_BASE_URL": f"{base_url}/v1", "LLM_MAX_RETRIES": "0"}
         if self.model is not None:
             provider, disabled = self.model.settings, [*disabled, *OUTSIDE]
+        agents = self.trial.agents if self.trial else None
         return {
             **provider,
+            **({"AGENTS_CONFIG": str(agents.absolute())} if agents else {}),
             "LLM_MODEL": self.model_name,
             "PLANNING": self.settings.planning,
             "CONFIRM": self.settings.confirm,
@@ -105,7 +143,9 @@ class ReplayConfig:
         return json.dumps({"mcpServers": {"replay": server}})
 
 
-def replay_config(recordings: Mapping[str, Recording], model: RealModel | None = None) -> ReplayConfig:
+def replay_config(
+    recordings: Mapping[str, Recording], model: RealModel | None = None, trial: Trial | None = None
+) -> ReplayConfig:
     """Takes recordings by file name. Raises CannotPlay if their settings or tools contradict each other."""
     settings = {name: recording.settings for name, recording in recordings.items()}
     (first, shared), *others = settings.items()
@@ -119,7 +159,8 @@ def replay_config(recordings: Mapping[str, Recording], model: RealModel | None =
                 raise CannotPlay(f"{tool.name} is another tool in {name} than in {origin}: replay them apart.")
     if len(tools) > MAX_TOOLS:
         raise CannotPlay(f"There are {len(tools)} tools in these recordings, over {MAX_TOOLS}: replay them apart.")
-    return ReplayConfig(tuple(tool for _, tool in tools.values()), shared, model)
+    of_all = tuple(tool for _, tool in tools.values())
+    return ReplayConfig(tuple(trial.tools(of_all)) if trial else of_all, shared, model, trial)
 
 
 # --- the model, in one turn ---
@@ -246,11 +287,17 @@ class TurnPlayback:
 
 @dataclass(slots=True)
 class FakeServers:
-    """`known` are calls that the tools answer whenever they are asked, for a real model; then there is no `turn`."""
+    """For a real model there is no `turn`: its calls are kept in `arrived` and answered from `known`, the calls of the
+    turn, and from `elsewhere`, those of other turns. With `stands_in`, an effect with other arguments has the result of
+    the recorded one that is most like it.
+    """
 
     tools: tuple[RecordedTool, ...]
     turn: TurnPlayback | None = None
     known: tuple[RecordedCall, ...] = ()
+    elsewhere: tuple[RecordedCall, ...] = ()
+    arrived: list[RecordedCall] = field(default_factory=list)
+    stands_in: bool = False
 
     def app(self, host: str) -> Starlette:
         """Serves `/v1/chat/completions` and `/mcp`, stateless: a killed service leaves nothing behind."""
@@ -282,16 +329,38 @@ class FakeServers:
 
     async def _call_tool(self, _: object, params: CallToolRequestParams) -> CallToolResult:
         playback, args = self.turn, canonical_args(params.arguments or {})
-        calls = self.known if playback is None else playback.calls
-        call = next((each for each in calls if (each.tool, canonical_args(each.args)) == (params.name, args)), None)
         if playback is None:
-            return _error(NOT_RECORDED) if call is None else _result(call)
+            called = RecordedCall(tool=params.name, args=params.arguments or {})
+            answer = self.from_record(called)
+            self.arrived.append(called)
+            return _error(NOT_RECORDED) if answer is None else _result(answer)
+        calls = playback.calls
+        call = next((each for each in calls if (each.tool, canonical_args(each.args)) == (params.name, args)), None)
         if call is None:
             playback.faults.append(f"{params.name} was called with {args}, which is not recorded for this turn")
             return _error(NOT_RECORDED)
         playback.calls.remove(call)
         await playback.steer()
         return _result(call)
+
+    def from_record(self, called: RecordedCall) -> RecordedCall | None:
+        """Returns the recorded call that answers a real model's: the second of two for the second time."""
+        args = canonical_args(called.args)
+
+        def same(calls: Iterable[RecordedCall]) -> list[RecordedCall]:
+            return [each for each in calls if (each.tool, canonical_args(each.args)) == (called.tool, args)]
+
+        if found := same(self.known) or same(self.elsewhere)[:1]:
+            return found[min(len(same(self.arrived)), len(found) - 1)]
+        if not self.stands_in or any(each.name == called.tool and each.effect == "read_only" for each in self.tools):
+            return None
+        alike = (each for each in (*self.known, *self.elsewhere) if each.tool == called.tool)
+        return max(alike, key=lambda each: in_common(each.args, called.args), default=None)
+
+
+def in_common(args: Mapping[str, Any], others: Mapping[str, Any]) -> int:
+    """Returns how many arguments are equal."""
+    return sum(name in others and others[name] == value for name, value in args.items())
 
 
 def _faults(body: dict[str, Any], playback: TurnPlayback) -> Iterable[str]:

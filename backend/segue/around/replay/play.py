@@ -7,12 +7,12 @@ import asyncio
 import difflib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 
 from segue.around.replay.fake_servers import CannotPlay, FakeModel, FakeServers, ReplayConfig, TurnPlayback
-from segue.domain.recording import RecordedPlan, RecordedTurn, RecordedUsage, Recording
+from segue.domain.recording import RecordedCall, RecordedPlan, RecordedTurn, RecordedUsage, Recording
 from segue.domain.tool import canonical_args
 
 READY_TIMEOUT_S = 90.0  # an MCP server that was not there at first is tried again every 30 s
@@ -38,6 +38,7 @@ class Playback:
     results: dict[str, str] = field(default_factory=dict)
     differences: list["Difference"] = field(default_factory=list)
     usage: list[tuple[RecordedUsage | None, RecordedUsage | None]] = field(default_factory=list)
+    rehearsed: list["Rehearsed"] = field(default_factory=list)
     calls: int = 0
     arrived: int = 0
     requests: int = 0
@@ -54,6 +55,8 @@ class Player:
     async def play(self, playbacks: list[Playback], *, restart: Callable[[], Awaitable[None]] | None = None) -> None:
         for playback in playbacks:
             opening = playback.recording.model_dump(include={"title", "language", "time_zone", "metadata"})
+            if self.config.trial and self.config.trial.agents and playback.recording.agent:
+                opening["agent"] = playback.recording.agent
             playback.session_id = (await _json(self.client.post("/sessions", json=opening)))["id"]
         for index in range(max(len(playback.recording.turns) for playback in playbacks)):
             if index and restart is not None:
@@ -63,8 +66,10 @@ class Player:
                     turn = playback.recording.turns[index]
                     if self.config.model is None:
                         await self._play_turn(playback, turn, index + 1)
-                    else:
+                    elif self.config.trial is None:
                         await self._ask_model(playback, turn, index + 1)
+                    else:
+                        await self._rehearse(playback, turn, index + 1)
 
     async def wait_until_ready(self, check: Callable[[], None]) -> None:
         """Waits until the service offers the recorded tools. `check` raises if the service has stopped."""
@@ -120,21 +125,33 @@ class Player:
 
     async def _ask_model(self, playback: Playback, turn: RecordedTurn, number: int) -> None:
         """Plays a turn with a real model. A call of another turn has its result too: a model may look earlier."""
-        others = (call for other in playback.recording.turns if other is not turn for call in other.calls)
-        self.servers.known = (*turn.calls, *others)
+        self._answer_from(playback.recording, number)
         played = await self._played(playback.session_id, turn)
-        self.servers.known = ()
         playback.differences += differences(number, turn, played, in_words=False)
         playback.usage.append((turn.usage, played.usage))
         playback.calls += len(played.calls)
         playback.requests += played.usage.llm_calls if played.usage else 0
+
+    async def _rehearse(self, playback: Playback, turn: RecordedTurn, number: int) -> None:
+        """Plays a turn with a real model, and then as messages what the user said while it ran."""
+        self._answer_from(playback.recording, number)
+        said = [turn, *(RecordedTurn(message=text, approves=turn.approves) for _, text in turn.steers)]
+        played = [await self._played(playback.session_id, each) for each in said]
+        playback.rehearsed.append(Rehearsed(number, turn, played, self.servers.arrived))
+
+    def _answer_from(self, recording: Recording, number: int) -> None:
+        """Calls of other turns have their results too, the nearest earlier one first: a model may look earlier."""
+        *earlier, turn = recording.turns[:number]
+        others = (*earlier[::-1], *recording.turns[number:])
+        self.servers.known, self.servers.arrived = turn.calls, []
+        self.servers.elsewhere = tuple(call for other in others for call in other.calls)
 
     async def _played(self, session_id: str, turn: RecordedTurn) -> "Played":
         response = await self._send(session_id, turn)
         if "json" not in response.headers.get("Content-Type", ""):
             raise _unexpected(response)
         answer, model = response.json(), self.config.model_name
-        if answer.get("model", model) != model:
+        if answer.get("model", model) != model and self.config.trial is None:  # an agent may have a model of its own
             raise CannotPlay(f"The service asks the model {answer['model']}, not {model}: see the settings above.")
         if "turn_id" not in answer:
             return Played(f"refused ({answer.get('code', response.status_code)})")
@@ -209,6 +226,15 @@ class Played:
     calls: Sequence[Mapping[str, Any]] = ()
     plan: Mapping[str, Any] | None = None
     usage: RecordedUsage | None = None
+
+
+class Rehearsed(NamedTuple):
+    """A recorded turn, what came of it in a rehearsal, message by message, and the calls that arrived at tools."""
+
+    number: int
+    recorded: RecordedTurn
+    played: Sequence[Played]
+    arrived: Sequence[RecordedCall]
 
 
 def differences(number: int, turn: RecordedTurn, played: Played, *, in_words: bool = True) -> Iterable[Difference]:

@@ -6,7 +6,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from segue.around.replay.fake_servers import (
     FakeServers,
     RealModel,
     ReplayConfig,
+    Trial,
     replay_config,
 )
 from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
@@ -90,8 +91,30 @@ async def replay(
         return await _on_running_service(config, playbacks, running)
 
 
+async def rehearse(files: Iterable[Path], model: RealModel, trial: Trial) -> list[Playback]:
+    """Plays with a real model on services of its own: recordings that cannot be played together have one each. Effects
+    are answered from the recordings. Raises CannotPlay.
+    """
+    together: list[dict[str, Recording]] = []
+    for name, recording in {str(file): _read(file) for file in files}.items():
+        for group in together:
+            with suppress(CannotPlay):
+                replay_config({**group, name: recording})
+                group[name] = recording
+                break
+        else:
+            together.append({name: recording})
+    played: list[Playback] = []
+    with _ending_on_sigterm():
+        for recordings in together:
+            config = replay_config(recordings, model, trial)
+            playbacks = [Playback(name, recording) for name, recording in recordings.items()]
+            played += (await _on_own_service(config, playbacks, restarting=False)).playbacks
+    return played
+
+
 async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, restarting: bool) -> ReplayReport:
-    servers = FakeServers(config.tools)
+    servers = FakeServers(config.tools, stands_in=config.trial is not None)
     async with _serving(servers, (LOOPBACK, 0)) as base_url:
         try:
             own = _own_service(config, base_url)
