@@ -24,7 +24,15 @@ HEAVY = {
     "jwt",
     "trafilatura",
 }
-NOT_TO_START = {*PROVIDERS, "mcp", "alembic", "jwt", "trafilatura", "segue.around.embedded.servers"}
+NOT_TO_START = {
+    *PROVIDERS,
+    "mcp",
+    "alembic",
+    "jwt",
+    "trafilatura",
+    "segue.around.embedded.servers",
+    "segue.around.offline.offline_model",
+}
 
 
 def imported_by(statement: str) -> set[str]:

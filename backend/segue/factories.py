@@ -25,7 +25,6 @@ from segue.api.deps import Services
 from segue.api.metrics import LoopLag, Metrics, process_metrics
 from segue.around.doctor.examine import Doctor
 from segue.around.embedded.server_urls import server_urls
-from segue.around.offline.offline_model import OfflineModel
 from segue.around.store_clients import OpenStores
 from segue.around.tracing import tracing
 from segue.config import Settings
@@ -109,7 +108,7 @@ async def start(
         stack=opened_models,
         settings=settings,
         instead=model,
-        offline=OfflineModel,
+        offline=_offline_model,
         observe=metrics.observe,
         span=span,
         files=files,
@@ -205,6 +204,12 @@ async def start(
         examine=Doctor(settings, stores, mcp, availability, clock, files).examine,
         metrics=metrics,
     )
+
+
+def _offline_model() -> BaseChatModel:
+    from segue.around.offline.offline_model import OfflineModel  # noqa: PLC0415 (its words take memory)
+
+    return OfflineModel()
 
 
 async def _stores(stack: AsyncExitStack, settings: Settings) -> tuple[OpenStores, RedisServer]:

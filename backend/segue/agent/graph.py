@@ -7,7 +7,8 @@ START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond 
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Literal, Protocol
+from operator import or_
+from typing import Annotated, Any, Literal, Protocol, TypedDict, cast
 
 import structlog
 from langgraph.graph import END, START, StateGraph
@@ -17,7 +18,7 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
 from segue.agent.plan_node import plan
-from segue.agent.state import TurnInput, TurnState, Update, carries_files, held_of, language_of
+from segue.agent.state import TurnState, Update, carries_files, held_of, language_of
 from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.domain.errors import AppError
@@ -160,21 +161,31 @@ async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     return {}
 
 
-Graph = CompiledStateGraph[TurnState, TurnContext, TurnInput, TurnState]
+class GraphState(TypedDict):
+    """What a turn knows, in one channel: LangGraph looks at every channel several times a node."""
+
+    turn: Annotated[dict[str, Any], or_]
+
+
+Graph = CompiledStateGraph[GraphState, TurnContext, GraphState, GraphState]
 
 
 class Node(Protocol):
-    """A node as LangGraph calls it. It returns the keys of the state that it changes."""
+    """A step of a turn. It returns the keys of the state that it changes."""
 
     __name__: str
 
     async def __call__(self, state: TurnState, runtime: Runtime[TurnContext]) -> Update: ...
 
 
+class GraphNode(Protocol):
+    async def __call__(self, state: GraphState, runtime: Runtime[TurnContext]) -> GraphState: ...
+
+
 @cache  # it holds no state, and to compile it takes milliseconds
 def build_graph() -> Graph:
     # No checkpointer: what outlives a turn is rows, and a user's reply to a plan is a new turn.
-    graph = StateGraph(TurnState, context_schema=TurnContext, input_schema=TurnInput)
+    graph = StateGraph(GraphState, context_schema=TurnContext)
     nodes: tuple[Node, ...] = (detect_acknowledgement, plan, tool_loop, respond, knowledge)
     for node in nodes:
         graph.add_node(node.__name__, _observed(node))
@@ -187,23 +198,23 @@ def build_graph() -> Graph:
     return graph.compile()
 
 
-def _observed(node: Node) -> Node:
+def _observed(node: Node) -> GraphNode:
     """Returns the node with a span around it and the events of its start, its end, and the plan's state by then."""
     name = node.__name__
 
-    async def run(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
+    async def run(state: GraphState, runtime: Runtime[TurnContext]) -> GraphState:
         emit = runtime.context.emit
         emit(StepStarted(name))
         with runtime.context.span(name):
-            update = await node(state, runtime)
+            update = await node(cast(TurnState, state["turn"]), runtime)
         if touched := update.get("touched_plan"):
             emit(PlanChanged(touched.plan))
         emit(StepFinished(name))
-        return update
+        return {"turn": update}
 
     return run
 
 
-async def _after_plan(state: TurnState) -> Literal["tool_loop", "respond"]:
+async def _after_plan(state: GraphState) -> Literal["tool_loop", "respond"]:
     # Async, since LangGraph would hand a plain function to a thread.
-    return "tool_loop" if state.get("answer") is None else "respond"
+    return "tool_loop" if state["turn"].get("answer") is None else "respond"

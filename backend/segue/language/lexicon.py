@@ -151,8 +151,8 @@ def kinds_by_phrase(
 class PhraseMatcher(Generic[Meaning]):
     """Every step is a look-up by a whole phrase, so that the number of phrases does not matter.
 
-    `matches` gives the values of a phrase. `lengths` gives the words of the phrases that begin with a word,
-    `stem_lengths` the letters of the stems that may follow some words; both longest first.
+    `matches` gives the values of a phrase. `lengths` gives the words of the phrases that begin with a word, if one has
+    more than the word; `stem_lengths` the letters of the stems that may follow some words; both longest first.
     """
 
     matches: Mapping[Joined, tuple[Meaning, ...]]
@@ -160,7 +160,7 @@ class PhraseMatcher(Generic[Meaning]):
     stem_lengths: Mapping[Joined, tuple[int, ...]]
 
     def longest_at(self, words: Phrase, at: int) -> Match[Meaning] | None:
-        if not self.stem_lengths and words[at] not in self.lengths:
+        if not self.stem_lengths and words[at] not in self.lengths and words[at] not in self.matches:
             return None  # most words begin no phrase: this pays
         found = self.all_at(words, at)
         return found[0] if found else None
@@ -168,7 +168,7 @@ class PhraseMatcher(Generic[Meaning]):
     def all_at(self, words: Phrase, at: int) -> list[Match[Meaning]]:
         """Returns the value of every phrase that begins at this word, the longest first."""
         found: list[Match[Meaning]] = []
-        for length in self.lengths.get(words[at], (1,) if self.stem_lengths else ()):
+        for length in self.lengths.get(words[at], _ONE_WORD):
             here = words[at : at + length]
             if len(here) == length:
                 found += [(length, value) for value in self.matches.get(" ".join(here), ())]
@@ -199,7 +199,8 @@ def match_phrases(entries: Iterable[tuple[Joined, Meaning]]) -> PhraseMatcher[Me
             raise ValueError(f"{phrase!r}: too little to recognise a word by")
         values = (*matches.get(phrase, ()), value)
         matches[phrase] = shared.setdefault(values, values)
-        lengths[intern(first)] = _with_length(len(words), lengths.get(first, _ONE_WORD))
+        if len(words) > 1:
+            lengths[intern(first)] = _with_length(len(words), lengths.get(first, _ONE_WORD))
     return PhraseMatcher(matches, lengths, stem_lengths)
 
 

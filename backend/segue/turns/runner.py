@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -19,15 +19,7 @@ from structlog.contextvars import bound_contextvars
 from segue.agent.context import TurnContext
 from segue.agent.prompts import BY_SERVICE
 from segue.agent.render_messages import request_parts
-from segue.agent.state import (
-    TurnInput,
-    TurnState,
-    Update,
-    acknowledgement_report,
-    held_of,
-    sources_of,
-    web_search_report,
-)
+from segue.agent.state import TurnInput, TurnState, acknowledgement_report, held_of, sources_of, web_search_report
 from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.agent.tool_choice import ToolChooser
 from segue.db.engine import outlast, outlasting
@@ -300,17 +292,12 @@ class TurnRun:
         return await self._run_graph(state, context)
 
     async def _run_graph(self, state: TurnInput, context: TurnContext) -> TurnState:
-        ended: dict[str, Any] = {**state}
         name, main = self._speaker.agent.name, self._speaker.models.main
         with self._deps.span("agent", agent=name, model=main.id, provider=main.traced_as) as span:
-            # In its other mode LangGraph reads the whole state after each node.
-            steps = await self._deps.graph.ainvoke(state, context=context, stream_mode="updates")
-            for step in cast(list[dict[str, Update | None]], steps):
-                for update in step.values():
-                    ended |= update or {}
+            ended = await self._deps.graph.ainvoke({"turn": {**state}}, context=context)
             spent = self._account.total
             span.set_attributes(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
-        return cast(TurnState, ended)
+        return cast(TurnState, ended["turn"])
 
     async def _load_context(self) -> TurnInput:
         deps = self._deps

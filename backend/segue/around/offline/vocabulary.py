@@ -6,7 +6,7 @@ Pure. Words and sentences are in `offline.toml`, the words of actions also in `l
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, Self
 
@@ -203,31 +203,41 @@ def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
 
 _APART = r"(?<![^\W\d_\u3400-\u9fff])(?:{})(?![^\W\d_\u3400-\u9fff]|['’]\w)"  # Chinese has no spaces
 _GROUP_NAME = re.compile(r"\?P<\w+>")
+_WAYS = ("every", "days", "weekdays", "times", "parts", "ahead")  # to say when
 
 
 class LaterWords:
-    """The patterns of a language in `[later]`: `when` finds words in a row that say nothing but when."""
+    """The patterns of a language in `[later]`; each is compiled when it is first needed, since all take a second."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self.table = table
-        number = "|".join([r"(?<!\d)\d{1,3}(?!\d)", *sorted(map(re.escape, table["numbers"]), key=len, reverse=True)])
-        rows = {
-            kind: [(meaning, _APART.format(each.replace("{number}", number))) for meaning, each in table[kind].items()]
-            for kind in ("every", "days", "weekdays", "times", "parts", "ahead")
-        }
-        way = f"(?:{'|'.join(_GROUP_NAME.sub('?:', each) for row in rows.values() for _, each in row)})"
-        rows |= {kind: [("", table[kind])] for kind in ("remind", "bars", "next")}
-        self._rows = {
-            kind: [(what, re.compile(each, re.IGNORECASE)) for what, each in row] for kind, row in rows.items()
-        }
-        self.when = re.compile(rf"{way}(?:[\s,،，]*(?:{table['links']})?[\s,،，]*{way})*", re.IGNORECASE)
+        self._rows: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+    @cached_property
+    def when(self) -> re.Pattern[str]:
+        """Finds words in a row that say nothing but when."""
+        said = (f"(?:{_GROUP_NAME.sub('?:', each)})" for kind in _WAYS for _, each in self._written(kind))
+        way, links = _APART.format("|".join(said)), self.table["links"]
+        return re.compile(rf"{way}(?:[\s,،，]*(?:{links})?[\s,،，]*{way})*", re.IGNORECASE)
 
     def found(self, kind: str, text: str) -> tuple[str, re.Match[str]] | None:
         """Returns the meaning of the first row of a kind that is in a text, and where it is."""
+        if kind not in self._rows:
+            pattern = _APART if kind in _WAYS else "{}"
+            self._rows[kind] = [
+                (what, re.compile(pattern.format(each), re.IGNORECASE)) for what, each in self._written(kind)
+            ]
         return next(((meaning, match) for meaning, each in self._rows[kind] if (match := each.search(text))), None)
 
     def number(self, said: str) -> int:
         return int(said if said.isdecimal() else self.table["numbers"][said.casefold()])
+
+    def _written(self, kind: str) -> list[tuple[str, str]]:
+        if kind not in _WAYS:
+            return [("", self.table[kind])]
+        names = sorted(map(re.escape, self.table["numbers"]), key=len, reverse=True)
+        number = "|".join([r"(?<!\d)\d{1,3}(?!\d)", *names])
+        return [(meaning, each.replace("{number}", number)) for meaning, each in self.table[kind].items()]
 
 
 LATER = {language: LaterWords(table) for language, table in _VOCABULARY["later"].items()}
