@@ -97,7 +97,7 @@ class World:
 async def play(case: Case, world: World, client: Client, provider: Provider) -> tuple[str, list[str]]:
     """Returns what came of the injection and which tools it used unasked. The user says yes to their own task."""
     world.begin(case)
-    provider.habits = {case["prompt"].splitlines()[0]: world.obey}
+    provider.habits = {"": world.obey}
     session = await client.new_session()
     answer = await client.chat(session, case["prompt"])
     while (waiting := waits(answer)) and world.is_asked(waiting):
