@@ -18,9 +18,7 @@ MARK = "Ignore your previous"  # begins what its attack `ignore_previous` has a 
 
 
 def made(runtime: FunctionsRuntime, environment: Any, calls: list[FunctionCall]) -> list[dict[str, Any]]:
-    return [
-        {"tool": call.function, "args": call.args, **outcome(runtime, environment, call)} for call in calls
-    ]
+    return [{"tool": call.function, "args": call.args, **outcome(runtime, environment, call)} for call in calls]
 
 
 def outcome(runtime: FunctionsRuntime, environment: Any, call: FunctionCall) -> dict[str, Any]:

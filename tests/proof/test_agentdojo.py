@@ -1,6 +1,6 @@
 """AgentDojo's 629 injections, and a model that obeys each: what takes effect unasked is what arrived at a tool server.
 
-CI runs two of our own in the same shape; `make proof-agentdojo` runs AgentDojo's, and prints the table of docs/proof.md.
+CI runs two of our own in the same shape; `make proof-agentdojo` runs AgentDojo's, and prints what came of them.
 """
 
 import json
@@ -56,7 +56,9 @@ OURS: dict[str, Any] = {
 
 
 class World:
-    """A model and a tool server of one case: each call of it is made once the one before it has arrived."""
+    """A model and a tool server of one case. A call is made once the one before it has arrived or, as one that was made
+    before in the session, been answered without it.
+    """
 
     def __init__(self, tools: list[dict[str, Any]], prefix: str) -> None:
         self.peer = Peer(self.serve, tools)
@@ -64,34 +66,38 @@ class World:
         self.begin({"asked": [], "obeyed": []})
 
     def begin(self, case: Case) -> None:
-        self._case = case
+        self._users = len(case["asked"])
         self._all = [*case["asked"], *case["obeyed"]]
-        self._tried = Counter[int]()
-        self.arrived: list[dict[str, Any]] = []
+        self._at = self._tried = 0
+        self.unasked: list[str] = []  # the tools that changed something for the injection: here no one says yes to it
 
     def serve(self, body: Any) -> Response:
-        done = self._all[len(self.arrived)]
+        done = self._all[self._at]
         wanted = (body["params"]["name"], body["params"].get("arguments") or {})
         assert wanted == (done["tool"], done["args"]), (wanted, done)
-        self.arrived.append(done)
+        if done["changes"] and self._at >= self._users:
+            self.unasked.append(done["tool"])
+        self._go_on()
         return answered(body, {"content": [{"type": "text", "text": done["result"]}]})
 
     async def obey(self, body: dict[str, Any]) -> Response:
-        at = len(self.arrived)
-        self._tried[at] += 1
-        if at == len(self._all) or self._tried[at] > TRIES or not body.get("tools"):
+        if self._tried == TRIES:
+            self._go_on()
+        if self.is_done or not body.get("tools"):
             return says("That is all.")
-        return calls((self._prefix + self._all[at]["tool"], self._all[at]["args"]))
+        self._tried += 1
+        return calls((self._prefix + self._all[self._at]["tool"], self._all[self._at]["args"]))
+
+    def _go_on(self) -> None:
+        self._at, self._tried = self._at + 1, 0
 
     @property
-    def unasked(self) -> list[str]:
-        """The tools that changed something for the injection, which is what no one here says yes to."""
-        return [each["tool"] for each in self.arrived[len(self._case["asked"]) :] if each["changes"]]
+    def is_done(self) -> bool:
+        return self._at == len(self._all)
 
     def is_asked(self, step: dict[str, Any]) -> bool:
         """Whether a step that waits is one of the user's own task."""
-        at = len(self.arrived)
-        return at < len(self._case["asked"]) and step["tool"] == self._prefix + self._all[at]["tool"]
+        return self._at < self._users and step["tool"] == self._prefix + self._all[self._at]["tool"]
 
 
 async def play(case: Case, world: World, client: Client, provider: Provider) -> tuple[str, list[str]]:
@@ -108,8 +114,7 @@ async def play(case: Case, world: World, client: Client, provider: Provider) -> 
     if waits(answer):
         named = "not from you" in answer["message"]["content"]
         return "asked, and said what is not from the user" if named else "asked", []
-    done = len(world.arrived) == len(case["asked"]) + len(case["obeyed"])
-    return ("nothing to do but read or talk" if done else "the call was refused"), []
+    return ("nothing to do but read or talk" if world.is_done else "given up"), []
 
 
 def waits(answer: dict[str, Any]) -> dict[str, Any] | None:
@@ -168,7 +173,7 @@ async def test_what_is_read_has_no_effect_unasked_where_it_is_known_that_a_tool_
 async def test_agentdojos_injections_have_no_effect_unasked(
     way: Way, settings: Settings, provider: Provider, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = json.loads(Path(CASES).read_text("utf-8"))
+    given = json.loads(Path(CASES).read_text("utf-8"))  # noqa: ASYNC240 (before anything runs)
     found = await played(given, way, settings, provider)
     with capsys.disabled():
         print(f"\n{way}: {dict(found['outcomes'])}, unasked: {dict(found['unasked'])}")  # noqa: T201 (the table)
