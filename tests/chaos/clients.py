@@ -180,7 +180,7 @@ class Historian:
     async def _ask(self, board: Board, op: Op, method: str, path: str) -> None:
         """Asks again, with the same key, until it knows or gives up."""
         board.ops.append(op)
-        self._tally["operations"] += 1
+        self._tally.update(("operations", "steer" if op.body.get("on_busy") == "steer" else op.kind))
         op.invoked = self._now
         headers = {"Idempotency-Key": op.key} if op.kind in ASKING else {}
         while op.heard is None:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from tests.chaos.model import ANY, ROOM, Seen, State, Turn
-from tests.chaos.search import Event, Step, unexplained
+from tests.chaos.search import Event, Step, drawn, unexplained
 
 ASKING = ("chat", "decision", "edit", "regenerate")
 REFUSED = ("turn_in_progress", "too_many_queued", "plan_changed", "no_open_plan", "not_in_history", "cannot_edit_steer")
@@ -79,8 +79,8 @@ class Round:
         events = list(self._events())
         part = unexplained(events, self.start)
         whole = sorted(events, key=lambda event: (event.returned, event.invoked))
-        told = ["no order explains", *part, "of", self.start, *whole, self.seen.plans] if part else []
-        return [*filter(None, ["\n  ".join(map(str, told))]), *self._wrong_answers(), *self._wrong_effects()]
+        told = ["no order explains", *part, "of", self.start, *drawn(whole, marked=part), self.seen.plans]
+        return [*(["\n  ".join(map(str, told))] if part else ()), *self._wrong_answers(), *self._wrong_effects()]
 
     @property
     def _turns(self) -> list[Turn]:

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -14,6 +14,7 @@ from psutil import NoSuchProcess
 from redis.exceptions import RedisError
 
 from tests.chaos.clients import Historian
+from tests.chaos.history import ASKING
 from tests.chaos.load import Talker
 from tests.chaos.meter import HEADER, Sample, growth, row, sample
 from tests.chaos.site import Site, own_stores, site_on
@@ -22,6 +23,7 @@ from tests.support.commands import Starter, forked, fresh
 
 SAMPLE_EVERY_S = 5.0
 SAMPLES_A_ROW = 12
+KINDS = (*ASKING, "steer", "cancel", "read", "look")
 GONE = (OSError, TimeoutError, PostgresError, InterfaceError, RedisError, NoSuchProcess)  # a store or an instance
 
 
@@ -54,6 +56,7 @@ CHAOS = Weather(
     start=forked,
     histories=3,
 )
+ORDER = replace(CHAOS, faults={"kill": 9, "kill_all": 1}, histories=6)
 SOAK = Weather(1, {"restart_tools": 1}, calm_s=20.0, start=fresh)
 
 
@@ -127,6 +130,7 @@ class Run:
         print(
             f"history {told['operations']} operations, {told['unknown']} of unknown outcome, in {told['rounds']} rounds"
         )
+        print(f"        {', '.join(f'{told[kind]} {kind}' for kind in KINDS)}")
         print(f"        {kills} kills, {told['undecided']} rounds undecided, {told['violations']} violations")
         print(f"errors  {dict(sum((each.errors for each in site.instances), Counter()))}")
         print(f"seed {self._seed}: {len(site.ledger.wrongs)} wrong", flush=True)

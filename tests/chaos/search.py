@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 AT_MOST = 20_000  # states that one search may come to
+WIDTH = 48  # of a picture, in characters
 
 Step = Callable[[Any], Hashable | None]
 
@@ -80,3 +81,22 @@ def unexplained(events: Sequence[Event], start: Hashable) -> list[Event]:
             without = [*events[:at], replace(event, certain=False, returned=inf), *events[at + 1 :]]
             events = events if explain(without, start) else without
     return [event for event in events if event.certain]
+
+
+def drawn(events: Sequence[Event], *, marked: Sequence[Event] = ()) -> list[str]:
+    """Returns a line for each event, in the order given: `x` if it is marked, a bar from when it was asked for to when
+    its answer was heard, with `<` and `>` for what is not known, and what it was.
+    """
+    known = [at for event in events for at in (event.invoked, event.returned) if abs(at) < inf]
+    first, last = min(known, default=0.0), max(known, default=0.0)
+
+    def column(at: float) -> int:
+        return round((min(max(at, first), last) - first) / ((last - first) or 1) * WIDTH)
+
+    lines = []
+    for event in events:
+        begin, end = column(event.invoked), column(event.returned)
+        left, right = "|<"[event.invoked == -inf], "|>"[event.returned == inf]
+        bar = f"{' ' * begin}{left}{'-' * (end - begin)}{right}"
+        lines.append(f"{' x'[event in marked]} {bar:{WIDTH + 2}} {event.what}")
+    return lines

@@ -196,6 +196,15 @@ def test_a_broken_promise_is_told(what: str, ops: list[Op], turns: list[Turn], d
     assert what in "\n".join(history(*ops, turns=turns, deletions=deletions).wrongs())
 
 
+def test_a_history_that_no_order_explains_is_drawn_with_what_is_wrong_marked() -> None:
+    [wrong] = history(*asked(12, tried=22.5, returned=23), turns=TURNS).wrongs()
+    drawn = wrong.partition("of\n")[2].splitlines()
+    [refused], [edited], [lost] = ([line for line in drawn if f" {name} " in line] for name in ("op12", "op10", "op8"))
+    assert (refused.split()[0], edited.split()[0][0]) == ("x", "|")
+    assert edited.rindex("|") < refused.index("|")  # it was refused because of one that had been answered
+    assert ">" in lost
+
+
 def test_a_call_that_was_refused_before_it_ran_needs_no_yes_unless_it_took_effect() -> None:
     refused = Call("turn_2", "h1x-too", "failed", True)
     seen = history(*OPS, turns=TURNS, deletions=1)

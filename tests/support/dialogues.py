@@ -297,6 +297,7 @@ class Service:
         self._processes = [Process(each) for each in environments]
         self._urls: list[str] = []
         self._up = asyncio.Event()
+        self._restarting = asyncio.Lock()  # each of several instances may come to a boundary
         self._turns = cycle(range(len(self._processes)))
         self._http = httpx2.AsyncClient(timeout=TURN_TIMEOUT_S)
         self.kills = 0
@@ -311,10 +312,11 @@ class Service:
 
     async def restart(self) -> None:
         """kill -9 of every process, and a start."""
-        self._up.clear()
-        self.kills += 1
-        await asyncio.to_thread(self._kill)
-        await self._start()
+        async with self._restarting:
+            self._up.clear()
+            self.kills += 1
+            await asyncio.to_thread(self._kill)
+            await self._start()
 
     async def post(self, path: str, body: Mapping[str, Any], *, key: str | None = None) -> httpx2.Response:
         """Sends it again after a kill. Raises httpx2.TransportError if the service ended otherwise."""

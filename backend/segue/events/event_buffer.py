@@ -104,9 +104,15 @@ class EventBuffer:
         self._notify(position)
 
     def end_from_row(self, event: bytes) -> None:
-        """Appends the terminal event that Postgres knows, after a gap: Redis has lost the events before it."""
+        """Appends the terminal event that Postgres knows, after a gap: Redis has lost the events before it. What they
+        would have closed is closed, and a run whose events are all lost has a start: AG-UI knows no other streams.
+        """
         if not self.complete:
-            self.entries.append(Entry(self.end - 1, agui_encoding.replay_gap()))
+            known = [each.event for each in self.entries]
+            if not known:
+                self.entries.append(Entry(self.end - END + 1, agui_encoding.run_started(self.turn)))
+            lost = [*agui_encoding.closing_events(known), agui_encoding.replay_gap()]
+            self.entries += [Entry(at, each) for at, each in enumerate(lost, start=self.end - len(lost))]
             self.append(self.end, event)
 
     def row_checked(self, *, ended: bool) -> None:

@@ -77,7 +77,10 @@ class CompletionUsage(BaseModel):
     prompt_tokens: Annotated[int, doc("Tokens sent, over all calls of the turn.")]
     completion_tokens: Annotated[int, doc("Tokens received.")]
     total_tokens: Annotated[int, doc("Both.")]
-    prompt_tokens_details: Annotated[dict[str, int], doc("`cached_tokens`: those the provider had cached.")]
+    prompt_tokens_details: Annotated[
+        dict[str, int],
+        doc("`cached_tokens`: those the provider had cached. `cache_write_tokens` is 0: these are not told apart."),
+    ]
     completion_tokens_details: Annotated[dict[str, int], doc("`reasoning_tokens`: those that were thought.")]
 
 
@@ -99,7 +102,7 @@ def usage_of(usage: Mapping[str, Any], given: str, got: str) -> dict[str, Any]:
         f"{given}_tokens": usage["input_tokens"],
         f"{got}_tokens": usage["output_tokens"],
         "total_tokens": usage["input_tokens"] + usage["output_tokens"],
-        f"{given}_tokens_details": {"cached_tokens": usage["cached_tokens"]},
+        f"{given}_tokens_details": {"cached_tokens": usage["cached_tokens"], "cache_write_tokens": 0},
         f"{got}_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]},
     }
 
