@@ -83,7 +83,7 @@ async def _decide(
     link: OpenedLink, button: Button, reason: str, language: str, request: Request, services: Services
 ) -> HTMLResponse:
     by = Decider(link.identity, "link", request.scope["request_id"], reason or None)
-    origin = Origin(by.request_id, request.scope["traceparent"], services.agents.groups_of(link.identity))
+    origin = Origin(by.request_id, request.scope["traceparent"], services.groups_of(link.identity))
     try:
         decided = await services.turns.decide_approval(by, link.plan_id, button, origin=origin)
     except AppError as error:
