@@ -95,18 +95,13 @@ def _agent(file: AgentsFile, agent_id: str, table: Any) -> Agent | None:
     try:
         _ID.validate_python(agent_id)
         given = {"name": agent_id.capitalize(), **_with_instructions(file, place, table)}
-        return _AGENT.validate_json(orjson.dumps(given, default=_bound))  # which has no instances, so strict is strict
+        return _AGENT.validate_json(
+            orjson.dumps(given, default=RuleBound.written)
+        )  # which has no instances, so strict is strict
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_input=False):
             file.refuse((*place, *map(str, fault["loc"])), _what(fault))
     return None
-
-
-def _bound(given: Any) -> dict[str, Any]:
-    """Returns a bound of a rule that a program gives, as it is written."""
-    if isinstance(given, RuleBound):
-        return given.model_dump(exclude_none=True)
-    raise TypeError
 
 
 def _with_instructions(file: AgentsFile, place: Place, table: Any) -> dict[str, Any]:

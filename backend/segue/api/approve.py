@@ -7,6 +7,8 @@ the asker was told in.
 
 import base64
 import hashlib
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from html import escape
 from typing import Final
@@ -17,8 +19,9 @@ from starlette.responses import HTMLResponse
 
 from segue.api.deps import Services, ServicesDep
 from segue.domain.approval_rule import MAX_REASON_CHARS
+from segue.domain.bounds import is_users
 from segue.domain.errors import AppError, NotFound
-from segue.domain.plan import BUTTON_MESSAGES, Button, Decision
+from segue.domain.plan import BUTTON_MESSAGES, Button, Decision, Step
 from segue.domain.visible import visible
 from segue.language.detect_language import detect_language
 from segue.language.shown_call import CallView, quoted, translate
@@ -26,6 +29,8 @@ from segue.turns.approvals import Approval, Decider, get_approval
 from segue.turns.claims import Origin
 from segue.users.approval_links import PATH, OpenedLink
 
+# The call, as the question has it: the page has it below, with all of its values.
+_CALL: Final = re.compile(r"^`[^`\n]+`\n\n```text\n.*?\n```$", re.DOTALL | re.MULTILINE)
 _RIGHT_TO_LEFT: Final = frozenset({"ar"})
 _OVER: Final = {"plan_changed": "approve_used", "plan_expired": "expired"}
 _UNKNOWN: Final = "Nothing was done: this link is not valid, or is so no longer."
@@ -99,17 +104,25 @@ async def _decide(
 def _shown(found: Approval, language: str) -> Iterator[str]:
     """Yields the head of the page, which is a text, and what is decided on as HTML."""
     yield translate("approve_asks", language, user=found.asker)
+    for line in _CALL.sub("", found.told or found.goal).splitlines():
+        yield f"<p>{_text(line)}</p>" if line.strip() else ""
     for step in found.steps:
         lines = escape("\n".join(CallView(language, None).lines(step.args or {})))
-        yield f"<p>{_text(step.description)}</p><pre><b>{_text(step.tool or '')}</b>\n{lines}</pre>"
-        origins = ", ".join(f"{path} ← {origin}" for path, origin in (step.args_origin or {}).items())
-        yield f"<p><small>{_text(origins)}</small></p>"
-    if found.told:
-        yield f"<blockquote>{'<br>'.join(map(_text, found.told.splitlines()))}</blockquote>"
+        yield f"<pre><b>{_text(step.tool or '')}</b>\n{lines}</pre>"
+        yield f"<p><small>{'<br>'.join(map(_text, _origins(step, found.asker)))}</small></p>"
     for message in found.messages:
         lines = escape("\n".join(quoted(message.content)))
-        yield f"<pre>{_text(message.role)}:\n{lines}</pre>"
+        yield f"<details><summary>💬 {_text(message.role)}</summary><pre>{lines}</pre></details>"
     yield f"<p><small>⏳ {found.expires_at:%Y-%m-%d %H:%M} UTC</small></p>"
+
+
+def _origins(step: Step, asker: str) -> Iterator[str]:
+    """Yields which values the asker has said, then which came from elsewhere."""
+    paths = defaultdict[str, list[str]](list)
+    for path, origin in (step.args_origin or {}).items():
+        paths["" if is_users(origin) else origin.partition(":")[0]].append(path)
+    for origin, found in sorted(paths.items()):
+        yield f"{f'⚠ {origin}' if origin else asker} → {', '.join(found)}"
 
 
 def _choice(language: str) -> Iterator[str]:

@@ -43,6 +43,9 @@ class RuleBound(Bound):
     def fixes(self) -> bool:
         return self.above is not None or super().fixes
 
+    def written(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
     def fits(self, path: str, call: "RuledCall") -> bool:
         over = {leaf: value for leaf, value in call.values.items() if is_over(path, leaf)}
         if self.above is not None:

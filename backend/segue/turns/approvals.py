@@ -19,7 +19,7 @@ from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity, Operator
 from segue.domain.ids import digest_of_json
-from segue.domain.plan import Button, Decision, Plan, PlanStatus, Step
+from segue.domain.plan import Button, Plan, PlanStatus, Step
 from segue.domain.user_request import PAGE
 from segue.memory.history import IN_HISTORY
 from segue.plans.store import StalePlan, StoredPlan, expired, is_open
@@ -183,17 +183,9 @@ async def _approval(connection: AsyncConnection, row: Row[Any]) -> Approval:
     plan = _plan(row)
     for_others = [step for step in plan.steps if step.waits_for != "self"]
     shown = plan.waiting_steps or tuple(step for step in for_others if step.others)[-1:]
+    first, asker = next(iter(shown), None), row.owner
     approval = Approval(
-        row.session_id,
-        row.id,
-        row.version,
-        next(iter(shown), None),
-        row.since,
-        plan.status,
-        row.owner,
-        row.goal,
-        shown,
-        row.expires_at,
+        row.session_id, row.id, row.version, first, row.since, plan.status, asker, row.goal, shown, row.expires_at
     )
     waits = next((step.waits_for for step in shown if isinstance(step.waits_for, WaitsFor)), None)
     if waits is None:
@@ -239,25 +231,15 @@ async def record_decision(
         reason=by.reason and by.reason[:MAX_REASON_CHARS],
     )
     approval = await get_approval(connection, by.identity, stored.plan.id, now=now)
-    details = {
-        "plan_id": stored.plan.id,
-        "version": button.version,
-        "decision": button.decision,
-        "rule": waits.rule,
-        "who": waits.who,
-        "group": waits.group,
-        "channel": by.channel,
-        "shown": approval.digest,
-        "args_changed": button.args is not None,
-    }
-    operator = Operator(user, request_id=by.request_id)
-    await record_act(
-        connection, operator, "decide_approval", session_id=stored.session_id, tool=step.tool, details=details
-    )
+    details = {"plan_id": stored.plan.id, "version": button.version, "decision": button.decision, "channel": by.channel}
+    details |= {"rule": waits.rule, "who": waits.who, "group": waits.group, "shown": approval.digest}
+    details |= {"args_changed": button.args is not None}
+    of = {"session_id": stored.session_id, "tool": step.tool}
+    await record_act(connection, Operator(user, request_id=by.request_id), "decide_approval", details=details, **of)
 
     def with_decision(each: Step) -> Step:
-        of_call = each.waits_for if isinstance(each.waits_for, WaitsFor) else waits
-        return replace(each, others=replace(decided, by=of_call)) if each.status == "waiting" else each
+        own = each.waits_for if each.status == "waiting" else "self"
+        return each if own == "self" else replace(each, others=replace(decided, by=own))
 
     return replace(stored, plan=replace(stored.plan, steps=tuple(map(with_decision, stored.plan.steps))))
 
@@ -293,12 +275,9 @@ def waits_for_others(waits: WaitsFor) -> AppError:
 
 def decided_already(plan: Plan) -> AppError:
     """Returns what those are told who come too late: who has decided what."""
-    told = [each.others for each in plan.steps if each.others is not None]
-    if not told:
-        return StalePlan()
-    last = told[-1]
-    decision: Decision = "reject" if last.no_by else "confirm"
-    by = last.no_by or ", ".join(last.yes_by)
-    error = StalePlan()
+    last, error = next((each.others for each in reversed(plan.steps) if each.others), None), StalePlan()
+    if last is None:
+        return error
+    decision, by = ("reject", last.no_by) if last.no_by else ("confirm", ", ".join(last.yes_by))
     error.detail = f"{by} has decided: {decision}. {error.detail}"
     return error.with_extra(decided_by=by, decision=decision)

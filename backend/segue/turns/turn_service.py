@@ -253,27 +253,24 @@ class TurnService:
         deps, identity, button = self._deps, by.identity, replace(button, plan_id=plan_id)
         async with deps.database.read_only() as connection:
             found = await get_approval(connection, identity, plan_id, now=deps.clock())
-            stored = await get_plan(connection, plan_id)
             groups = await queries.groups_of_last(connection, found.session_id)
-        owner, session_id, is_own = found.asker, found.session_id, found.asker == identity.user
-        if is_own and (stored.plan.waits_for is None or button.decision == "reject"):
-            await self.decide(owner, session_id, button, origin=origin)
-        elif stored.plan.waits_for is None or stored.plan.version != button.version:
-            raise decided_already(stored.plan)
-        else:
+        owner, is_users = found.asker, found.step is None or found.step.waits_for == "self"
 
-            async def store(connection: AsyncConnection, turn_id: str) -> Admitted | None:
-                request = ChatRequest("", turn_id=turn_id, origin=replace(origin, groups=groups))
-                of, now = (connection, owner, session_id, button), deps.clock()
-                return await begin_decision(*of, tools=deps.tools, request=request, now=now, by=by)
+        async def store(connection: AsyncConnection, turn_id: str) -> Admitted | None:
+            request = ChatRequest("", turn_id=turn_id, origin=replace(origin, groups=groups))
+            of, now = (connection, owner, found.session_id, button), deps.clock()
+            return await begin_decision(*of, tools=deps.tools, request=request, now=now, by=by)
 
-            try:
+        try:
+            if owner == identity.user and (is_users or button.decision == "reject"):
+                await self.decide(owner, found.session_id, button, origin=origin)
+            else:
                 await self.begin(owner, "", store)
-            except AppError as error:
-                if error.code not in ("plan_changed", "no_open_plan"):
-                    raise
-                async with deps.database.read_only() as connection:
-                    raise decided_already((await get_plan(connection, plan_id)).plan) from None
+        except AppError as error:
+            if error.code not in ("plan_changed", "no_open_plan"):
+                raise
+            async with deps.database.read_only() as connection:
+                raise decided_already((await get_plan(connection, plan_id)).plan) from None
         async with deps.database.read_only() as connection:
             decided = await get_approval(connection, identity, plan_id, now=deps.clock())
         if decided.status == "expired":

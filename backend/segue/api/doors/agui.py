@@ -179,9 +179,9 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns the question in the words of the answer, if that asked it."""
+    """Returns the question in the words of the answer, if that asked it; None if it is not the user's to answer."""
     step = plan.waiting_step
-    if step is None or plan.page_steps:
+    if step is None or plan.page_steps or plan.waits_for:
         return None
     asks = answer is not None and answer["plan"] is not None and answer["plan"]["id"] == plan.id
     return {

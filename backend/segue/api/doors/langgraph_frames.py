@@ -146,7 +146,8 @@ def _interrupt(plan: Plan) -> Json:
     steps, names = plan.waiting_steps, action_names(plan)
     named = zip(names, steps, strict=True)
     requests = [{"name": name, "args": each.args or {}, "description": each.description} for name, each in named]
-    allowed = ["approve", *(["edit"] if len(steps) == 1 and steps[0].tool else []), "reject"]
+    approving = ["approve", *(["edit"] if len(steps) == 1 and steps[0].tool else [])]
+    allowed = [*([] if plan.waits_for else approving), "reject"]
     reviews = [{"action_name": each, "allowed_decisions": allowed} for each in names]
     value = {"action_requests": requests, "review_configs": reviews, "steps": steps}
     return {"id": interrupt_id(plan), "when": "during", "value": value}

@@ -406,7 +406,7 @@ def _waiting_parts(plan: Plan, *, approvals: bool) -> list[dict[str, Any]]:
     for step in plan.waiting_steps:
         call_id, is_page = f"{interrupt_id(plan)}:{step.id}", step in plan.page_steps
         asked = {"state": "approval-requested", "approval": {"id": call_id}} if not is_page else {}
-        if step.tool and (is_page or (approvals and step.asks is None)):
+        if step.tool and (is_page or (approvals and step.asks is None and not plan.waits_for)):
             parts.append(_call_part(call_id, step.tool, step.args or {}, is_ours=not is_page, **asked))
     return parts
 
