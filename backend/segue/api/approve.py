@@ -29,7 +29,7 @@ from segue.turns.approvals import Approval, Decider, get_approval
 from segue.turns.claims import Origin
 from segue.users.approval_links import PATH, OpenedLink
 
-# The call, as the question has it: the page has it below, with all of its values.
+# The call, as the question has it: the page has it already, with all of its values.
 _CALL: Final = re.compile(r"^`[^`\n]+`\n\n```text\n.*?\n```$", re.DOTALL | re.MULTILINE)
 _RIGHT_TO_LEFT: Final = frozenset({"ar"})
 _OVER: Final = {"plan_changed": "approve_used", "plan_expired": "expired"}
@@ -38,8 +38,9 @@ _STYLE: Final = """
 :root{color-scheme:light dark}
 body{font:17px/1.5 system-ui,sans-serif;max-width:40rem;margin:0 auto;padding:1rem;overflow-wrap:anywhere}
 h1{font-size:1.3rem} h2{font-size:1rem} small{opacity:.75}
-pre,blockquote{white-space:pre-wrap;background:#8882;border-radius:.5rem;padding:.75rem;margin:.5rem 0;font-size:.9rem}
-pre{direction:ltr;text-align:left;font-family:ui-monospace,monospace}
+pre{white-space:pre-wrap;background:#8882;border-radius:.5rem;padding:.75rem;direction:ltr;text-align:left}
+pre,blockquote{margin:.5rem 0;font-size:.9rem} pre{font-family:ui-monospace,monospace}
+blockquote{border-inline-start:3px solid #8888;padding-inline-start:.75rem}
 textarea,button{box-sizing:border-box;width:100%;font:inherit;padding:.75rem;margin:.35rem 0;border:1px solid #8888}
 textarea,button{border-radius:.5rem} button{font-weight:600;color:#fff} .yes{background:#1a6b3c} .no{background:#a3262a}
 """
@@ -104,16 +105,17 @@ async def _decide(
 def _shown(found: Approval, language: str) -> Iterator[str]:
     """Yields the head of the page, which is a text, and what is decided on as HTML."""
     yield translate("approve_asks", language, user=found.asker)
-    for line in _CALL.sub("", found.told or found.goal).splitlines():
-        yield f"<p>{_text(line)}</p>" if line.strip() else ""
     for step in found.steps:
         lines = escape("\n".join(CallView(language, None).lines(step.args or {})))
         yield f"<pre><b>{_text(step.tool or '')}</b>\n{lines}</pre>"
         yield f"<p><small>{'<br>'.join(map(_text, _origins(step, found.asker)))}</small></p>"
+    told = filter(str.strip, _CALL.sub("", found.told or found.goal).replace("`", "").splitlines())
+    yield f"<blockquote>→ {'<br>'.join(map(_text, (found.asker, *told)))}</blockquote>"
     for message in found.messages:
         lines = escape("\n".join(quoted(message.content)))
-        yield f"<details><summary>💬 {_text(message.role)}</summary><pre>{lines}</pre></details>"
-    yield f"<p><small>⏳ {found.expires_at:%Y-%m-%d %H:%M} UTC</small></p>"
+        name = found.asker if message.role == "user" else message.role
+        yield f"<details><summary>{_text(name)}</summary><pre>{lines}</pre></details>"
+    yield f"<p><small>≤ {found.expires_at:%Y-%m-%d %H:%M} UTC</small></p>"
 
 
 def _origins(step: Step, asker: str) -> Iterator[str]:
