@@ -74,7 +74,7 @@ console: install  ## click through the console in a browser: all of its tests, w
 
 pictures: install  ## take the pictures of the docs anew, from a running console, or of every page: make pictures [ALL=folder]
 	$(if $(ALL),mkdir -p $(ALL))
-	$(if $(ALL),ALL_PICTURES=$(ALL),PICTURES=docs/pictures) $(BIN)/python -m pytest tests/console/test_pictures.py
+	$(if $(ALL),ALL_PICTURES=$(ALL),PICTURES=docs/pictures) $(BIN)/python -m pytest tests/console/test_pictures.py tests/console/test_inbox.py::test_axe_finds_nothing_serious_on_the_page_behind_a_link_which_works_on_a_phone_without_scripts
 
 CLIENTS := .venv/clients
 OPENAPI_CLIENT := openapi-python-client==0.29.1

@@ -172,6 +172,8 @@ async def test_a_link_of_an_older_version_of_an_expired_question_or_of_a_revoked
     assert "amount: 700" in (await desk.service.http.get(newer["zoe"])).text
     desk.clock.now += timedelta(days=2)
     await desk.refuses(newer["zoe"], 410)
+    _, again = await desk.asks()
+    assert "<form" in (await desk.service.http.get(again["zoe"])).text
     assert desk.paid == []
 
 

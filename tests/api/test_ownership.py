@@ -51,6 +51,7 @@ SHARED = {
     "user": "nobody",
     "mcp_server": "nobody",
     "rest": "anything",
+    "token": "no-link",
 }
 
 Things = dict[str, str]
@@ -252,6 +253,7 @@ def test_what_is_open_is_only_what_was_meant_to_be() -> None:
         "/docs",
         "/openapi.json",
         "/hooks/{trigger_id}",
+        "/approve/{token}",
         CALLBACK_PATH,
         DOCUMENT_PATH,
     }

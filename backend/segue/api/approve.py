@@ -7,6 +7,8 @@ the asker was told in.
 
 import base64
 import hashlib
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from html import escape
 from typing import Final
@@ -17,8 +19,9 @@ from starlette.responses import HTMLResponse
 
 from segue.api.deps import Services, ServicesDep
 from segue.domain.approval_rule import MAX_REASON_CHARS
+from segue.domain.bounds import is_users
 from segue.domain.errors import AppError, NotFound
-from segue.domain.plan import BUTTON_MESSAGES, Button, Decision
+from segue.domain.plan import BUTTON_MESSAGES, Button, Decision, Step
 from segue.domain.visible import visible
 from segue.language.detect_language import detect_language
 from segue.language.shown_call import CallView, quoted, translate
@@ -26,6 +29,8 @@ from segue.turns.approvals import Approval, Decider, get_approval
 from segue.turns.claims import Origin
 from segue.users.approval_links import PATH, OpenedLink
 
+# The call, as the question has it: the page has it already, with all of its values.
+_CALL: Final = re.compile(r"^`[^`\n]+`\n\n```text\n.*?\n```$", re.DOTALL | re.MULTILINE)
 _RIGHT_TO_LEFT: Final = frozenset({"ar"})
 _OVER: Final = {"plan_changed": "approve_used", "plan_expired": "expired"}
 _UNKNOWN: Final = "Nothing was done: this link is not valid, or is so no longer."
@@ -33,8 +38,9 @@ _STYLE: Final = """
 :root{color-scheme:light dark}
 body{font:17px/1.5 system-ui,sans-serif;max-width:40rem;margin:0 auto;padding:1rem;overflow-wrap:anywhere}
 h1{font-size:1.3rem} h2{font-size:1rem} small{opacity:.75}
-pre,blockquote{white-space:pre-wrap;background:#8882;border-radius:.5rem;padding:.75rem;margin:.5rem 0;font-size:.9rem}
-pre{direction:ltr;text-align:left;font-family:ui-monospace,monospace}
+pre{white-space:pre-wrap;background:#8882;border-radius:.5rem;padding:.75rem;direction:ltr;text-align:left}
+pre,blockquote{margin:.5rem 0;font-size:.9rem} pre{font-family:ui-monospace,monospace}
+blockquote{border-inline-start:3px solid #8888;padding-inline-start:.75rem}
 textarea,button{box-sizing:border-box;width:100%;font:inherit;padding:.75rem;margin:.35rem 0;border:1px solid #8888}
 textarea,button{border-radius:.5rem} button{font-weight:600;color:#fff} .yes{background:#1a6b3c} .no{background:#a3262a}
 """
@@ -101,15 +107,24 @@ def _shown(found: Approval, language: str) -> Iterator[str]:
     yield translate("approve_asks", language, user=found.asker)
     for step in found.steps:
         lines = escape("\n".join(CallView(language, None).lines(step.args or {})))
-        yield f"<p>{_text(step.description)}</p><pre><b>{_text(step.tool or '')}</b>\n{lines}</pre>"
-        origins = ", ".join(f"{path} ← {origin}" for path, origin in (step.args_origin or {}).items())
-        yield f"<p><small>{_text(origins)}</small></p>"
-    if found.told:
-        yield f"<blockquote>{'<br>'.join(map(_text, found.told.splitlines()))}</blockquote>"
+        yield f"<pre><b>{_text(step.tool or '')}</b>\n{lines}</pre>"
+        yield f"<p><small>{'<br>'.join(map(_text, _origins(step, found.asker)))}</small></p>"
+    told = filter(str.strip, _CALL.sub("", found.told or found.goal).replace("`", "").splitlines())
+    yield f"<blockquote>→ {'<br>'.join(map(_text, (found.asker, *told)))}</blockquote>"
     for message in found.messages:
         lines = escape("\n".join(quoted(message.content)))
-        yield f"<pre>{_text(message.role)}:\n{lines}</pre>"
-    yield f"<p><small>⏳ {found.expires_at:%Y-%m-%d %H:%M} UTC</small></p>"
+        name = found.asker if message.role == "user" else message.role
+        yield f"<details><summary>{_text(name)}</summary><pre>{lines}</pre></details>"
+    yield f"<p><small>≤ {found.expires_at:%Y-%m-%d %H:%M} UTC</small></p>"
+
+
+def _origins(step: Step, asker: str) -> Iterator[str]:
+    """Yields which values the asker has said, then which came from elsewhere."""
+    paths = defaultdict[str, list[str]](list)
+    for path, origin in (step.args_origin or {}).items():
+        paths["" if is_users(origin) else origin.partition(":")[0]].append(path)
+    for origin, found in sorted(paths.items()):
+        yield f"{f'⚠ {origin}' if origin else asker} → {', '.join(found)}"
 
 
 def _choice(language: str) -> Iterator[str]:

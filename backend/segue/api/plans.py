@@ -101,7 +101,7 @@ async def decide_approval(
     """Decides on what waits: the caller's own, or what a rule asks of a group of theirs. One decision counts, and a
     later one is told whose. What it begins runs in the session of the user who asked. Shows what was decided.
     """
-    by = Decider(identity, "button", origin.request_id, body.reason)
+    by = Decider(identity, body.channel, origin.request_id, body.reason)
     button = Button(body.decision, body.version, body.args)
     return await services.turns.decide_approval(by, plan_id, button, origin=origin)
 

@@ -190,6 +190,7 @@ class ApprovalDecision(Body):
     reason: Annotated[
         Annotated[str, Field(max_length=MAX_REASON_CHARS)] | None, doc("Why not. The user reads it, and the model.")
     ] = None
+    channel: Annotated[Literal["button", "terminal"], doc("Where they decide, as the audit has it.")] = "button"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

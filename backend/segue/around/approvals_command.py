@@ -68,7 +68,7 @@ def _decide(api: Api, plan_id: str, decision: str, reason: str | None, *, yes: b
     if not yes and not typer.confirm("Let it run?" if decision == "confirm" else "Reject it?"):
         typer.echo("Nothing was decided.", err=True)
         raise typer.Exit(code=1)
-    body = {"decision": decision, "version": found["version"], **({"reason": reason} if reason else {})}
+    body = {"decision": decision, "version": found["version"], "reason": reason, "channel": "terminal"}
     api.post(f"/approvals/{quote(plan_id, safe='')}/decision", body)
     typer.echo(f"{plan_id} is {'approved' if decision == 'confirm' else 'rejected'}.")
 

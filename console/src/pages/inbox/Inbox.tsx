@@ -47,7 +47,7 @@ function One({ of }: { of: Waiting }) {
           </section>
         ))}
         {told && <details><summary>{t("inbox_told", { user: visible(asker) })}</summary><p class="said" dir="auto">{visible(told)}</p></details>}
-        {messages.map(({ role, content, at }) => <p key={at} class="said muted" dir="auto">{role}: {visible(content)}</p>)}
+        {messages?.map(({ role, content, at }) => <p key={at} class="said muted" dir="auto">{role}: {visible(content)}</p>)}
         <small class="muted" title={time(since)}>{ago(since)} · {t("ops_until")}: {time(expires_at)}</small>
         <Decide of={of} />
       </div>

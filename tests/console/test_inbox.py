@@ -1,0 +1,120 @@
+"""What others ask for, by clicks: in the inbox of the console, and on the page behind a link on a phone."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from pydantic import SecretStr
+
+from segue import tool
+from segue.config import Settings
+from tests.support.browsing import PHONE, Browsing, Window
+from tests.support.identity import new_key, speaking
+from tests.support.provider import Provider, calls, says
+from tests.support.receiver import SECRET, Receiver, receiving
+from tests.support.service import Client, running
+
+RULE = """
+[[agents.segue.approvals]]
+tool = "refund"
+who = "other"
+group = "finance"
+"""
+ASK = "Please refund 800 euros of order A-17: the frame came broken"
+INVOICE = {"order": "A-17", "amount": 800, "reason": "The frame came broken, and there is no other one"}
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as served:
+        yield served
+
+
+@pytest.fixture
+async def guarded(settings: Settings, receiver: Receiver, tmp_path: Path) -> Settings:
+    path = tmp_path / "agents.toml"
+    path.write_text(RULE)
+    hook = {"webhook_url": SecretStr(receiver.url), "webhook_secret": SecretStr(SECRET), "turn_lease_s": 1}
+    return settings.model_copy(update={**hook, "agents_config": path, "auth": "api_key"})
+
+
+@pytest.fixture
+def refunds() -> list[float]:
+    return []
+
+
+@pytest.fixture
+async def carl(guarded: Settings, refunds: list[float]) -> AsyncIterator[Client]:
+    """A clerk of the service."""
+
+    @tool(effect="destructive")
+    async def refund(order: str, amount: float, reason: str) -> str:
+        """Refunds an order."""
+        del reason
+        refunds.append(amount)
+        return f"refunded {order}"
+
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(running(guarded, tools=[refund]))
+        yield await stack.enter_async_context(speaking(service, await new_key(guarded, "carl")))
+
+
+async def asks(carl: Client, provider: Provider) -> dict[str, Any]:
+    provider.will(calls(("refund", INVOICE)))
+    return await carl.chat(await carl.new_session(), ASK)
+
+
+async def signed_in(browsing: Browsing, carl: Client, key: str, path: str = "") -> Window:
+    window = await browsing.open(str(carl.http.base_url).rstrip("/"), path)
+    field = window.page.get_by_role("textbox", name="API key")
+    await field.fill(key)
+    await field.press("Enter")
+    return window
+
+
+async def test_what_another_asks_for_is_counted_in_the_tab_and_approved_in_the_inbox(
+    browsing: Browsing, guarded: Settings, carl: Client, provider: Provider, refunds: list[float]
+) -> None:
+    asked = await asks(carl, provider)
+    window = await signed_in(browsing, carl, await new_key(guarded, "sara", groups=["finance"]), "#/inbox")
+    await window.page.get_by_role("link", name="Inbox (1)").wait_for()
+    await window.page.wait_for_function("() => document.title.startsWith('(1) ')")
+    question = window.page.get_by_role("article", name="carl asks for a yes")
+    await question.get_by_text("The frame came broken, and there is no other one").first.wait_for()
+    provider.will(says("Refunded."))
+    await question.get_by_role("button", name="Approve").click()
+    await window.sees("Nothing waits for a yes")
+    await window.page.wait_for_function("() => !document.title.startsWith('(')")
+    await carl.ended(asked["session_id"], 2)
+    assert refunds == [800]
+    await browsing.close()
+
+
+@pytest.mark.sweep
+async def test_axe_finds_nothing_serious_on_the_page_behind_a_link_which_works_on_a_phone_without_scripts(
+    browsing: Browsing, guarded: Settings, carl: Client, provider: Provider, receiver: Receiver, refunds: list[float]
+) -> None:
+    await new_key(guarded, "sara", groups=["finance"])
+    asked = await asks(carl, provider)
+    posts = await receiver.until(lambda posts: any(post.type == "approval.requested" for post in posts))
+    [post] = [post for post in posts if post.type == "approval.requested"]
+    path = urlsplit(post.data["links"][0]["url"]).path.lstrip("/")
+    looks = {"viewport": PHONE, "device_scale_factor": 1.75}
+    window = await browsing.open(str(carl.http.base_url).rstrip("/"), path, **looks, java_script_enabled=False)
+    await window.sees("carl asks for a yes")
+    if "PICTURES" in os.environ:
+        await window.picture(Path(os.environ["PICTURES"]) / "approve-phone.png")
+    await window.press("Approve")
+    await window.sees("Shall I go ahead?")
+    assert refunds == []
+    provider.will(says("Refunded."))
+    await window.press("Approve")
+    await window.sees("Approved. It runs now.")
+    await carl.ended(asked["session_id"], 2)
+    await window.page.reload()
+    assert refunds == [800]
+    await browsing.close()
