@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from pydantic import SecretStr
 
+from segue import tool
 from segue.api.access_control import OPEN_FOLDER, OPEN_PATHS
 from segue.config import Settings
 from segue.domain.ids import Prefix, new_id, utc_now
@@ -117,8 +118,14 @@ async def guarded(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def service(guarded: Settings) -> AsyncIterator[Client]:
-    async with running(guarded) as served:
+    async with running(guarded, tools=[water_plants]) as served:
         yield served
+
+
+@tool(effect="write")
+async def water_plants() -> str:
+    """Waters all the plants: what a call changes has a receipt."""
+    return "They are wet."
 
 
 @pytest.fixture
@@ -135,7 +142,7 @@ async def other(service: Client, guarded: Settings) -> AsyncIterator[Client]:
 
 async def things_of(client: Client) -> Things:
     session = await client.new_session()
-    answer = await client.chat(session, "What time is it?")
+    answer = await client.chat(session, "Water the plants")
     [call] = answer["tool_calls"]
     file = await client.http.post(f"/sessions/{session}/attachments", files={"file": ("notes.txt", b"tea")})
     noted = await client.http.post("/memories", json={"content": "likes tea", "kind": "fact"})

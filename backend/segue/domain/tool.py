@@ -180,7 +180,7 @@ class EffectApproval:
 @dataclass(frozen=True, slots=True)
 class CallEffect:
     """What is kept, as a call starts, of one that may change something or was approved. `definition` is the digest of
-    its tool. One that the operator's policy has `denied` never ran. `asked_in` is the turn whose answer asked for the yes.
+    its tool. One that the operator's policy has `denied` never ran. `asked_in` is the turn whose answer asked for it.
     """
 
     kind: Effect
