@@ -14,7 +14,6 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from pydantic import SecretStr
 
-from segue import tool
 from segue.api.access_control import OPEN_FOLDER, OPEN_PATHS
 from segue.config import Settings
 from segue.domain.ids import Prefix, new_id, utc_now
@@ -118,14 +117,8 @@ async def guarded(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def service(guarded: Settings) -> AsyncIterator[Client]:
-    async with running(guarded, tools=[water_plants]) as served:
+    async with running(guarded) as served:
         yield served
-
-
-@tool(effect="write")
-async def water_plants() -> str:
-    """Waters all the plants: what a call changes has a receipt."""
-    return "They are wet."
 
 
 @pytest.fixture
@@ -142,7 +135,7 @@ async def other(service: Client, guarded: Settings) -> AsyncIterator[Client]:
 
 async def things_of(client: Client) -> Things:
     session = await client.new_session()
-    answer = await client.chat(session, "Water the plants")
+    answer = await client.chat(session, "What time is it?")
     [call] = answer["tool_calls"]
     file = await client.http.post(f"/sessions/{session}/attachments", files={"file": ("notes.txt", b"tea")})
     noted = await client.http.post("/memories", json={"content": "likes tea", "kind": "fact"})
@@ -247,7 +240,8 @@ async def test_what_is_somebody_elses_looks_as_if_it_were_not_there(owner: Clien
             assert seen(await call.send(other.http, inside)) == seen(await call.send(other.http, outside)), call
         mine = await call.send(owner.http, things)
         assert mine.status_code < 500, call
-        assert not is_turned_away(mine), (str(call), mine.text)
+        has_none = call.path == "/receipts/{tool_call_id}"  # for a call that only reads: tests/api/test_receipts.py
+        assert is_turned_away(mine) == has_none, (str(call), mine.text)
 
 
 async def test_a_door_shows_nobody_the_session_of_another(owner: Client, other: Client) -> None:
