@@ -49,6 +49,7 @@ OWNERS_OF_TABLES = {
     "plans/store.py": "plans",
     "tools/attachment_store.py": "attachments, and the results that were read from one that is deleted",
     "tools/catalog.py": "tool_definitions",
+    "tools/receipts.py": "receipts, receipt_contents",
     "tools/results.py": "tool_calls, tool_results",
     "tools/retention.py": "tool_results",
     "tools/tool_states.py": "tool_states, tool_state_changes; tool_holds",

@@ -298,7 +298,8 @@ async def test_each_role_is_let_in_where_it_belongs_and_what_is_anothers_looks_a
             elif role == "ada":
                 mine = await call.send(client.http, things)
                 assert mine.status_code < 500, call
-                assert not is_turned_away(mine), (str(call), mine.text)
+                has_none = call.path == "/receipts/{tool_call_id}"  # of a call that only reads: test_receipts.py
+                assert is_turned_away(mine) == has_none, (str(call), mine.text)
                 things = things if call.method == "GET" else await things_of(owner)
             elif str(call) not in FOR_OPERATORS or "ops" not in ROLES[role]["scopes"]:
                 missing = await call.send(client.http, nothing())

@@ -52,6 +52,7 @@ async def test_a_call_is_approved_with_other_arguments(
         await question(window).get_by_role("textbox", name="item_id").fill("itm-2")
         await window.press("Approve with these")
         await window.sees("itm-2 is gone.")
+        await window.sees("Changed: delete_item")
     assert shelf.effects == ["delete itm-2"]
 
 

@@ -62,18 +62,10 @@ def _question(state: TurnState) -> Question | None:
 
 
 async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Emits the answer, and what the turn changed."""
-    update = await _respond(state, runtime.context)
-    if changed := with_held(state.get("effects", ()), held_of(state, runtime.context.guard.tools())):
-        runtime.context.emit(EffectsListed(changed))
-    return update
-
-
-async def _respond(state: TurnState, context: TurnContext) -> Update:
     """Emits the answer: the loop's own or, if it has none, the model's last words or the service's account. One that is
     asked for as JSON is checked before anybody hears it.
     """
-    touched = state["touched_plan"]
+    context, touched = runtime.context, state["touched_plan"]
     answer, started, problem = state["answer"], state.get("started"), state.get("problem")
     if answer is None:
         answer, started, problem = await _last_words(context, state)
@@ -147,8 +139,10 @@ def _account(state: TurnState, tools: Mapping[str, Tool]) -> str:
 
 
 async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Writes the session's short-term memory, before the turn ends."""
+    """Tells what the turn changed, and writes the session's short-term memory, before the turn ends."""
     context = runtime.context
+    if changed := with_held(state.get("effects", ()), held_of(state, context.guard.tools())):
+        context.emit(EffectsListed(changed))
     memory = ShortTermMemory(
         session_id=context.turn.session_id,
         turn_id=context.turn.turn_id,

@@ -32,7 +32,15 @@ from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, add_steps, end, new_plan, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolFailed, ToolRetry, canonical_args, definition_of
+from segue.domain.tool import (
+    PROPOSE_MANDATE,
+    EffectApproval,
+    Tool,
+    ToolFailed,
+    ToolRetry,
+    canonical_args,
+    definition_of,
+)
 from segue.domain.turn_errors import NO_ROOM
 from segue.domain.user_request import BY_PAGE, PAGE, ToolAsks, UserAnswer, answers_to, has_run_in_page, with_question
 from segue.memory.history import NewMessage, append_message
@@ -393,12 +401,17 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
         tool_hash = shown.get(moved.next_step.tool or "") if left and moved.next_step else None
         run.stored = await store.swap(connection, run.stored, moved, grant=left, tool_hash=tool_hash)
 
-    run.turn.note_effect(request, call.tool, approved=call.approved and request.id not in run.turn.by_page)
+    run.turn.note_effect(request, call.tool, _yes_to(run, call))
     plan_step, opaque = PlanStep(run.plan.id, step.id), run.stored.opaque_of(step)
     await record_start(run.turn, "", [request], opaque=opaque, step=plan_step, also=move_to_running)
     run.context.emit(PlanChanged(run.plan))
     run.turn.count += 1
     await _finish_call(run, step, call)
+
+
+def _yes_to(run: PlanRun, call: ReadyCall) -> EffectApproval | None:
+    """Returns who said yes to a step that was approved: the user in this turn. What the page runs asks nobody."""
+    return run.turn.yes if call.approved and call.request.id not in run.turn.by_page else None
 
 
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:

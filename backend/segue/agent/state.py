@@ -166,8 +166,8 @@ def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ..
         spec = tools[step.tool].spec if step.tool and step.tool in tools else None
         if step.tool and (is_denied or step.status == "waiting") and (spec is None or spec.effect != "read_only"):
             outcome: EffectOutcome = "denied" if is_denied else "waits"
-            title = spec.shown_title if spec else step.tool
-            held.append(TurnEffect(None, step.tool, title, step.args or {}, outcome))
+            title = (spec.title or spec.original_name) if spec else ""
+            held.append(TurnEffect(None, step.tool, title or step.tool, step.args or {}, outcome))
     return tuple(held)
 
 

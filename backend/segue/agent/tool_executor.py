@@ -138,7 +138,7 @@ async def _start(
 
     for call in calls:
         if isinstance(call, ReadyCall):
-            turn.note_effect(call.request, call.tool, approved=call.approved)
+            turn.note_effect(call.request, call.tool, turn.yes if call.approved else None)
     if recorded := [call.request for call in calls if _is_recorded(call.tool)]:
         opaque = opaque_parts(reply, (made[request.id] for request in recorded))
         await record_start(turn, reply.text, recorded, message_id=message_id, opaque=opaque, say=say)
@@ -215,8 +215,7 @@ async def record_start(
     given = clean(opaque) if opaque else None
     message = NewMessage("assistant", clean(text), now, id=message_id, tool_calls=calls, opaque=given)
     under = {call.id: turn.under[call.id] for call in calls if call.id in turn.under}
-    effects = {call.id: turn.effects[call.id] for call in calls if call.id in turn.effects}
-    await context.start_calls(message, step=step, under=under, effects=effects, also=also)
+    await context.start_calls(message, step=step, under=under, effects=turn.effects, also=also)
     say()
     turn.stored_messages += 1
     for call in calls:

@@ -134,17 +134,17 @@ class TurnCalls:
         changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
         return needs_confirmation(spec, mode) or (self.cautious and changes_the_world)
 
-    def note_effect(self, call: RequestedCall, tool: Tool, *, approved: bool) -> None:
+    def note_effect(self, call: RequestedCall, tool: Tool, yes: EffectApproval | None) -> None:
         """Notes, before a call is stored as started, that it may change something or that it was approved. One whose
         arguments do not fit does not run.
         """
-        use = self.under.get(call.id)
-        yes = EffectApproval("mandate", self.context.owner, mandate_id=use.mandate_id) if use else self.yes
-        yes = yes if use or approved else None
         spec, denied = tool.spec, isinstance(self.rulings.get(call_key(call)), Deny)
+        asked_in = self.asked_in if yes else None
+        if (use := self.under.get(call.id)) is not None:
+            yes = EffectApproval("mandate", self.context.owner, mandate_id=use.mandate_id)
         if (spec.effect != "read_only" or yes) and not spec.ephemeral and accepts(tool, call.args):
-            asked_in, digest = self.asked_in if approved and yes else None, definition_of(spec)
-            self.effects[call.id] = CallEffect(spec.effect, spec.shown_title, digest, denied, asked_in, yes)
+            of_tool = (spec.effect, spec.title or spec.original_name or spec.name, definition_of(spec))
+            self.effects[call.id] = CallEffect(*of_tool, denied, asked_in, yes)
 
     @property
     def changed(self) -> list[TurnEffect]:

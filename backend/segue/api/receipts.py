@@ -5,6 +5,8 @@ which has no words.
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from segue.api.deps import IdentityDep, OriginDep, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Page, PagingDep
@@ -13,6 +15,7 @@ from segue.domain.field_types import doc
 from segue.domain.identity import Identity, Operator
 from segue.domain.receipt import ChainHead, Receipt
 from segue.tools import receipts
+from segue.turns.claims import Origin
 from segue.users.audit import record_act
 
 router = router_of("receipts")
@@ -35,9 +38,7 @@ async def list_receipts(
     after, limit = paging.after(BY_SEQ) or 0, paging.limit + 1
     async with services.database.transaction() as connection:
         owner, head, found = await receipts.read_chain(connection, session_id, after=after, limit=limit)
-        if _reads_as_operator(identity, owner, "session"):
-            operator = Operator(**asdict(identity), request_id=origin.request_id)
-            await record_act(connection, operator, "read_session", session_id=session_id)
+        await _check_reader(connection, identity, origin, owner, session_id, "session")
     page = paging.page(found, lambda each: each.number)
     return ReceiptPage(page.items, page.next_cursor, head)
 
@@ -49,19 +50,20 @@ async def get_receipt(
     """Shows the receipt of a call, the newest if its outcome was settled later. Of other users as the list."""
     async with services.database.transaction() as connection:
         owner, receipt = await receipts.get_receipt(connection, tool_call_id)
-        if _reads_as_operator(identity, owner, "receipt"):
-            operator = Operator(**asdict(identity), request_id=origin.request_id)
-            await record_act(connection, operator, "read_session", session_id=receipt.session_id)
+        await _check_reader(connection, identity, origin, owner, receipt.session_id, "receipt")
     return receipt
 
 
-def _reads_as_operator(identity: Identity, owner: str | None, thing: str) -> bool:
-    """Raises NotFound, AppError `forbidden`."""
+async def _check_reader(
+    connection: AsyncConnection, identity: Identity, origin: Origin, owner: str | None, session_id: str, thing: str
+) -> None:
+    """Raises NotFound, AppError `forbidden`. What operators read of other users is in the audit."""
     if owner == identity.user:
-        return False
+        return
     if "ops" not in identity.scopes:
         raise NotFound(thing)
     if owner is not None and "ops:content" not in identity.scopes:
         detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
         raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
-    return True
+    operator = Operator(**asdict(identity), request_id=origin.request_id)
+    await record_act(connection, operator, "read_session", session_id=session_id)

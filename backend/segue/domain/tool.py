@@ -127,11 +127,6 @@ class ToolSpec:
     idempotency_arg: str = ""
 
     @property
-    def shown_title(self) -> str:
-        """What it is called for people."""
-        return self.title or self.original_name or self.name
-
-    @property
     def always_asks(self) -> bool:
         """Whether only a yes to the service's own question about a call lets it run, if anything has to."""
         return self.confirm == "always_ask"
@@ -219,9 +214,8 @@ class EffectApproval:
 
 @dataclass(frozen=True, slots=True)
 class CallEffect:
-    """What is kept, as a call starts, of one that may change something or that was approved: its tool may be another
-    one or none when that is read. `definition` is the tool's digest. One that the operator's policy has `denied` never
-    ran. `asked_in` is the turn whose answer the yes is for.
+    """What is kept, as a call starts, of one that may change something or was approved. `definition` is the digest of
+    its tool. One that the operator's policy has `denied` never ran. `asked_in` is the turn whose answer asked for it.
     """
 
     kind: Effect
@@ -293,10 +287,7 @@ class TurnEffect:
     tool: Annotated[str, doc("The tool's name.")]
     title: Annotated[str, doc("What the tool is called for people.")]
     args: Annotated[dict[str, Any], doc("What it was called with, or would be.")]
-    outcome: Annotated[
-        EffectOutcome,
-        doc("`unknown`: it may have taken effect. `waits` for a yes; `denied` by the user or the operator's policy."),
-    ]
+    outcome: Annotated[EffectOutcome, doc("`unknown`: it may have taken effect. `denied` by the user or the policy.")]
     approved_by: Annotated[EffectApproval | None, doc("Who said yes; null if nobody was asked.")] = None
 
 

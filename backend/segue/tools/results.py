@@ -194,8 +194,8 @@ def effect_made(row: Row[Any]) -> CallEffect | None:
     """Returns what was kept of a row's call as it started; None if it only reads, or it cannot be read."""
     if row.effect is None:
         return None
-    kept = readable(_read_start, {"effect": row.effect, "approval": row.approval}, "tool_calls", row.id)
-    return replace(kept.effect, approved_by=kept.approval) if kept else None
+    kept = readable(_read_start, (row.effect, row.approval), "tool_calls", row.id)
+    return replace(kept[0], approved_by=kept[1]) if kept else None
 
 
 async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[LedgerCall, ...]:
@@ -356,13 +356,7 @@ class _Columns:
     covered: dict[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    effect: CallEffect
-    approval: EffectApproval | None
-
-
-_read, _read_start = reader(_Columns), reader(_Start)
+_read, _read_start = reader(_Columns), reader(tuple[CallEffect, EffectApproval | None])
 _NOT_READ = _Columns({}, "unknown", ())
 _AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id", "settled_by")
 

@@ -115,7 +115,6 @@ export const ar: Texts = {
   effect_failed: "فشل: {what}",
   effect_none: "لم يتغيّر شيء",
   effect_unknown: "ربما تغيّر: {what}",
-  effect_waits: "ينتظر موافقتك: {what}",
   enqueue: "بعد هذا الرد",
   export_json: "تصدير بصيغة JSON",
   export_markdown: "تصدير بصيغة Markdown",

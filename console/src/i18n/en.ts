@@ -115,7 +115,6 @@ export const en = {
   effect_failed: "Failed: {what}",
   effect_none: "Nothing changed",
   effect_unknown: "May have changed: {what}",
-  effect_waits: "Waits for you: {what}",
   enqueue: "After this answer",
   export_json: "Export as JSON",
   export_markdown: "Export as Markdown",

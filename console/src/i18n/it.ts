@@ -115,7 +115,6 @@ export const it: Texts = {
   effect_failed: "Non riuscito: {what}",
   effect_none: "Niente è cambiato",
   effect_unknown: "Forse cambiato: {what}",
-  effect_waits: "Aspetta te: {what}",
   enqueue: "Dopo questa risposta",
   export_json: "Esporta in JSON",
   export_markdown: "Esporta in Markdown",

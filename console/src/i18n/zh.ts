@@ -115,7 +115,6 @@ export const zh: Texts = {
   effect_failed: "失败：{what}",
   effect_none: "没有任何更改",
   effect_unknown: "可能已更改：{what}",
-  effect_waits: "等待您确认：{what}",
   enqueue: "在此回答之后",
   export_json: "导出为 JSON",
   export_markdown: "导出为 Markdown",

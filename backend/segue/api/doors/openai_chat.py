@@ -331,14 +331,7 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     elif pages := url_citations(said["content"], answer["sources"]):
         said["annotations"] = [{"type": "url_citation", "url_citation": each} for each in pages]
     completion = _completion(head, said, answer["usage"], finish_reason_of(answer))
-    return JSONResponse(completion | _beside(answer), headers=turn_headers(turn))
-
-
-def _beside(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a client of OpenAI's is told of the effects of a turn: it has no place for them in the text, which
-    it sends back as it was.
-    """
-    return {"effects": answer["effects"]} if answer.get("effects") else {}
+    return JSONResponse(completion | {"effects": answer["effects"]}, headers=turn_headers(turn))
 
 
 def finish_reason_of(answer: Mapping[str, Any]) -> str:
@@ -401,8 +394,8 @@ class Chunks:
             case InWords(text):
                 return self._delta(refusal=text)
             case Answered(answer):
-                told = self._cited(answer.get("sources", ())) + self._changed(answer.get("effects", ()))
-                return told + self._ended(answer["usage"], finish_reason_of(answer), **_beside(answer))
+                told = self._cited(answer["sources"]) + self._changed(answer["effects"])
+                return told + self._ended(answer["usage"], finish_reason_of(answer), effects=answer["effects"])
             case AppError():
                 return _data(error_body(piece))
             case _:

@@ -254,8 +254,8 @@ class ResponseWriter:
             case Answered(answer):
                 usage = usage_of(answer["usage"], "input", "output")
                 closed = self._closed(answer.get("sources", ()))
-                changed = {"effects": answer["effects"]} if answer.get("effects") else {}
-                return closed + self._ended(_STATUS_OF[finish_reason_of(answer)], usage=usage, **changed)
+                told = {"usage": usage, "effects": answer.get("effects", [])}
+                return closed + self._ended(_STATUS_OF[finish_reason_of(answer)], **told)
             case AppError():
                 error = error_body(piece)["error"]
                 return self._closed() + self._ended("failed", error={name: error[name] for name in ("code", "message")})

@@ -91,9 +91,9 @@ function Answer({ text, sources }: { text: string; sources?: Source[] | undefine
   );
 }
 
-const OUTCOMES = ["done", "unknown", "failed", "waits", "denied"] as const;
+const OUTCOMES = ["done", "unknown", "failed", "denied"] as const;
 
-/** What the turn changed; of one that called tools and changed nothing, that. */
+/** What the turn changed; of one that called tools and changed nothing, that. What waits has a card of its own. */
 function Effects({ message, called }: { message: Message; called: boolean }) {
   const effects = (message as { effects?: Schemas["TurnEffect"][] }).effects ?? [];
   if (effects.length === 0) return called ? <p class="effects muted small-note">{t("effect_none")}</p> : null;
