@@ -10,6 +10,7 @@ from functools import cache
 from typing import Literal, Protocol
 
 import structlog
+from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
@@ -17,11 +18,13 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
 from segue.agent.plan_node import plan
+from segue.agent.planner import claims_in_vain
 from segue.agent.state import TurnInput, TurnState, Update, carries_files, language_of
 from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged, StepFinished, StepStarted
+from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import Tool
 from segue.language.shown_call import translate
 from segue.memory import short_term
@@ -29,10 +32,13 @@ from segue.memory.short_term import ShortTermMemory
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer, may_answer_otherwise
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.policy import says_promise, should_search_web, without_forbidden
+from segue.plans.policy import claimed_effect, says_promise, should_search_web, without_forbidden
 from segue.plans.question import Question, joined, question_in, question_of
 from segue.tools.builtin.promise import PROMISE
 from segue.tools.normalize import clean
+from segue.tools.results import calls_that_ran, tools_that_ran
+
+READS = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
 
 log = structlog.get_logger()
 
@@ -75,8 +81,11 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     postscript, left_waiting = state.get("postscript"), state.get("left_waiting")
     if left_waiting is not None and touched is not None and touched.plan.id != left_waiting.plan.id:
         postscript = plan_messages.superseded(left_waiting.plan, language_of(state))
-    if problem is None and not is_asking and _promises_in_vain(context, state, answer):
-        postscript = "\n\n".join(filter(None, [postscript, translate("not_promised", language_of(state))]))
+    if problem is None and not is_asking:
+        answer, said_in_vain = await _checked(context, state, answer, was_heard=started is not None)
+        said_in_vain += ["not_promised"] * _promises_in_vain(context, state, answer)
+        told = [translate(sentence, language_of(state)) for sentence in said_in_vain]
+        postscript = "\n\n".join(filter(None, [postscript, *told])) or None
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     if problem is not None:
         log.warning("answered_by_service", code=problem.code, reason=problem.detail)
@@ -93,6 +102,56 @@ def _promises_in_vain(context: TurnContext, state: TurnState, answer: str) -> bo
     kept = (each.tool_name == PROMISE.name for each in state["earlier_results"])
     done = (each.tool_name for each in state.get("tool_calls", ()) if each.status == "succeeded")
     return not any(kept) and all(name in tools and tools[name].spec.effect == "read_only" for name in done)
+
+
+async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_heard: bool) -> tuple[str, list[str]]:
+    """Returns the answer, and what has to be said of it if it claims an effect that no call of the session had. The
+    model is asked once more, with its calls in view, unless its words were heard already: those cannot be taken back.
+    """
+    claimed = claimed_effect(answer)
+    if claimed is None or _has_changed_something(context, state):
+        return answer, []
+    try:
+        done = await _done_so_far(context)
+        if not await claims_in_vain(context, claimed, done):
+            return answer, []
+        log.warning("claimed_in_vain", turn_id=context.turn.turn_id, was_heard=was_heard)
+        if not was_heard:
+            tools = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
+            messages = [*(state.get("conversation") or state["prompt"]), AIMessage(answer)]
+            asked = prompts.with_instruction(messages, prompts.nothing_done(claimed.sentence, done))
+            answer = (await context.model.reply(asked, tools, tool_choice="none")).text or answer
+            claimed = claimed_effect(answer)
+            if claimed is None or not await claims_in_vain(context, claimed, done):
+                return answer, []
+    except AppError as error:
+        if not gave_no_answer(error):
+            raise
+        return answer, ["nothing_changed"] * bool(claimed and claimed.is_sure)
+    return answer, ["nothing_changed"]
+
+
+def _has_changed_something(context: TurnContext, state: TurnState) -> bool:
+    """Returns whether a call of the turn may have changed something. Of some only the conversation knows."""
+    tools, made = context.guard.tools(), [each for each in state.get("tool_calls", ()) if each.status != "failed"]
+    spoken = state.get("conversation", [])[len(state["prompt"]) :]
+    said = (call["name"] for each in spoken if isinstance(each, AIMessage) for call in each.tool_calls)
+    unlisted = {name for name in said if name in tools and tools[name].spec.ephemeral}
+    return any(_may_change(tools, name) for name in unlisted | {each.tool_name for each in made})
+
+
+def _may_change(tools: Mapping[str, Tool], name: str) -> bool:
+    """A tool that is gone may have changed something."""
+    return name not in READS and (name not in tools or tools[name].spec.effect != "read_only")
+
+
+async def _done_so_far(context: TurnContext) -> list[str]:
+    """Returns the calls of the session that may have changed something, newest first."""
+    tools = context.guard.tools()
+    async with context.transaction() as connection:
+        names = await tools_that_ran(connection, context.turn.session_id)
+        changing = [name for name in names if _may_change(tools, name)]
+        return await calls_that_ran(connection, context.turn.session_id, changing)
 
 
 async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, StartedMessage | None, AppError | None]:

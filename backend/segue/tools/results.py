@@ -34,11 +34,12 @@ from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload
 from segue.tools.retention import evict, payload_values, storing
 from segue.tools.run import CallOutcome, lost
-from segue.tools.summaries import preview, summarise_failure, text_in
+from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line, preview, summarise_failure, text_in
 from segue.tools.tool_settings import ToolSettings
 
 REBUILD_CALLS = 50
 TURNS_LOOKED_AT = 100
+CALLS_TOLD = 20
 ANY_SIZE = 2**62
 
 
@@ -244,6 +245,20 @@ async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Colle
     return [call for call in map(_tool_call, rows) if not isinstance(call, UnreadableCall)]
 
 
+async def tools_that_ran(connection: AsyncConnection, session_id: str) -> list[str]:
+    """Returns the names of the tools whose calls in a session took effect, or may have."""
+    of_session = select(tool_calls.c.tool_name).where(tool_calls.c.session_id == session_id, _RAN).distinct()
+    return list((await connection.execute(of_session)).scalars())
+
+
+async def calls_that_ran(connection: AsyncConnection, session_id: str, tools: Collection[str]) -> list[str]:
+    """Returns the newest of these tools' calls that took effect, or may have, as lines that tell them apart."""
+    made = select(tool_calls.c.tool_name, tool_calls.c.status, tool_calls.c.args)
+    made = made.where(tool_calls.c.session_id == session_id, tool_calls.c.tool_name.in_(tools), _RAN)
+    rows = await connection.execute(made.order_by(*newest_first(tool_calls)).limit(CALLS_TOLD)) if tools else ()
+    return [one_line(f"{row.tool_name} {row.status} {row.args}", MAX_SUMMARY_CHARS) for row in rows]
+
+
 async def started_at(connection: AsyncConnection, tool_call_id: str) -> datetime:
     statement = select(tool_calls.c.started_at).where(tool_calls.c.id == tool_call_id)
     began: datetime = (await connection.execute(statement)).scalar_one()
@@ -366,6 +381,7 @@ def _finishing() -> Select[*tuple[Any, ...]]:
     return select(*ended.c, stored.c.stored_before).select_from(ended.outerjoin(stored, true()))
 
 
+_RAN = tool_calls.c.status.in_(("succeeded", "unknown"))
 _OUTCOME = {
     name: bindparam(f"new_{name}", type_=tool_calls.c[name].type)
     for name in (
