@@ -38,7 +38,7 @@ FIELDS: dict[str, dict[str, object]] = {
     "call_unknown": {"description": "Send mail"},
     "call_denied": {"description": "Send mail", "reason": "over the limit"},
     "not_promised": {},
-    "nothing_changed": set(),
+    "nothing_changed": {},
 }
 QUESTION_MARKS = {"ar": "؟", "zh": "？", "ja": "？", "fr": "\u202f?"}
 MINIMAL = {"en": {"hello": "Hi {name}"}}

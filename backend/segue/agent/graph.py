@@ -4,7 +4,7 @@ START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond 
                                        └─────────────┘  if the plan node has answered already
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Literal, Protocol
@@ -36,7 +36,7 @@ from segue.plans.policy import claimed_effect, says_promise, should_search_web, 
 from segue.plans.question import Question, joined, question_in, question_of
 from segue.tools.builtin.promise import PROMISE
 from segue.tools.normalize import clean
-from segue.tools.results import calls_that_ran, tools_that_ran
+from segue.tools.results import calls_that_ran
 
 READS = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
 
@@ -109,49 +109,37 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
     model is asked once more, with its calls in view, unless its words were heard already: those cannot be taken back.
     """
     claimed = claimed_effect(answer)
-    if claimed is None or _has_changed_something(context, state):
+    if claimed is None or (claimed.is_bare and state.get("tool_calls")):
         return answer, []
+    tools = context.guard.tools()
+    reads = {*READS, *(name for name, tool in tools.items() if tool.spec.effect == "read_only")}
+    if _has_changed_something(state, {name for name, tool in tools.items() if tool.spec.ephemeral}, reads):
+        return answer, []
+    async with context.transaction() as connection:
+        done = await calls_that_ran(connection, context.turn.session_id, but_of=reads)
     try:
-        done = await _done_so_far(context)
-        if not await claims_in_vain(context, claimed, done):
-            return answer, []
-        log.warning("claimed_in_vain", turn_id=context.turn.turn_id, was_heard=was_heard)
-        if not was_heard:
-            tools = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
+        while claimed is not None and await claims_in_vain(context, claimed, done):
+            if was_heard:
+                log.warning("claimed_in_vain")
+                return answer, ["nothing_changed"]
+            offered = context.guard.offered(without_forbidden(tools, state["search"]))
             messages = [*(state.get("conversation") or state["prompt"]), AIMessage(answer)]
             asked = prompts.with_instruction(messages, prompts.nothing_done(claimed.sentence, done))
-            answer = (await context.model.reply(asked, tools, tool_choice="none")).text or answer
-            claimed = claimed_effect(answer)
-            if claimed is None or not await claims_in_vain(context, claimed, done):
-                return answer, []
+            answer = (await context.model.reply(asked, offered, tool_choice="none")).text or answer
+            claimed, was_heard = claimed_effect(answer), True
     except AppError as error:
         if not gave_no_answer(error):
             raise
-        return answer, ["nothing_changed"] * bool(claimed and claimed.is_sure)
-    return answer, ["nothing_changed"]
+        return answer, ["nothing_changed"] * bool(claimed and claimed.is_sure and not done)
+    return answer, []
 
 
-def _has_changed_something(context: TurnContext, state: TurnState) -> bool:
-    """Returns whether a call of the turn may have changed something. Of some only the conversation knows."""
-    tools, made = context.guard.tools(), [each for each in state.get("tool_calls", ()) if each.status != "failed"]
+def _has_changed_something(state: TurnState, unlisted: Container[str], reads: Container[str]) -> bool:
+    """Returns whether a call of the turn may have changed something. Of those that leave no row its messages tell."""
     spoken = state.get("conversation", [])[len(state["prompt"]) :]
-    said = (call["name"] for each in spoken if isinstance(each, AIMessage) for call in each.tool_calls)
-    unlisted = {name for name in said if name in tools and tools[name].spec.ephemeral}
-    return any(_may_change(tools, name) for name in unlisted | {each.tool_name for each in made})
-
-
-def _may_change(tools: Mapping[str, Tool], name: str) -> bool:
-    """A tool that is gone may have changed something."""
-    return name not in READS and (name not in tools or tools[name].spec.effect != "read_only")
-
-
-async def _done_so_far(context: TurnContext) -> list[str]:
-    """Returns the calls of the session that may have changed something, newest first."""
-    tools = context.guard.tools()
-    async with context.transaction() as connection:
-        names = await tools_that_ran(connection, context.turn.session_id)
-        changing = [name for name in names if _may_change(tools, name)]
-        return await calls_that_ran(connection, context.turn.session_id, changing)
+    said = [call["name"] for each in spoken if isinstance(each, AIMessage) for call in each.tool_calls]
+    made = [each.tool_name for each in state.get("tool_calls", ()) if each.status != "failed"]
+    return any(name not in reads for name in (*made, *filter(unlisted.__contains__, said)))
 
 
 async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, StartedMessage | None, AppError | None]:

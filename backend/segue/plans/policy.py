@@ -21,7 +21,7 @@ from anyio import to_thread
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import RequestedCall, Verdict
 from segue.domain.tool import Effect, Tool, ToolContext, ToolSpec
-from segue.language.detect_language import detect_language
+from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import (
     UNKNOWN,
     Phrase,
@@ -163,10 +163,13 @@ def _promises(sentence: str, language: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedEffect:
-    """What an answer says was done to the world. Only one that `is_sure` needs no second reader."""
+    """What an answer says was done to the world. Only one that `is_sure` needs no second reader. One that `is_bare`, as
+    `Done.`, may be about whatever the turn did.
+    """
 
     sentence: str
     is_sure: bool
+    is_bare: bool = False
 
 
 def claimed_effect(answer: str) -> ClaimedEffect | None:
@@ -184,13 +187,20 @@ def claimed_effect(answer: str) -> ClaimedEffect | None:
         if is_sure is not None and not parse_utterance(each + after).asks:
             if is_sure:
                 return ClaimedEffect(each.strip(), is_sure=True)
-            maybe = maybe or ClaimedEffect(each.strip(), is_sure=False)
+            is_bare = "alone" in _kinds(each, language)
+            maybe = (
+                maybe if maybe and not maybe.is_bare else ClaimedEffect(each.strip(), is_sure=False, is_bare=is_bare)
+            )
     return maybe
+
+
+def _kinds(sentence: str, language: str | None) -> list[str]:
+    return kinds_of(words_of(sentence), language or ENGLISH, CLAIMS.now)
 
 
 def _claims(sentence: str, language: str | None) -> bool | None:
     """Returns whether a sentence surely claims an effect; None if it claims none."""
-    kinds = kinds_of(words_of(sentence), language or "en", CLAIMS.now)
+    kinds = _kinds(sentence, language)
     if "none" in kinds:
         return None
     found: list[bool] = [True] * ("whole" in kinds) + [False] * ("maybe" in kinds)

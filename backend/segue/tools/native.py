@@ -16,16 +16,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from segue.domain.errors import AppError
-from segue.domain.tool import (
-    DependencyGroup,
-    Effect,
-    SettlingCheck,
-    Tool,
-    ToolConfirm,
-    ToolContext,
-    ToolRetry,
-    ToolSpec,
-)
+from segue.domain.tool import DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
 from segue.tools.settling_check import read_check, with_call_id, without_argument
 
 SOURCE: Final = "native"
@@ -47,7 +38,7 @@ def tool(
     timeout_s: float | None = None,
     name: str = "",
     title: str = "",
-    verify: SettlingCheck | Mapping[str, Any] | None = None,
+    verify: Mapping[str, Any] | None = None,
     idempotency_arg: str = "",
 ) -> Callable[[Function], Function]:
     """Makes a tool of the function: the name is its own, the description its docstring, the arguments its hints.
@@ -88,7 +79,7 @@ def tool(
         async def run(given: dict[str, Any], who: ToolContext) -> object:
             return await function(**_read(arguments, spec.name, given), **dict.fromkeys(context, who))
 
-        setattr(function, _MADE, Tool(spec, with_call_id(run, idempotency_arg) if idempotency_arg else run))
+        setattr(function, _MADE, Tool(spec, with_call_id(run, idempotency_arg)))
         return function
 
     return decorate

@@ -245,17 +245,11 @@ async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Colle
     return [call for call in map(_tool_call, rows) if not isinstance(call, UnreadableCall)]
 
 
-async def tools_that_ran(connection: AsyncConnection, session_id: str) -> list[str]:
-    """Returns the names of the tools whose calls in a session took effect, or may have."""
-    of_session = select(tool_calls.c.tool_name).where(tool_calls.c.session_id == session_id, _RAN).distinct()
-    return list((await connection.execute(of_session)).scalars())
-
-
-async def calls_that_ran(connection: AsyncConnection, session_id: str, tools: Collection[str]) -> list[str]:
-    """Returns the newest of these tools' calls that took effect, or may have, as lines that tell them apart."""
-    made = select(tool_calls.c.tool_name, tool_calls.c.status, tool_calls.c.args)
-    made = made.where(tool_calls.c.session_id == session_id, tool_calls.c.tool_name.in_(tools), _RAN)
-    rows = await connection.execute(made.order_by(*newest_first(tool_calls)).limit(CALLS_TOLD)) if tools else ()
+async def calls_that_ran(connection: AsyncConnection, session_id: str, *, but_of: Collection[str]) -> list[str]:
+    """Returns the newest calls of a session that took effect, or may have, but of some tools: lines to tell them by."""
+    made = select(tool_calls.c.tool_name, tool_calls.c.status, tool_calls.c.args).order_by(*newest_first(tool_calls))
+    ran = (tool_calls.c.status.in_(("succeeded", "unknown")), tool_calls.c.tool_name.not_in(but_of))
+    rows = await connection.execute(made.where(tool_calls.c.session_id == session_id, *ran).limit(CALLS_TOLD))
     return [one_line(f"{row.tool_name} {row.status} {row.args}", MAX_SUMMARY_CHARS) for row in rows]
 
 
@@ -381,7 +375,6 @@ def _finishing() -> Select[*tuple[Any, ...]]:
     return select(*ended.c, stored.c.stored_before).select_from(ended.outerjoin(stored, true()))
 
 
-_RAN = tool_calls.c.status.in_(("succeeded", "unknown"))
 _OUTCOME = {
     name: bindparam(f"new_{name}", type_=tool_calls.c[name].type)
     for name in (
