@@ -58,9 +58,9 @@ def main() -> None:
     print("| answers | claims | found | asked | missed | others | false alarms | asked |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, count in seen.items():
-        claims = [count[f"claims {read}"] for read in ("marked", "asked", "none")]
+        claiming = [count[f"claims {read}"] for read in ("marked", "asked", "none")]
         others = [count[f"others {read}"] for read in ("marked", "asked", "none")]
-        cells = [name, sum(claims), *claims, sum(others), *others[:2]]
+        cells = [name, sum(claiming), *claiming, sum(others), *others[:2]]
         print(f"| {' | '.join(map(str, cells))} |")
 
 
