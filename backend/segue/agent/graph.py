@@ -108,8 +108,9 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
     """Returns the answer, and what has to be said of it if it claims an effect that no call of the session had. The
     model is asked once more, with its calls in view, unless its words were heard already: those cannot be taken back.
     """
-    claimed = claimed_effect(answer)
-    if claimed is None or (claimed.is_bare and state.get("tool_calls")):
+    conversation = state.get("conversation")  # without one the answer is the engine's own
+    claimed = claimed_effect(answer) if conversation else None
+    if conversation is None or claimed is None or (claimed.is_bare and state.get("tool_calls")):
         return answer, []
     tools = context.guard.tools()
     reads = {*READS, *(name for name, tool in tools.items() if tool.spec.effect == "read_only")}
@@ -123,8 +124,9 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
                 log.warning("claimed_in_vain")
                 return answer, ["nothing_changed"]
             offered = context.guard.offered(without_forbidden(tools, state["search"]))
-            messages = [*(state.get("conversation") or state["prompt"]), AIMessage(answer)]
-            asked = prompts.with_instruction(messages, prompts.nothing_done(claimed.sentence, done))
+            asked = prompts.with_instruction(
+                [*conversation, AIMessage(answer)], prompts.nothing_done(claimed.sentence, done)
+            )
             answer = (await context.model.reply(asked, offered, tool_choice="none")).text or answer
             claimed, was_heard = claimed_effect(answer), True
     except AppError as error:
