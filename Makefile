@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients copilotkit sdk-clients mcp-servers mcp-conformance sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
+.PHONY: help install run test check console pictures clients npm-clients copilotkit sdk-clients mcp-servers mcp-conformance sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bench-claims bfcl dialogues lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -194,6 +194,9 @@ bench-storage: install  ## measure what a turn takes in PostgreSQL over a millio
 
 bench-language: install  ## measure how well a yes is recognised, on the half not tuned on: make bench-language [DATA=more.jsonl HALF=tune]
 	$(BIN)/python bench/language.py tests/plans/replies.jsonl $(DATA) --half $(or $(HALF),report)
+
+bench-claims: install  ## measure how well answers that claim an effect are told from others: make bench-claims [DATA=dialogues.jsonl TOOLS=tools.json]
+	$(BIN)/python bench/claims.py tests/language/claims.jsonl $(if $(DATA),--dialogues $(DATA) --tools $(TOOLS))
 
 bfcl: install  ## replay a public benchmark, killing the service between turns: make bfcl DATA=bfcl_multi_turn_base.jsonl
 	$(BIN)/python bench/bfcl.py $(or $(DATA),$(error give the data: make bfcl DATA=path/to/bfcl_multi_turn_base.jsonl))

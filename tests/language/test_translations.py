@@ -46,6 +46,7 @@ FIELDS: dict[str, dict[str, object]] = {
     "approve_reason": {},
     "approve_approved": {},
     "approve_used": {},
+    "nothing_changed": {},
 }
 QUESTION_MARKS = {"ar": "؟", "zh": "？", "ja": "？", "fr": "\u202f?"}
 MINIMAL = {"en": {"hello": "Hi {name}"}}

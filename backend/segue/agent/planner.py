@@ -28,8 +28,9 @@ from segue.memory.history import recent_user_messages, said_by_user
 from segue.models.reply import ANSWER, PLAN, READING, AnswerReading, AnswerSchema, Reading, Reply
 from segue.plans.arguments import stands_in
 from segue.plans.plan_parser import first_object, parse_plan
-from segue.plans.policy import WEB_SEARCH, without_forbidden
+from segue.plans.policy import WEB_SEARCH, ClaimedEffect, without_forbidden
 from segue.tools.availability import ToolGuard
+from segue.tools.catalog import BUILTIN
 from segue.tools.normalize import clean
 from segue.tools.tool_health import is_blocked
 from segue.tools.user_requests import choices_of, faults_of_answer
@@ -103,6 +104,19 @@ async def classify_agreement(context: TurnContext, answer: str, reply: str, call
     """Returns how the model reads a reply to what an answer offered, with a call that it may be a yes to in view."""
     asked = prompts.agreement_prompt(answer, reply, call)
     return _verdict_in(await context.model.reply(asked, small=True, schema=READING))
+
+
+async def claims_in_vain(context: TurnContext, claimed: ClaimedEffect, done: Sequence[str]) -> bool:
+    """Returns whether an effect that an answer claims is none of those that the session had. Where the rules cannot
+    tell, and something was done or could have been, the model reads it with these in view.
+    """
+    if claimed.is_sure and not done:
+        return True
+    could = (tool.spec for tool in context.guard.tools().values() if tool.spec.name not in BUILTIN)
+    if not done and all(spec.effect == "read_only" for spec in could):
+        return False
+    asked = prompts.claim_prompt(claimed.sentence, done)
+    return _verdict_in(await context.model.reply(asked, small=True, schema=READING)) == "confirm"
 
 
 def _verdict_in(reply: Reply) -> Reading:

@@ -72,7 +72,7 @@ async def settle_earlier(context: TurnContext, state: TurnState) -> Update:
         open_calls = await results.unknown_calls(connection, context.turn.session_id, ids)
     await context.guard.refresh()
     turn, prompt, known = TurnCalls(context, tools), list(state["prompt"]), list(state["earlier_results"])
-    plan, shown = state["open_plan"], state["shown_plan"]
+    plan = state["open_plan"]
     for call in open_calls:
         request = RequestedCall(call.tool_call_id, call.tool_name, call.args)
         outcome = await verified(turn, request, tools[call.tool_name], lost(call.tool_name))
@@ -80,14 +80,11 @@ async def settle_earlier(context: TurnContext, state: TurnState) -> Update:
             continue
         moved = await _store(turn, call, replace(outcome, duration_ms=call.duration_ms or 0), prompt, known)
         if moved is not None and plan is not None and plan.plan.id == moved.plan.id:
-            was_shown = shown == (plan.plan.id, plan.plan.version)
-            shown = (moved.plan.id, moved.plan.version) if was_shown else shown
             plan = moved if moved.plan.is_open else None
     return {
         "prompt": prompt,
         "earlier_results": tuple(known),
         "open_plan": plan,
-        "shown_plan": shown,
         "checked": dict(turn.ledger),
         "tool_calls": turn.recorded,
         "references": turn.references,

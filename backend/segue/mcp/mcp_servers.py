@@ -258,8 +258,6 @@ class McpServers:
             return tuple(tools)
         if unknown := _unknown_dependencies(server, tools):
             log.warning("mcp_dependencies_unknown", server=server.name, tools=unknown)
-        if why := _unfit_checks(server, tools):
-            log.warning("mcp_verify_unfit", server=server.name, reason=why)
         for name in [name for name, owner in self._owners.items() if owner == server.name]:
             del self._owners[name]
         kept = []

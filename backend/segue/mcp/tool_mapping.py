@@ -20,16 +20,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.tool import (
-    Effect,
-    Reporter,
-    SettlingCheck,
-    Tool,
-    ToolContext,
-    ToolFailed,
-    ToolFunction,
-    ToolSpec,
-)
+from segue.domain.tool import Effect, Reporter, SettlingCheck, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.domain.user_request import UserAnswer
 from segue.language.detect_language import ENGLISH
 from segue.language.lexicon import Phrase
@@ -227,8 +218,7 @@ def tools_of(
         if spec.name in tools:
             left_out.append(_left_out(server, tool, "a second tool of this name"))
             continue
-        run: ToolFunction = partial(_run, call, tool.name, _is_wrapped(tool))
-        run = with_call_id(run, spec.idempotency_arg) if spec.idempotency_arg else run
+        run = with_call_id(partial(_run, call, tool.name, _is_wrapped(tool)), spec.idempotency_arg)
         tools[spec.name] = Tool(spec, run, secrets=secrets, audience=config.audience_of(tool.name))
     return _with_fit_checks(server, tools), left_out[:_MAX_LEFT_OUT]
 

@@ -16,17 +16,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from segue.domain.errors import AppError
-from segue.domain.tool import (
-    Audience,
-    DependencyGroup,
-    Effect,
-    SettlingCheck,
-    Tool,
-    ToolConfirm,
-    ToolContext,
-    ToolRetry,
-    ToolSpec,
-)
+from segue.domain.tool import Audience, DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
 from segue.tools.settling_check import read_check, with_call_id, without_argument
 
 SOURCE: Final = "native"
@@ -49,7 +39,7 @@ def tool(  # noqa: PLR0913 (each names a property of the tool)
     name: str = "",
     title: str = "",
     groups: Collection[str] = (),
-    verify: SettlingCheck | Mapping[str, Any] | None = None,
+    verify: Mapping[str, Any] | None = None,
     idempotency_arg: str = "",
 ) -> Callable[[Function], Function]:
     """Makes a tool of the function: the name is its own, the description its docstring, the arguments its hints.
@@ -94,8 +84,7 @@ def tool(  # noqa: PLR0913 (each names a property of the tool)
         if isinstance(groups, str):
             _refuse(called, "needs groups that are a list of names")
         audience = Audience(groups=frozenset(groups)) if groups else None
-        made = with_call_id(run, idempotency_arg) if idempotency_arg else run
-        setattr(function, _MADE, Tool(spec, made, audience=audience))
+        setattr(function, _MADE, Tool(spec, with_call_id(run, idempotency_arg), audience=audience))
         return function
 
     return decorate

@@ -45,11 +45,12 @@ from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload
 from segue.tools.retention import evict, payload_values, storing
 from segue.tools.run import CallOutcome, lost
-from segue.tools.summaries import preview, summarise_failure, text_in
+from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line, preview, summarise_failure, text_in
 from segue.tools.tool_settings import ToolSettings
 
 REBUILD_CALLS = 50
 TURNS_LOOKED_AT = 100
+CALLS_TOLD = 20
 ANY_SIZE = 2**62
 
 
@@ -273,6 +274,14 @@ async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Colle
         statement.where(*these, turns.c.branch.is_(None)).order_by(*newest_first(tool_calls))
     )
     return [call for call in map(call_of, rows) if not isinstance(call, UnreadableCall)]
+
+
+async def calls_that_ran(connection: AsyncConnection, session_id: str, *, but_of: Collection[str]) -> list[str]:
+    """Returns the newest calls of a session that took effect, or may have, but of some tools: lines to tell them by."""
+    made = select(tool_calls.c.tool_name, tool_calls.c.status, tool_calls.c.args).order_by(*newest_first(tool_calls))
+    ran = (tool_calls.c.status.in_(("succeeded", "unknown")), tool_calls.c.tool_name.not_in(but_of))
+    rows = await connection.execute(made.where(tool_calls.c.session_id == session_id, *ran).limit(CALLS_TOLD))
+    return [one_line(f"{row.tool_name} {row.status} {row.args}", MAX_SUMMARY_CHARS) for row in rows]
 
 
 async def started_at(connection: AsyncConnection, tool_call_id: str) -> datetime:

@@ -82,7 +82,9 @@ def without_argument(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def with_call_id(run: ToolFunction, name: str) -> ToolFunction:
-    """Returns the function as it runs: given the id of the call in the argument called `name`."""
+    """Returns the function as it runs: given the id of the call in the argument called `name`, if it has one."""
+    if not name:
+        return run
 
     async def run_with_id(args: dict[str, Any], context: ToolContext) -> object:
         return await run({**args, name: context.tool_call_id}, context)
