@@ -134,9 +134,6 @@ MCP_SERVERS_PYPI := mcp-server-fetch==2026.10.24 mcp-server-git==2026.10.19 mcp-
 mcp-servers: $(MCP_SERVERS)/bin/mcp-server-time $(MCP_SERVERS_NPM)  ## call every tool of the official MCP servers in turns; prints the table of docs/mcp.md
 	$(BIN)/python -m pytest -s tests/mcp/test_official_servers.py
 
-mcp-conformance: $(MCP_SERVERS_NPM)  ## run MCP's conformance suite on Segue as client and server; needs Node 22: make mcp-conformance NODE=path
-	NODE=$(or $(NODE),node) $(BIN)/python -m pytest tests/mcp/test_conformance.py
-
 $(MCP_SERVERS)/bin/mcp-server-time: | install
 	test -x $(MCP_SERVERS)/bin/python || $(PYTHON) -m venv --without-pip $(MCP_SERVERS)
 	$(BIN)/uv pip install --quiet --python $(MCP_SERVERS)/bin/python $(MCP_SERVERS_PYPI) \
@@ -154,6 +151,47 @@ chaos: install  ## two instances under load, killed and frozen, their stores res
 
 soak: install  ## one instance under load for an hour; what it holds has to stay flat: make soak [SECONDS=3600 SEED=1]
 	$(BIN)/python -m tests.chaos soak --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
+
+# What others wrote, held against Segue: docs/proof.md has the figures. With DATA also BFCL and the recorded dialogues.
+PROOFS := proof-agentdojo proof-mcp proof-agui proof-openai proof-order
+.PHONY: proof proof-data $(PROOFS)
+
+proof: $(PROOFS) $(if $(DATA),proof-data)  ## all of docs/proof.md, an hour: make proof [DATA=folder with the public data sets]
+
+proof-data: install
+	$(MAKE) bfcl DATA=$(DATA)/bfcl_multi_turn_base.jsonl
+	$(MAKE) dialogues DATA=$(DATA)/airline_dialogues.jsonl KILL=10 INSTANCES=2
+
+AGENTDOJO ?= .venv/agentdojo
+
+proof-agentdojo: $(AGENTDOJO)/cases.json  ## have a model obey AgentDojo's 629 injections, and see what takes effect unasked
+	AGENTDOJO_CASES=$< $(BIN)/python -m pytest tests/proof/test_agentdojo.py
+
+$(AGENTDOJO)/cases.json: tests/proof/dojo_cases.py | install
+	test -x $(AGENTDOJO)/bin/python || $(PYTHON) -m venv --without-pip $(AGENTDOJO)
+	$(BIN)/uv pip install --quiet --python $(AGENTDOJO)/bin/python agentdojo==0.1.35
+	$(AGENTDOJO)/bin/python $< >$@.part
+	mv $@.part $@
+
+proof-mcp: install $(MCP_SERVERS_NPM)  ## run the frozen sets of MCP's conformance suite on Segue as client and server
+	$(BIN)/python -m pytest tests/mcp/test_conformance.py
+
+HEARD := .venv/heard
+AGUI_TESTS := tests/events tests/api/test_streams.py tests/api/doors/test_agui.py
+OPENAI_TESTS := $(addprefix tests/api/doors/test_,openai_chat.py openai_responses.py openai_options.py sent_files.py)
+
+proof-agui: install $(NPM_CLIENTS)  ## hold every stream that the tests of events read against AG-UI's own verifier
+	rm -f $(HEARD)-agui
+	RECORD_STREAMS=$(HEARD)-agui $(BIN)/python -m pytest $(AGUI_TESTS)
+	AGUI_HEARD=$(HEARD)-agui $(BIN)/python -m pytest tests/proof/test_agui_verifier.py
+
+proof-openai: install  ## hold every answer that the tests of OpenAI's doors read against the types of its SDK
+	rm -f $(HEARD)-openai
+	RECORD_OPENAI=$(HEARD)-openai $(BIN)/python -m pytest $(OPENAI_TESTS)
+	OPENAI_HEARD=$(HEARD)-openai $(BIN)/python -m pytest tests/proof/test_openai_shapes.py
+
+proof-order: install  ## two instances and kill -9: an order has to explain what clients heard; what it does not is drawn: [SECONDS=240 SEED=1]
+	$(BIN)/python -m tests.chaos order --seconds $(or $(SECONDS),240) --talkers 2 $(if $(SEED),--seed $(SEED))
 
 COSMIC := .venv/cosmic-ray
 

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from segue.api.event_streams import EVENT_TYPES
 from tests.support.service import Client
 
+RECORDS = "RECORD_STREAMS"  # the file that gets a line for each stream: `make proof-agui`
 _check = TypeAdapter[Any](Event).validate_python
 _STARTS = {
     "TEXT_MESSAGE_START": "messageId",
@@ -124,9 +125,9 @@ async def _sent(response: httpx2.Response) -> AsyncGenerator[Sent]:
 
 
 def _record(events: list[Any]) -> None:
-    """For others' verifiers: `make proof-agui`. What goes on after a known event is no stream of its own."""
-    if "RECORD_STREAMS" in environ and events and events[0]["type"] == "RUN_STARTED":
-        with Path(environ["RECORD_STREAMS"]).open("ab") as file:
+    """What goes on after a known event is no stream of its own."""
+    if RECORDS in environ and events and events[0]["type"] == "RUN_STARTED":
+        with Path(environ[RECORDS]).open("ab") as file:
             file.write(orjson.dumps({"test": environ.get("PYTEST_CURRENT_TEST"), "events": events}) + b"\n")
 
 
