@@ -73,7 +73,7 @@ class Measurement:
 
         for seq, turn in enumerate(conversation["turns"], start=1):
             guard = ToolGuard(
-                self._tools, TurnKey("ses", f"turn_{seq}", seq), {}, holds={}, agent=Agent(), agent_id="", owner=""
+                self._tools, TurnKey("ses", f"turn_{seq}", seq), {}, holds={}, agent=Agent(), who=("", (), "")
             )
             chooser = ToolChooser(self._search, guard, self._settings, self._tokens, stored=stored, seq=seq, save=save)
             started = time.perf_counter()

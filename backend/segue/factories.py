@@ -4,7 +4,7 @@ A library that is slow to import and that only some settings need is imported in
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -70,7 +70,7 @@ from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
-from segue.users.spending import Books, LimitsInForce
+from segue.users.spending import Books, Limits, LimitsInForce
 
 if TYPE_CHECKING:
     from segue.mcp.oauth.login_tokens import Servers
@@ -126,14 +126,15 @@ async def start(
     limits = await enter(LimitsInForce(database, settings))
     books = _books(settings, database, clock, limits, models.main)
 
-    def tools_for(user: str) -> Mapping[str, Tool]:
-        return availability.tools_for(user)
+    def tools_for(user: str, groups: Collection[str]) -> Mapping[str, Tool]:
+        return availability.tools_for(user, groups)
 
     long_term = await _long_term_memory(stack, settings, database, events, files)
     native = native_tools(tools, disabled=settings.disabled_tools)
     taken = [tool.spec.name for tool in native]
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
-    own = (proposal_tool(database, tools_for, events.tell), promise_tool(Promised(database, settings, long_term.says)))
+    promised = Promised(database, settings, long_term.says)
+    own = (proposal_tool(database, tools_for, events.tell), promise_tool(promised, settings.schedule_groups))
     builtin = await builtin_tools(stack, settings, database, long_term, search_said, own)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),
@@ -240,7 +241,8 @@ def _books(settings: Settings, database: Database, clock: Clock, limits: LimitsI
     if settings.cost_cap and main.tariff.at_most(0).cost is None:
         detail = f"{settings.cost_cap} needs a price of {main.name} in the file PRICES_FILE."
         raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
-    return Books(database, clock, limits.of, limits.total)
+    groups = {group: Limits(cost_per_day=cap) for group, cap in settings.limit_groups.items()}
+    return Books(database, clock, limits.of, limits.total, groups)
 
 
 async def _long_term_memory(

@@ -23,6 +23,7 @@ from tests.support.uploads import uploaded
 LOCALS_ROWS = (  # of the tables that a conversation leaves empty
     "INSERT INTO reservations VALUES ('job', 1, 'local', current_date, 1, 1, now() + interval '1 hour')",
     "INSERT INTO user_limits (owner, tokens_per_day) VALUES ('local', 9000000)",
+    "INSERT INTO user_groups VALUES ('local', current_date, 'staff')",
     "INSERT INTO usage VALUES (DEFAULT, 'local', current_date, 'old', NULL, 1, 1, 1, 1, 1, false)",
     "INSERT INTO client_sessions SELECT 'local', 'a chat', id FROM sessions LIMIT 1",
     "INSERT INTO mcp_logins VALUES ('local', 'diary', 'login', 1, 'sealed', '', now())",

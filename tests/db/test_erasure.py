@@ -119,7 +119,8 @@ INSERT INTO schedules (id, owner, agent, groups, message, status, created_at, ti
     made_by, starts_at)
     VALUES ('sch', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'UTC', 'once', 'skip', 2, 'user', now());
 INSERT INTO triggers (id, owner, agent, groups, message, status, created_at, sealed)
-    VALUES ('trg', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'sealed')
+    VALUES ('trg', 'ada*', 'segue', '[]', 'Report', 'active', now(), 'sealed');
+INSERT INTO user_groups VALUES ('ada*', current_date, 'staff')
 """
 
 

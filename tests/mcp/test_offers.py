@@ -99,9 +99,9 @@ async def test_a_limited_server_offers_nothing_to_others(tmp_path: Path) -> None
             await read(servers, "note://1")
         ada = replace(WHO, owner="ada", agent="notes")
         assert str(await tool(servers, "list_resources").run({}, ada)).count("note:") == 5
-        assert (await servers.prompts("bob"), len(await servers.prompts("ada"))) == ([], 2)
+        assert (await servers.prompts("bob", ()), len(await servers.prompts("ada", ()))) == ([], 2)
         with pytest.raises(AppError, match="mcp_server_not_found"):
-            await servers.fill_prompt("bob", "ours", "plain", {})
+            await servers.fill_prompt("bob", (), "ours", "plain", {})
 
 
 async def test_a_tool_that_runs_as_a_task_only_is_left_out_and_said_so(ours: McpServers) -> None:

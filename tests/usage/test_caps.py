@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -48,7 +49,7 @@ def dear(response: Response, tokens: int = CALL_TOKENS) -> Response:
 
 def refused(response: httpx2.Response, limit: str) -> dict[str, Any]:
     problem: dict[str, Any] = response.json()
-    code = "service_limit_reached" if limit.startswith("total") else "rate_limited"
+    code = "service_limit_reached" if limit.startswith(("total", "group")) else "rate_limited"
     assert (response.status_code, problem["code"], problem.get("limit")) == (429, code, limit), problem
     assert int(response.headers["retry-after"]) == problem["retry_after_s"]
     return problem
@@ -192,6 +193,59 @@ async def test_what_one_user_spends_and_holds_counts_against_the_total_of_all_an
         assert (await bob.chat(bobs, "hello"))["message"]["content"] == "two"
 
 
+async def test_what_users_of_a_group_spend_and_hold_counts_against_its_cap_and_no_other(
+    settings: Settings, provider: Provider
+) -> None:
+    clock, go, entered = Frozen(), asyncio.Event(), asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        entered.set()
+        await go.wait()
+        return dear(says("one"), 5000)
+
+    caps = {"finance": Decimal(6), "sales": Decimal(20), "press": Decimal(0)}
+    guarded = capped(settings, auth="api_key", limit_groups=caps, llm_model="dear-1")
+    async with AsyncExitStack() as stack:
+        service, elsewhere = [await stack.enter_async_context(running(guarded, clock=clock)) for _ in range(2)]
+        clients = {}
+        for user, groups in {"ada": ["finance", "press"], "bob": ["finance", "sales"], "eve": ["sales"]}.items():
+            key = await new_key(guarded, user, groups=groups)
+            clients[user] = await stack.enter_async_context(speaking(service if user == "ada" else elsewhere, key))
+        sessions = {user: await client.new_session() for user, client in clients.items()}
+        provider.will(held)
+        asked = asyncio.create_task(clients["ada"].chat(sessions["ada"], "a question of " + "many words " * 1000))
+        async with asyncio.timeout(PATIENCE_S):
+            await entered.wait()
+        problem = refused(await clients["bob"].send(sessions["bob"], "hello"), "group_cost_per_day")
+        assert ("in finance together" in problem["detail"], "$" in str(problem)) == (True, False)
+        go.set()
+        await asked
+        provider.will(dear(says("two")), says("three"))
+        assert (await clients["eve"].chat(sessions["eve"], "hello"))["message"]["content"] == "two"
+        again = refused(await clients["bob"].send(sessions["bob"], "hello"), "group_cost_per_day")
+        assert again["retry_after_s"] == 15 * 3600
+        alone = await stack.enter_async_context(speaking(service, await new_key(guarded, "ada")))
+        refused(await alone.send(sessions["ada"], "with a key of no group"), "group_cost_per_day")
+        clock.now += timedelta(hours=15)
+        assert (await clients["bob"].chat(sessions["bob"], "hello"))["message"]["content"] == "three"
+
+
+async def test_usage_is_added_up_by_group_for_operators_who_see_it_twice_of_users_in_two(
+    settings: Settings, provider: Provider
+) -> None:
+    counted = dict.fromkeys(("finance", "press"), Decimal(0))
+    guarded = settings.model_copy(update={"auth": "api_key", "limit_groups": counted})
+    provider.will(*(says("Hello.") for _ in range(3)))
+    async with running(guarded) as service, AsyncExitStack() as stack:
+        for user, groups in {"ada": ["finance", "press"], "bob": ["finance", "choir"], "eve": ["choir"]}.items():
+            client = await stack.enter_async_context(speaking(service, await new_key(guarded, user, groups=groups)))
+            await client.chat(await client.new_session(), "Hello")
+            assert (await client.http.get("/usage?group=group")).status_code == 403
+        ops = await stack.enter_async_context(speaking(service, await new_key(guarded, "root", ["ops"])))
+        used = {each["key"]: each["llm_calls"] for each in (await ops.get("/usage", group="group"))["items"]}
+    assert used == {None: 1, "finance": 2, "press": 1}
+
+
 @pytest.mark.parametrize("cap", ["tokens_per_day", "total_tokens_per_day"])
 async def test_a_plan_that_the_cap_stops_waits_and_goes_on_after_it_lifts(
     cap: str, settings: Settings, provider: Provider
@@ -249,8 +303,8 @@ async def test_a_reservation_waits_for_one_that_is_being_made(total: int, who: s
     books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100 - total), Limits(tokens_per_day=total))
     wanted = Reservation(LOCAL_USER, "one", 0, books.today(), tokens=60, cost=Decimal(0), lasts_s=60)
     async with database.transaction() as connection:
-        for of_all in (True, False) if total else (False,):
-            made = await ledger.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0), of_all=of_all)
+        for among in ("", None) if total else (None,):
+            made = await ledger.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0), among=among)
         another = asyncio.create_task(books.reserve(who, "another", lambda: Charge("x", input_tokens=60)))
 
         async def waits_or_is_done() -> bool:

@@ -5,7 +5,7 @@ value; each call once, and none that the session has made already. docs/security
 CONFIRM_WORDS on relies on. Asked right before a call runs: what was revoked meanwhile counts no more.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
@@ -265,15 +265,16 @@ class Proposal(Terms):
 
 
 def proposal_tool(
-    database: Database, tools: Callable[[str], Mapping[str, Tool]], tell: Callable[[str, bytes], None]
+    database: Database, tools: Callable[[str, Collection[str]], Mapping[str, Tool]], tell: Callable[[str, bytes], None]
 ) -> Tool:
     """Returns the tool that stores a proposal. Its call waits for the user's yes to all that the proposal says, under
-    every setting. `tools(owner)` are by name those a user may use; `tell(owner, event)` is called once it is stored.
+    every setting. `tools(owner, groups)` are by name those a user may use; `tell(owner, event)` is called once it is
+    stored.
     """
 
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         proposal = Proposal.model_validate(args)
-        tool = tools(context.owner).get(proposal.tool)
+        tool = tools(context.owner, context.groups).get(proposal.tool)
         if tool is None or definition_of(tool.spec) != proposal.definition:
             raise ToolRetry(f"{proposal.tool} has changed since the user was asked. Propose it anew.")
         mandate_id = f"man_{context.tool_call_id.removeprefix('call_')}"  # the same if the call is made again

@@ -89,4 +89,5 @@ class TurnContext:
             time_zone=self.time_zone,
             agent=self.agent,
             answers=answers,
+            groups=self.guard.groups,
         )

@@ -64,6 +64,11 @@ class Services(TurnDeps):
     examine: Examine
     metrics: Metrics
 
+    def groups_of(self, identity: Identity) -> tuple[str, ...]:
+        """Returns the caller's groups that something here is for: an identity provider may send hundreds."""
+        named = self.agents.groups() | self.tools.groups() | self.books.groups.keys() | {*self.settings.schedule_groups}
+        return tuple(sorted(identity.groups & named))
+
     @property
     def mcp_logins(self) -> "Logins | None":
         return self.mcp.personal.logins if self.mcp.personal else None
@@ -126,7 +131,7 @@ async def may_read_metrics(request: Request, services: ServicesDep, _: Described
 
 
 async def _origin(request: Request, services: ServicesDep, identity: IdentityDep) -> Origin:
-    return Origin(request.scope["request_id"], request.scope["traceparent"], services.agents.groups_of(identity))
+    return Origin(request.scope["request_id"], request.scope["traceparent"], services.groups_of(identity))
 
 
 def _id(prefix: Prefix, thing: str) -> AfterValidator:

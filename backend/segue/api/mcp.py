@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import Field
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from segue.api.deps import Caller, IdentityDep, Ops, Services, ServicesDep, router_of
+from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, Page
 from segue.domain.errors import AppError, NotFound, existing
@@ -162,14 +162,14 @@ class WantedPrompt(Body):
 
 
 @prompts_router.get("")
-async def list_prompts(services: ServicesDep, identity: IdentityDep) -> Page[McpPrompt]:
+async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep) -> Page[McpPrompt]:
     """Lists the prompts that the MCP servers offer, as they are worded there. A server that is away offers none."""
-    return Page(await services.mcp.prompts(identity.user), None)
+    return Page(await services.mcp.prompts(caller, origin.groups), None)
 
 
 @prompts_router.post("/{mcp_server}", responses=problems("mcp_prompt_not_found", "mcp_server_failed"))
 async def fill_prompt(
-    mcp_server: ConfiguredServer, body: WantedPrompt, services: ServicesDep, identity: IdentityDep
+    mcp_server: ConfiguredServer, body: WantedPrompt, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> FilledPrompt:
     """Fills a prompt with its arguments. Nothing is sent to a session: the user says what they like of it."""
-    return await services.mcp.fill_prompt(identity.user, mcp_server, body.name, body.arguments)
+    return await services.mcp.fill_prompt(caller, origin.groups, mcp_server, body.name, body.arguments)

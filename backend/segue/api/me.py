@@ -160,7 +160,7 @@ class UsageQuery(PageQuery):
 
     from_: Annotated[Day | None, Field(alias="from"), doc("The first UTC day, 29 days before `to` by default.")] = None
     to: Annotated[Day | None, doc("The last UTC day, today by default.")] = None
-    group: Annotated[Group, doc("What to add up by. `user` is for ops.")] = "day"
+    group: Annotated[Group, doc("What to add up by. `user` and `group` are for ops.")] = "day"
     user: Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$"), doc("For ops.")] = None
     everyone: Annotated[bool, Field(strict=False), doc("Of all users together. For ops.")] = False
 
@@ -170,7 +170,7 @@ async def get_usage(
     services: ServicesDep, identity: IdentityDep, query: Annotated[UsageQuery, Query()]
 ) -> Page[UsageTotal]:
     """Adds up what turns, summaries and facts took. The caller's; with the scope `ops` also another user's, or all."""
-    of_all = query.everyone or query.group == "user"
+    of_all = query.everyone or query.group in ("user", "group")
     if query.user is not None or of_all:
         require_ops(identity)
     last = query.to or services.clock().date()

@@ -136,9 +136,9 @@ class NewMandate(Terms):
 
 
 @mandates_router.get("")
-async def list_mandates(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Mandate]:
+async def list_mandates(services: ServicesDep, caller: Caller, origin: OriginDep, paging: PagingDep) -> Page[Mandate]:
     """Lists the caller's standing approvals with what is used of them. Newest first."""
-    before, tools = paging.after(_MANDATE_POSITION), services.tools.tools_for(caller)
+    before, tools = paging.after(_MANDATE_POSITION), services.tools.tools_for(caller, origin.groups)
     async with services.database.read_only() as connection:
         found = await mandates.list_mandates(connection, caller, before=before, limit=paging.limit + 1)
     now = services.clock()
@@ -146,12 +146,12 @@ async def list_mandates(services: ServicesDep, caller: Caller, paging: PagingDep
 
 
 @mandates_router.post("", status_code=201, responses=problems("unknown_tool", "unknown_agent", "session_not_found"))
-async def give_mandate(body: NewMandate, services: ServicesDep, identity: IdentityDep) -> Mandate:
+async def give_mandate(body: NewMandate, services: ServicesDep, caller: Caller, origin: OriginDep) -> Mandate:
     """Lets a tool, as it is defined now, run unasked within bounds. A call beyond them asks, as without."""
-    caller, now = identity.user, services.clock()
-    tool = services.tools.specs(body.tool, owner=caller)[body.tool]
+    now, tools = services.clock(), services.tools.tools_for(caller, origin.groups)
+    tool = services.tools.specs(body.tool, owner=caller, groups=origin.groups)[body.tool]
     if body.scope == "agent":
-        services.agents.check(body.agent, caller, services.agents.groups_of(identity), status=422)
+        services.agents.check(body.agent, caller, origin.groups, status=422)
     of = {"session_id": body.session_id, "agent": body.agent}
     async with services.database.transaction() as connection:
         if body.session_id is not None:
@@ -159,7 +159,7 @@ async def give_mandate(body: NewMandate, services: ServicesDep, identity: Identi
         zone = body.time_zone or services.settings.time_zone
         row = await mandates.give(connection, caller, body, tool, **of, time_zone=zone, now=now)
     services.events.tell(caller, mandate_changed(row.id))
-    return mandates.shown(row, services.tools.tools_for(caller), now=now)
+    return mandates.shown(row, tools, now=now)
 
 
 @mandates_router.delete("/{mandate_id}", status_code=204)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field, TypeAdapter
 
 from segue.api import schemas
-from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, ToolCallId, router_of
+from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import PROBLEMS, problems
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
@@ -40,6 +40,7 @@ from segue.tools.catalog import changed_at
 from segue.tools.normalize import BinaryPart
 from segue.tools.paging import Wanted, page_of, part_at
 from segue.tools.tool_states import StatePosition, lift_holds, list_changes
+from segue.turns.claims import Origin
 from segue.users.audit import record_act
 
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
@@ -81,9 +82,9 @@ class ToolDescription:
 
 
 @router.get("")
-async def list_tools(services: ServicesDep, caller: Caller) -> schemas.Page[ToolDescription]:
+async def list_tools(services: ServicesDep, caller: Caller, origin: OriginDep) -> schemas.Page[ToolDescription]:
     """Lists the tools that the caller may use, as the model sees them."""
-    specs = [tool.spec for tool in services.tools.tools_for(caller).values()]
+    specs = [tool.spec for tool in services.tools.tools_for(caller, origin.groups).values()]
     changed = await changed_at(services.database, specs)
     described = [
         ToolDescription(
@@ -123,34 +124,45 @@ class FleetToolStates:
 
 
 @states_router.get("/sessions/{session_id}/tool-states")
-async def get_tool_states(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionToolStates:
+async def get_tool_states(
+    session_id: SessionId, services: ServicesDep, caller: Caller, origin: OriginDep
+) -> SessionToolStates:
     """Shows how all tools are doing in a session. Also one that never ran."""
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-    return await _session_states(services, caller, session_id)
+    return await _session_states(services, caller, origin, session_id)
 
 
 @states_router.post("/sessions/{session_id}/tool-states/reset", responses=problems("unknown_tool"))
 async def reset_tool_states(
-    session_id: SessionId, services: ServicesDep, caller: Caller, body: schemas.ToolReset | None = None
+    session_id: SessionId,
+    services: ServicesDep,
+    caller: Caller,
+    origin: OriginDep,
+    body: schemas.ToolReset | None = None,
 ) -> SessionToolStates:
     """Makes tools available again. No failure is held against them; what has succeeded in the session still counts."""
-    specs = services.tools.specs(body.tool_name if body else None, owner=caller)
+    specs = services.tools.specs(body.tool_name if body else None, owner=caller, groups=origin.groups)
     await _reset_in_session(services, caller, session_id, specs)
-    return await _session_states(services, caller, session_id)
+    return await _session_states(services, caller, origin, session_id)
 
 
 @states_router.put("/sessions/{session_id}/tool-states/{tool}")
 async def set_tool_state(
-    tool: ToolName, session_id: SessionId, body: schemas.StatusChange, services: ServicesDep, caller: Caller
+    tool: ToolName,
+    session_id: SessionId,
+    body: schemas.StatusChange,
+    services: ServicesDep,
+    caller: Caller,
+    origin: OriginDep,
 ) -> ToolState:
     """Sets the state of a tool in a session. No success and no failure changes what a person has set."""
-    services.tools.specs(tool, owner=caller)
+    services.tools.specs(tool, owner=caller, groups=origin.groups)
     async with services.database.transaction() as connection:
         await lock_session(connection, caller, session_id)
         changes = await services.tools.set_by_person(connection, session_id, tool, body.status, body.reason)
     services.tools.committed(changes)
-    return (await services.tools.session_states(session_id, caller))[tool]
+    return (await services.tools.session_states(session_id, caller, origin.groups))[tool]
 
 
 @states_router.get("/sessions/{session_id}/tool-states/history")
@@ -234,8 +246,9 @@ async def _owner_of_any(services: Services, session_id: str) -> str:
         return await owner_of(connection, session_id)
 
 
-async def _session_states(services: Services, owner: str, session_id: str) -> SessionToolStates:
-    return SessionToolStates(session_id, await services.tools.session_states(session_id, owner), services.clock())
+async def _session_states(services: Services, owner: str, origin: Origin, session_id: str) -> SessionToolStates:
+    states = await services.tools.session_states(session_id, owner, origin.groups)
+    return SessionToolStates(session_id, states, services.clock())
 
 
 async def _reset_in_session(services: Services, owner: str, session_id: str, specs: Specs) -> None:

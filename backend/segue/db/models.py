@@ -566,6 +566,15 @@ usage = Table(
     ),
 )
 
+user_groups = Table(  # that a user was in on a day, of those whose usage counts
+    "user_groups",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Index("user_groups_day_idx", "day", "name"),
+)
+
 user_limits = Table(
     "user_limits",
     metadata,

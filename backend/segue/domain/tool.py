@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
@@ -48,7 +48,8 @@ def _unheard(progress: float, total: float | None = None, message: str | None = 
 class ToolContext:
     """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments.
 
-    `time_zone` is the user's, an IANA name, `agent` the id of the agent that answers. A tool that takes long calls
+    `time_zone` is the user's, an IANA name, `agent` the id of the agent that answers, `groups` are those of the user's
+    that something here is for. A tool that takes long calls
     `report(progress, total, message)` in the event loop: that gives the call its time again, and the user sees it.
     `answers` are the user's to what the same call asked before (ToolAsks), in order.
     """
@@ -62,6 +63,7 @@ class ToolContext:
     agent: str = ""
     report: Reporter = field(default=_unheard, repr=False, compare=False)
     answers: tuple[UserAnswer, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
@@ -124,15 +126,25 @@ def definition_of(spec: ToolSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Audience:
-    """Who may use a tool: agents by their ids, and users. None is all of them."""
+    """Who may use a tool: agents by their ids, and users by name or by a group. None is all of them. With `within` only
+    those of them who are also in one of these groups.
+    """
 
     agents: frozenset[str] | None = None
     users: frozenset[str] | None = None
+    groups: frozenset[str] | None = None
+    within: frozenset[str] | None = None
 
-    def admits(self, owner: str, agent: str | None) -> bool:
-        """Without an agent: whether any may."""
-        may_user = self.users is None or owner in self.users
-        return may_user and (self.agents is None or agent is None or agent in self.agents)
+    @property
+    def named_groups(self) -> frozenset[str]:
+        return (self.groups or frozenset()) | (self.within or frozenset())
+
+    def admits(self, owner: str, groups: Iterable[str], agent: str | None) -> bool:
+        """Without an agent: whether any may. `groups` are the owner's."""
+        is_for_all = self.users is None and self.groups is None
+        is_one = is_for_all or owner in (self.users or ()) or not (self.groups or frozenset()).isdisjoint(groups)
+        is_within = self.within is None or not self.within.isdisjoint(groups)
+        return is_one and is_within and (self.agents is None or agent is None or agent in self.agents)
 
 
 @dataclass(frozen=True, slots=True)

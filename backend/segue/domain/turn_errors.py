@@ -133,13 +133,14 @@ def rate_limited(limit: str, at_most: int | str, wait_s: int) -> AppError:
     )
 
 
-def service_limit_reached(limit: str, wait_s: int) -> AppError:
-    """Also the end of a turn, as `rate_limited`. What the limit is, only operators know."""
+def service_limit_reached(limit: str, wait_s: int, *, group: str = "") -> AppError:
+    """Also the end of a turn, as `rate_limited`. What the limit is, of all or of a group, only operators know."""
+    whose = f"all users in {group}" if group else "all users"
     return AppError(
         SERVICE_LIMIT_REACHED,
         status=429,
         title="The service has reached its limit",
-        detail=f"The service has reached its limit for today, for all users together. Try again in {wait_s} s.",
+        detail=f"The service has reached its limit for today, for {whose} together. Try again in {wait_s} s.",
         retry_after_s=wait_s,
         extra={"limit": limit},
     )

@@ -167,14 +167,16 @@ OAuthSetting = Annotated[
     BeforeValidator(lambda value: ({} if value else None) if isinstance(value, bool) else value),
 ]
 Unannotated = Literal["ask", "write", "read_only"]
+Names = Annotated[frozenset[str], Field(min_length=1)]
 
 
 class McpServerConfig(_OfFile):
     """One server: a `command` to run (stdio) or a `url` to reach (streamable HTTP).
 
     A `url` whose host is a name that leads to a private address needs `allow_private`.
-    Names in `confirm`, `disabled`, `only` and `depends_on` are the server's own, without `prefix`.
-    Only `agents` and `users` may use it, if they are given. `unannotated` is what a tool is whose server does not say.
+    Names in `confirm`, `disabled`, `only`, `tool_groups` and `depends_on` are the server's own, without `prefix`.
+    Only `agents`, `users` and those in `groups` may use it, if they are given, and of them only those in its
+    `tool_groups` a tool that is named there. `unannotated` is what a tool is whose server does not say.
     """
 
     command: str | None = None
@@ -196,8 +198,10 @@ class McpServerConfig(_OfFile):
     transport: Literal["stdio", "http", "sse"] | None = None
     env_file: str | None = None
     depends_on: dict[str, tuple[DependencyGroup, ...]] = {}
-    agents: Annotated[frozenset[str], Field(min_length=1)] | None = None
-    users: Annotated[frozenset[str], Field(min_length=1)] | None = None
+    agents: Names | None = None
+    users: Names | None = None
+    groups: Names | None = None
+    tool_groups: dict[str, Names] = {}
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -214,7 +218,16 @@ class McpServerConfig(_OfFile):
 
     @property
     def audience(self) -> Audience | None:
-        return Audience(self.agents, self.users) if self.agents or self.users else None
+        return self.audience_of(None)
+
+    def audience_of(self, tool: str | None) -> Audience | None:
+        """Returns who may use a tool, by the server's own name; None if all may."""
+        given = self.agents, self.users, self.groups, self.tool_groups.get(tool or "")
+        return Audience(*given) if any(given) else None
+
+    @property
+    def named_groups(self) -> frozenset[str]:
+        return (self.groups or frozenset()).union(*self.tool_groups.values())
 
     def offers(self, tool: str) -> bool:
         return tool not in self.disabled and (self.only is None or tool in self.only)

@@ -119,6 +119,10 @@ class McpServers:
         """Returns the ids of agents that servers are limited to."""
         return frozenset[str]().union(*(server.config.agents or () for server in self.servers))
 
+    def groups(self) -> frozenset[str]:
+        """Returns the groups that servers, and tools of theirs, are limited to."""
+        return frozenset[str]().union(*(server.config.named_groups for server in self.servers))
+
     def reconnect(self, name: str) -> bool:
         """Connects a server anew; other servers do not notice. Returns False if there is none of this name."""
         found = [server for server in self.servers if server.name == name]
@@ -141,15 +145,17 @@ class McpServers:
         shared = (server for server in self.servers if server.config.oauth is None or not each_logs_in)
         return [cast("Supervisor", server) for server in shared]
 
-    async def prompts(self, owner: str) -> list[McpPrompt]:
+    async def prompts(self, owner: str, groups: Iterable[str]) -> list[McpPrompt]:
         """Returns the prompts of all servers that the user may use; one that cannot list them now has none."""
-        having = [each for each in self._shared() if each.offers.has_prompts and may_use(each, owner)]
+        having = [each for each in self._shared() if each.offers.has_prompts and may_use(each, owner, groups)]
         listed = await asyncio.gather(*map(_listed, having))
         return [prompt for prompts in listed for prompt in prompts]
 
-    async def fill_prompt(self, owner: str, server: str, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
+    async def fill_prompt(
+        self, owner: str, groups: Iterable[str], server: str, name: str, arguments: Mapping[str, str]
+    ) -> FilledPrompt:
         """Raises AppError `mcp_server_not_found`, `mcp_prompt_not_found`, `invalid_request`, `mcp_server_failed`."""
-        found = [each for each in self._shared() if each.name == server and may_use(each, owner)]
+        found = [each for each in self._shared() if each.name == server and may_use(each, owner, groups)]
         if not found:
             raise NotFound("mcp_server")
         return await _fill(found[0], name, arguments)

@@ -43,10 +43,10 @@ READ: Final = ToolSpec(
 )
 
 
-def may_use(server: "Supervisor", owner: str, agent: str | None = None) -> bool:
-    """Returns whether the user may use what the server offers with the agent, or with any agent."""
+def may_use(server: "Supervisor", owner: str, groups: Iterable[str], agent: str | None = None) -> bool:
+    """Returns whether a user in these groups may use what the server offers with the agent, or with any agent."""
     audience = server.config.audience
-    return audience is None or audience.admits(owner, agent)
+    return audience is None or audience.admits(owner, groups, agent)
 
 
 class ResourceTools:
@@ -72,7 +72,7 @@ class ResourceTools:
         return [server for server in self._servers() if server.offers.has_resources]
 
     def _for(self, context: ToolContext) -> "dict[str, Supervisor]":
-        who = context.owner, context.agent
+        who = context.owner, context.groups, context.agent
         return {server.name: server for server in self._having() if may_use(server, *who)}
 
     def _named(self, name: str, context: ToolContext) -> "Supervisor":

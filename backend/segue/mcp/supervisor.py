@@ -341,7 +341,7 @@ class Supervisor:
         if listed == self.listed:
             return
         names = {tool.name for tool in listed}
-        for setting in ("confirm", "disabled"):
+        for setting in ("confirm", "disabled", "tool_groups"):
             if unknown := sorted(set(getattr(self.config, setting)) - names):
                 log.warning("mcp_config_unknown_tools", server=self.name, setting=setting, tools=unknown)
         # In a thread: two hundred large schemas take seconds.

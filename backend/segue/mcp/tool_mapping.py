@@ -216,7 +216,7 @@ def tools_of(
             left_out.append(_left_out(server, tool, "a second tool of this name"))
             continue
         run = partial(_run, call, tool.name, _is_wrapped(tool))
-        tools[spec.name] = Tool(spec, run, secrets=secrets, audience=config.audience)
+        tools[spec.name] = Tool(spec, run, secrets=secrets, audience=config.audience_of(tool.name))
     return list(tools.values()), left_out[:_MAX_LEFT_OUT]
 
 

@@ -88,6 +88,7 @@ class ToolAvailability:
         observe: Observe,
     ) -> None:
         self.tools = catalog.tools
+        self.groups = catalog.groups
         self._away = catalog.away
         self.failed_for_all = everywhere.load
         self.everywhere = everywhere
@@ -96,17 +97,17 @@ class ToolAvailability:
         self.settings = settings
         self._observe = observe
 
-    def tools_for(self, owner: str, agent: str | None = None) -> Mapping[str, Tool]:
-        """Returns those that the user may use with the agent, or with any agent."""
-        tools = self.tools()
-        closed = {name for name, tool in tools.items() if tool.audience and not tool.audience.admits(owner, agent)}
+    def tools_for(self, owner: str, groups: Collection[str], agent: str | None = None) -> Mapping[str, Tool]:
+        """Returns those that the user in these groups may use with the agent, or with any agent."""
+        tools, who = self.tools(), (owner, groups, agent)
+        closed = {name for name, tool in tools.items() if tool.audience and not tool.audience.admits(*who)}
         return {name: tool for name, tool in tools.items() if name not in closed} if closed else tools
 
-    def specs(self, name: str | None = None, *, owner: str | None = None) -> Specs:
-        """Returns all tools by name, or the one that is named; if `owner` is given, of those that this user may use.
-        Raises AppError `unknown_tool`.
+    def specs(self, name: str | None = None, *, owner: str | None = None, groups: Collection[str] = ()) -> Specs:
+        """Returns all tools by name, or the one that is named; if `owner` is given, of those that this user in these
+        groups may use. Raises AppError `unknown_tool`.
         """
-        tools = self.tools() if owner is None else self.tools_for(owner)
+        tools = self.tools() if owner is None else self.tools_for(owner, groups)
         specs = {tool.spec.name: tool.spec for tool in tools.values()}
         if name is None:
             return specs
@@ -122,11 +123,14 @@ class ToolAvailability:
         away = self._away()
         return {spec.name: state_of(spec, hold=holds.get(spec.name), away=away.get(spec.source)) for spec in specs}
 
-    async def session_states(self, session_id: str, owner: str | None = None) -> dict[str, ToolState]:
+    async def session_states(
+        self, session_id: str, owner: str | None = None, groups: Collection[str] = ()
+    ) -> dict[str, ToolState]:
         """Returns the state of every tool, or of those that the user may use, also of one that never ran."""
         async with self.database.read_only() as connection:
             stored, holds = await load_with_holds(connection, session_id)
-        return self.judge(self.specs(owner=owner).values(), healths(stored), await self.failed_for_all(), holds)
+        specs = self.specs(owner=owner, groups=groups).values()
+        return self.judge(specs, healths(stored), await self.failed_for_all(), holds)
 
     async def set_by_person(
         self, connection: AsyncConnection, session_id: str, tool: str, status: ManualStatus, reason: str | None
@@ -203,9 +207,9 @@ class ToolAvailability:
 class ToolGuard:
     """The tools of one turn: those of its agent and user, asked for before every model call and around every tool call.
 
-    `stored` holds the session's states as the turn's claim has read them, `page` the tools of the client's page. Only a
-    session that `is_summarised` has anything to search that the model does not see, and only a turn that `proposes` has
-    the tool for a standing approval.
+    `who` are the user, their groups and the agent's id. `stored` holds the session's states as the turn's claim has
+    read them, `page` the tools of the client's page. Only a session that `is_summarised` has anything to search that
+    the model does not see, and only a turn that `proposes` has the tool for a standing approval.
     """
 
     def __init__(
@@ -216,8 +220,7 @@ class ToolGuard:
         *,
         holds: Holds,
         agent: Agent,
-        agent_id: str,
-        owner: str,
+        who: tuple[str, tuple[str, ...], str],
         page: Mapping[str, Tool] = MappingProxyType({}),
         is_summarised: bool = False,
     ) -> None:
@@ -226,7 +229,7 @@ class ToolGuard:
         self.chosen_names: tuple[str, ...] | None = None
         self.later_names: frozenset[str] = frozenset()
         self._agent = agent
-        self._who = owner, agent_id
+        self._who = who
         self._own: dict[str, Tool] = {}
         self._page = page
         self._availability = availability
@@ -236,6 +239,10 @@ class ToolGuard:
         self._holds = holds
         self._failed_for_all: Mapping[str, ToolHealth] = {}
         self._probing: set[str] = set()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return self._who[1]
 
     def may_use(self, name: str) -> bool:
         """Also of a tool that is not there now."""

@@ -56,6 +56,9 @@ class ToolServers(Protocol):
     def away(self) -> Mapping[str, str]:
         """Returns by source of tools why it is not there."""
 
+    def groups(self) -> frozenset[str]:
+        """Returns the groups that some of their tools are for, also of servers that are away."""
+
 
 log = structlog.get_logger()
 
@@ -88,6 +91,11 @@ class ToolCatalog:
 
     def away(self) -> Mapping[str, str]:
         return self._offering.away() if self._offering is not None and self._offering.servers else {}
+
+    def groups(self) -> frozenset[str]:
+        """Returns the groups that tools are for."""
+        own = (tool.audience.named_groups for tool in self._own.values() if tool.audience)
+        return frozenset[str]().union(*own, self._offering.groups() if self._offering is not None else ())
 
 
 def _invalid(why: str) -> AppError:

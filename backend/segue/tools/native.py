@@ -16,7 +16,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from segue.domain.errors import AppError
-from segue.domain.tool import DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
+from segue.domain.tool import Audience, DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
 
 SOURCE: Final = "native"
 ENTRY_POINTS: Final = "segue.tools"
@@ -37,12 +37,14 @@ def tool(
     timeout_s: float | None = None,
     name: str = "",
     title: str = "",
+    groups: Collection[str] = (),
 ) -> Callable[[Function], Function]:
     """Makes a tool of the function: the name is its own, the description its docstring, the arguments its hints.
 
     `effect` and `confirm` decide whether a call waits for a yes; `effect` and `idempotent`, whether it may run again
     after a crash. A name in `depends_on` is a tool that has to have succeeded in the session before. A parameter that
-    is a `ToolContext` is given by Segue and not by the model. Raises TypeError if no tool can be made of the function.
+    is a `ToolContext` is given by Segue and not by the model. With `groups` the tool exists only for users in one of
+    them. Raises TypeError if no tool can be made of the function.
     """
 
     def decorate(function: Function) -> Function:
@@ -66,7 +68,9 @@ def tool(
         async def run(given: dict[str, Any], who: ToolContext) -> object:
             return await function(**_read(arguments, spec.name, given), **dict.fromkeys(context, who))
 
-        setattr(function, _MADE, Tool(spec, run))
+        if isinstance(groups, str):
+            _refuse(called, "needs groups that are a list of names")
+        setattr(function, _MADE, Tool(spec, run, audience=Audience(groups=frozenset(groups)) if groups else None))
         return function
 
     return decorate

@@ -355,7 +355,7 @@ async def _begin_decided(
         return None
     if button.decision == "amend":
         return await _admit_locked(connection, owner, session_id, request, now=now)
-    _check_args(stored.plan, button.args, tools, owner=owner)
+    _check_args(stored.plan, button.args, tools, owner=owner, groups=request.origin.groups)
     _check_answer(stored.plan, button)
     changed, remember = button.args is not None, button.remember
     request = replace(request, decided_plan_id=stored.plan.id, args_changed=changed, remember=remember)
@@ -391,14 +391,16 @@ async def _remember(
     await mandates.remember(*of, plan_id=stored.plan.id, now=now)
 
 
-def _check_args(plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability, *, owner: str) -> None:
+def _check_args(
+    plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability, *, owner: str, groups: Collection[str]
+) -> None:
     """Raises AppError `unknown_tool` if the tool of the step that waits is gone, `invalid_args` if it refuses them."""
     if args is None:
         return
     tool = plan.waiting_step.tool if plan.waiting_step else None
     if tool is None:
         raise _invalid_args("The step that waits calls no tool: there are no arguments to change.")
-    tools.specs(tool, owner=owner)
+    tools.specs(tool, owner=owner, groups=groups)
     try:
         faults = faults_of(tools.tools()[tool], args)
     except ToolFailed as refused:

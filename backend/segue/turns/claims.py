@@ -42,7 +42,7 @@ from segue.tools.tool_states import StoredHealth, all_holds, read_holds, read_st
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The request that brought a message: its id, the W3C traceparent of its span if it has one, and those of the
-    caller's groups that agents are for.
+    caller's groups that agents, tools or caps are for.
     """
 
     request_id: str | None = None

@@ -128,8 +128,7 @@ def tools_of_turn(
         claim.tool_states,
         holds=claim.tool_holds,
         agent=speaker.agent,
-        agent_id=speaker.id,
-        owner=claim.owner,
+        who=(claim.owner, claim.origin.groups, speaker.id),
         page=page_tools(claim.options.page_tools) if claim.options.page_tools else {},
         is_summarised=claim.summary is not None,
     )
@@ -166,7 +165,13 @@ class TurnRun:
         speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
         self._speaker = speaker.answering_with(claim.options.model)
         self._account = Account(
-            deps.books, claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
+            deps.books,
+            claim.owner,
+            claim.key.session_id,
+            claim.key.turn_id,
+            agent=self._speaker.id,
+            epoch=claim.epoch,
+            groups=claim.origin.groups,
         )
         self._model = MeteredModel(self._speaker.models, self._speaker.settings.max_model_calls, self._account)
         # With a method of its own to save, the run would not be freed by itself.

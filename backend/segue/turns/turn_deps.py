@@ -16,7 +16,6 @@ from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.agent import DEFAULT_AGENT, Agent
 from segue.domain.errors import AppError
-from segue.domain.identity import Identity
 from segue.domain.ids import Clock
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.events.event_log import EventLog
@@ -80,10 +79,9 @@ class Agents:
         """Returns the agents that there are for a user in these groups, by id. The default one is among them."""
         return {each.id: each for each in self.known.values() if each.agent.is_for(user, groups)}
 
-    def groups_of(self, identity: Identity) -> tuple[str, ...]:
-        """Returns the caller's groups that agents are for: an identity provider may send hundreds."""
-        named = {group for each in self.known.values() for group in each.agent.groups or ()}
-        return tuple(sorted(named & identity.groups))
+    def groups(self) -> frozenset[str]:
+        """Returns the groups that agents are for."""
+        return frozenset(group for each in self.known.values() for group in each.agent.groups or ())
 
     def speaker(self, agent_id: str, user: str, groups: Collection[str]) -> Speaker:
         """Returns the default agent in the place of one that is gone, or is not for this user."""

@@ -180,6 +180,7 @@ class TurnService:
         deps, now = self._deps, self._deps.clock()
         async with deps.database.read_only() as connection:
             claim = await claim_of_next(connection, owner, session_id)
+        claim = replace(claim, origin=Origin(groups=tuple(groups)))
         speaker = deps.agents.speaker(claim.agent, owner, groups)
         guard, chooser = tools_of_turn(deps, claim, speaker, save=_forget)
         await guard.load_global_state()

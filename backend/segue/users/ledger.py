@@ -2,16 +2,18 @@
 
 A row of `usage` is what an owner's session took of one model on one day. With the session its id goes and the numbers
 stay. A reservation counts while its turn is open and under its epoch, or until its time is up: so that of a process
-that died ends with its turn, and none is ever subtracted twice. Days are UTC.
+that died ends with its turn, and none is ever subtracted twice. What a user takes on a day counts for each group that
+the user was in on that day. Days are UTC.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     ColumnElement,
@@ -25,6 +27,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     column,
     delete,
     func,
@@ -38,11 +41,11 @@ from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.leases import OWNER_LOCK
-from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage
+from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage, user_groups
 from segue.domain.field_types import doc
-from segue.domain.identity import Charge
+from segue.domain.identity import SPEAKS_FOR, Charge
 
-Group = Literal["day", "model", "session", "user", "agent"]
+Group = Literal["day", "model", "session", "user", "agent", "group"]
 ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
 
 _COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -65,6 +68,7 @@ _KEYS: dict[Group, ColumnElement[str]] = {
     "session": func.coalesce(usage.c.session_id, ""),
     "user": usage.c.owner,
     "agent": func.coalesce(sessions.c.agent, ""),
+    "group": func.coalesce(user_groups.c.name, ""),
 }
 
 
@@ -83,7 +87,9 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an owner, or all, spent on a day, and the cost that other calls of theirs hold. `reserved`: if it fitted."""
+    """What an owner, a group or all spent on a day, and the cost that other calls of theirs hold. `reserved`: if it
+    fitted.
+    """
 
     reserved: bool
     tokens: int
@@ -95,7 +101,7 @@ class Standing:
 class UsageTotal:
     """What was used in a group."""
 
-    key: Annotated[str | None, doc("The day, model, session, user, or agent of the session now; null if deleted.")]
+    key: Annotated[str | None, doc("The day, model, session, user, group, or agent of the session now; null for none.")]
     llm_calls: Annotated[int, doc("Calls of a model.")]
     input_tokens: Annotated[int, doc("Tokens sent.")]
     cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")]
@@ -174,15 +180,32 @@ async def release(connection: AsyncConnection, holder: str) -> None:
     await connection.execute(delete(reservations).where(reservations.c.holder == holder))
 
 
-def _standing(*owner: ColumnElement[str]) -> tuple[Select[Any], ColumnElement[bool]]:
-    """Returns what was spent and is held on a day, by the owner or by all, and whether what is wanted fits."""
+async def enter_groups(connection: AsyncConnection, owner: str, day: date, groups: Collection[str]) -> None:
+    """Notes that a user was in these groups on a day. Of a user who has no session it notes nothing."""
+    is_known = select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
+    rows = select(literal(owner), literal(day), func.unnest(cast(list(groups), ARRAY(Text)))).where(is_known)
+    added = insert(user_groups).from_select(["owner", "day", "name"], rows)
+    await connection.execute(added.on_conflict_do_nothing())
+
+
+async def groups_of(connection: AsyncConnection, owner: str, day: date) -> list[str]:
+    """Returns the groups that the user was in on the day, by name."""
+    theirs = select(user_groups.c.name).where(user_groups.c.owner == owner, user_groups.c.day == day)
+    return list(await connection.scalars(theirs.order_by(user_groups.c.name)))
+
+
+def _standing(
+    counts: Callable[[ColumnElement[str]], ColumnElement[bool]] | None = None,
+) -> tuple[Select[Any], ColumnElement[bool]]:
+    """Returns what was spent and is held on a day, by the owners that count or by all, and whether it fits."""
     tokens, cost = bindparam("more_tokens", type_=BigInteger), bindparam("more_cost", type_=Numeric)
     cap, cost_cap = bindparam("token_cap", type_=BigInteger), bindparam("cost_cap", type_=Numeric)
     spent = _sums(usage.c.input_tokens + usage.c.output_tokens, _COST).where(usage.c.day == _DAY)
     held = _sums(reservations.c.tokens, _finite(reservations.c.cost))
     held = held.where(reservations.c.holder != _HOLDER, reservations.c.day == _DAY, _STILL_HELD)
-    spent_rows = spent.where(*(usage.c.owner == one for one in owner)).cte("spent")
-    held_rows = held.where(*(reservations.c.owner == one for one in owner)).cte("held")
+    if counts is not None:
+        spent, held = spent.where(counts(usage.c.owner)), held.where(counts(reservations.c.owner))
+    spent_rows, held_rows = spent.cte("spent"), held.cte("held")
     fits = and_(
         or_(cap == 0, spent_rows.c.tokens + held_rows.c.tokens + tokens <= cap),
         or_(cost_cap == 0, spent_rows.c.cost + held_rows.c.cost + cost <= cost_cap),
@@ -194,7 +217,7 @@ def _standing(*owner: ColumnElement[str]) -> tuple[Select[Any], ColumnElement[bo
 def _reserve() -> Select[Any]:
     """To be run under the lock of `reserve`: it reads what other reservations have committed."""
     owner = bindparam("of_owner", type_=Text)
-    standing, fits = _standing(owner)
+    standing, fits = _standing(lambda column: column == owner)
     others = reservations.c.owner == owner, reservations.c.holder != _HOLDER
     before = (reservations.c.holder == _HOLDER) & (reservations.c.epoch < bindparam("at_epoch"))
     over = delete(reservations).where(or_(before, and_(*others, not_(_STILL_HELD)))).cte("over")
@@ -226,21 +249,27 @@ _IS_OPEN = (turns.c.id == reservations.c.holder) & turns.c.status.in_(OPEN_TURNS
 _RUNS = select(turns.c.id).where(_IS_OPEN, turns.c.epoch <= reservations.c.epoch).exists()
 _STILL_HELD = or_(reservations.c.until > func.now(), _RUNS)
 _RESERVE = _reserve()
+_MEMBERS = select(user_groups.c.owner).where(
+    user_groups.c.name == bindparam("of_group", type_=Text), user_groups.c.day == _DAY
+)
 _OF_ALL, _FITS = _standing()
 _FITS_ALL = _OF_ALL.add_columns(_FITS.label("reserved"))
+_OF_GROUP, _FITS = _standing(lambda column: column.in_(_MEMBERS))
+_FITS_GROUP = _OF_GROUP.add_columns(_FITS.label("reserved"))
 
 
 async def reserve(
-    connection: AsyncConnection, wanted: Reservation, *, token_cap: int, cost_cap: Decimal, of_all: bool = False
+    connection: AsyncConnection, wanted: Reservation, *, token_cap: int, cost_cap: Decimal, among: str | None = None
 ) -> Standing:
     """Reserves in place of what the holder has under this epoch or before, if the owner's day has room; 0 is no cap.
 
-    In a transaction, which holds the lock of the owner's reservations until its end. With `of_all` it reserves nothing:
-    it says whether the day of all owners together has room, and holds the lock of all.
+    In a transaction, which holds the lock of the owner's reservations until its end. With `among` it reserves nothing:
+    it says whether the day of all in that group together has room, empty for all owners, and holds the lock of these.
     """
-    await connection.execute(OWNER_LOCK, {"of_owner": "" if of_all else wanted.owner})
+    lock = f"{SPEAKS_FOR}{among}" if among else among  # no owner begins like this
+    await connection.execute(OWNER_LOCK, {"of_owner": wanted.owner if lock is None else lock})
     values = {
-        "of_owner": wanted.owner,
+        **({"of_group": among} if among else {"of_owner": wanted.owner}),
         "on_day": wanted.day,
         "by_holder": wanted.holder,
         "at_epoch": wanted.epoch,
@@ -250,12 +279,14 @@ async def reserve(
         "token_cap": token_cap,
         "cost_cap": cost_cap,
     }
-    return Standing(**(await connection.execute(_FITS_ALL if of_all else _RESERVE, values)).mappings().one())
+    statement = _RESERVE if among is None else _FITS_GROUP if among else _FITS_ALL
+    return Standing(**(await connection.execute(statement, values)).mappings().one())
 
 
 async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:
     """Deletes at most BATCH rows of days before then, and returns how many."""
     old = select(usage.c.id).where(usage.c.day < before).limit(BATCH).with_for_update(skip_locked=True).cte("old")
+    await connection.execute(delete(user_groups).where(user_groups.c.day < before))
     return (await connection.execute(delete(usage).where(usage.c.id.in_(select(old.c.id))))).rowcount
 
 
@@ -286,6 +317,9 @@ async def list_usage(
     )
     if group == "agent":
         statement = statement.outerjoin_from(usage, sessions, sessions.c.id == usage.c.session_id)
+    if group == "group":
+        on_the_day = (user_groups.c.owner == usage.c.owner) & (user_groups.c.day == usage.c.day)
+        statement = statement.outerjoin_from(usage, user_groups, on_the_day)
     if owner is not None:
         statement = statement.where(usage.c.owner == owner)
     if after is not None:

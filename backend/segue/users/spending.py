@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import ceil
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -135,19 +135,23 @@ class LimitsInForce(Watch):
 
 
 NOTHING_SPENT: Final = Charge("", calls=0, cost=NOTHING)
+MOST_ENTERED: Final = 100_000
 ASK_AGAIN_S: Final = 2  # when calls that run will have ended is not known
 
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Opens accounts. Knows the caps of each owner, those of all together (`total`) and the day. `turnstiles` let one
-    reservation of an owner, or of all with a total, into the database at a time: those that wait hold no connection.
+    """Opens accounts. Knows the caps of each owner, those of all together (`total`) and of groups, and the day.
+    `turnstiles` let one reservation of an owner, or of all if a cap is for several, into the database at a time: those
+    that wait hold no connection. `entered` are owners whose groups of a day are noted.
     """
 
     database: Database
     clock: Clock
     limits_of: Callable[[str], Limits]
     total: Limits = NO_LIMITS
+    groups: Mapping[str, Limits] = field(default_factory=dict)
+    entered: set[tuple[str, date, str]] = field(default_factory=set)
     turnstiles: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def today(self) -> date:
@@ -163,37 +167,62 @@ class Books:
             await account.close()
 
     async def reserve(
-        self, owner: str, holder: str, most: Callable[[], Charge], *, epoch: int = 0, lasts_s: float = 0
+        self,
+        owner: str,
+        holder: str,
+        most: Callable[[], Charge],
+        *,
+        epoch: int = 0,
+        lasts_s: float = 0,
+        groups: Collection[str] = (),
     ) -> date:
-        """Returns the day to charge. Raises AppError `rate_limited` or `service_limit_reached` if a cap has no room."""
+        """Notes which groups the owner is in. Returns the day to charge. Raises AppError `rate_limited` or
+        `service_limit_reached` if a cap has no room.
+        """
         day = self.today()
+        await self._enter(owner, day, groups)
         if self.is_capped(owner):
             charge = most()
             wanted = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
-            turnstile = self.turnstiles.setdefault("" if self.total.has_caps else owner, asyncio.Lock())
+            turnstile = self.turnstiles.setdefault("" if self._caps_several else owner, asyncio.Lock())
             async with turnstile, self.database.transaction() as connection:
                 if self.total.has_caps:
-                    await self._reserve(connection, wanted, self.total, of_all=True)
+                    await self._reserve(connection, wanted, self.total, among="")
+                for group in await ledger.groups_of(connection, owner, day) if self.groups else ():
+                    if (cap := self.groups.get(group, NO_LIMITS)).has_caps:
+                        await self._reserve(connection, wanted, cap, among=group)
                 await self._reserve(connection, wanted, self.limits_of(owner))
         return day
 
     def is_capped(self, owner: str) -> bool:
-        return self.total.has_caps or self.limits_of(owner).has_caps
+        return self._caps_several or self.limits_of(owner).has_caps
+
+    @property
+    def _caps_several(self) -> bool:
+        return self.total.has_caps or any(cap.has_caps for cap in self.groups.values())
+
+    async def _enter(self, owner: str, day: date, groups: Collection[str]) -> None:
+        if new := {(owner, day, group) for group in groups} - self.entered:
+            async with self.database.autocommit() as connection:
+                await ledger.enter_groups(connection, owner, day, groups)
+            if len(self.entered) >= MOST_ENTERED or not any(each[1] == day for each in self.entered):
+                self.entered.clear()
+            self.entered.update(new)
 
     async def _reserve(
-        self, connection: AsyncConnection, wanted: Reservation, limits: Limits, *, of_all: bool = False
+        self, connection: AsyncConnection, wanted: Reservation, limits: Limits, *, among: str | None = None
     ) -> None:
         token_cap, cost_cap = limits.tokens_per_day, limits.cost_per_day
-        standing = await ledger.reserve(connection, wanted, token_cap=token_cap, cost_cap=cost_cap, of_all=of_all)
+        standing = await ledger.reserve(connection, wanted, token_cap=token_cap, cost_cap=cost_cap, among=among)
         if not standing.reserved:
-            raise self._refusal(wanted, standing, limits, of_all=of_all)
+            raise self._refusal(wanted, standing, limits, among=among)
 
     async def release(self, owner: str, holder: str) -> None:
         if self.is_capped(owner):
             async with self.database.autocommit() as connection:
                 await ledger.release(connection, holder)
 
-    def _refusal(self, wanted: Reservation, standing: Standing, limits: Limits, *, of_all: bool) -> AppError:
+    def _refusal(self, wanted: Reservation, standing: Standing, limits: Limits, *, among: str | None) -> AppError:
         """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
         now = self.clock().astimezone(UTC)
         spent_tokens, spent_cost = standing.tokens + wanted.tokens, standing.cost + wanted.cost
@@ -202,8 +231,8 @@ class Books:
         tomorrow = datetime.combine(wanted.day + timedelta(days=1), time(), UTC)
         wait_s = max(ceil((tomorrow - now).total_seconds()), 1) if spent else ASK_AGAIN_S
         limit = "cost_per_day" if too_costly else "tokens_per_day"
-        if of_all:
-            return turn_errors.service_limit_reached(f"total_{limit}", wait_s)
+        if among is not None:
+            return turn_errors.service_limit_reached(f"{'group' if among else 'total'}_{limit}", wait_s, group=among)
         at_most = f"${limits.cost_per_day:f}" if too_costly else limits.tokens_per_day
         return turn_errors.rate_limited(limit, at_most, wait_s)
 
@@ -222,6 +251,7 @@ class Account:
     agent: str = ""
     epoch: int = 0
     lasts_s: float = 0
+    groups: Collection[str] = ()
     total: Charge = NOTHING_SPENT
     unbooked: dict[tuple[date, str], Charge] = field(default_factory=dict)
     _day: date = field(init=False)
@@ -233,7 +263,8 @@ class Account:
         """Reserves what a call may take at most, before it is made. Raises what `Books.reserve` raises."""
         if self.unbooked:  # of a call that failed
             await self.settle()
-        self._day = await self.books.reserve(self.owner, self.holder, most, epoch=self.epoch, lasts_s=self.lasts_s)
+        held: Mapping[str, Any] = {"epoch": self.epoch, "lasts_s": self.lasts_s, "groups": self.groups}
+        self._day = await self.books.reserve(self.owner, self.holder, most, **held)
 
     def add(self, charge: Charge) -> None:
         """Charges the day on which the call was reserved."""

@@ -1,11 +1,12 @@
 """The settings of what users may use. A user's own limits, in `user_limits.py`, stand in their place."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from segue.domain.field_types import OptionalLimit
+from segue.domain.field_types import JSON_OBJECT, OptionalLimit
 
 DollarLimit = Annotated[Decimal, Field(ge=0)]
 
@@ -20,10 +21,13 @@ class UserSettings(BaseModel):
     limit_cost_per_day: DollarLimit = Decimal(0)
     limit_total_tokens_per_day: OptionalLimit = 0
     limit_total_cost_per_day: DollarLimit = Decimal(0)
+    limit_groups: Annotated[Mapping[str, DollarLimit], JSON_OBJECT] = {}  # dollars a day
 
     @property
     def cost_cap(self) -> str | None:
         """Returns the name of the setting that caps what a day may cost, if one does."""
+        if any(self.limit_groups.values()):
+            return "LIMIT_GROUPS"
         names = ("limit_cost_per_day", "limit_total_cost_per_day")
         return next((name.upper() for name in names if getattr(self, name)), None)
 

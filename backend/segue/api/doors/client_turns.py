@@ -106,7 +106,7 @@ def options_of(
     model: str | None = None,
 ) -> TurnOptions:
     """Returns what a client's page asks of a turn. Raises AppError `client_tools`."""
-    taken = client.services.tools.tools_for(client.caller) if tools else ()
+    taken = client.services.tools.tools_for(client.caller, client.origin.groups) if tools else ()
     return TurnOptions(model=model, page_tools=given_tools(tools, taken), page=about_page(context or (), state))
 
 
