@@ -76,7 +76,6 @@ from segue.users.spending import Books, Limits, LimitsInForce
 from segue.watch import Watch
 
 if TYPE_CHECKING:
-    from segue.history.sample import ToolsOfUser
     from segue.mcp.oauth.login_tokens import Servers
     from segue.mcp.oauth.personal_server import PersonalServers
 
@@ -184,7 +183,7 @@ async def start(
         fact_upkeep=await enter(FactUpkeep(database, long_term, clock, interval_s=interval_s)),
         summaries=await enter(JobLoop(summaries, interval_s=interval_s)) if summarises else None,
         titles=await enter(JobLoop(titles, interval_s=interval_s)) if improves_titles else None,
-        sample=await _sample(stack, settings, database, tools_for, clock),
+        sample=await _sample(stack, settings, database, availability, clock),
         observe=observe,
         span=span,
     )
@@ -231,7 +230,7 @@ async def _stores(stack: AsyncExitStack, settings: Settings) -> tuple[OpenStores
 
 
 async def _sample(
-    stack: AsyncExitStack, settings: Settings, database: Database, tools: "ToolsOfUser", clock: Clock
+    stack: AsyncExitStack, settings: Settings, database: Database, tools: ToolAvailability, clock: Clock
 ) -> Callable[[str, str], None] | None:
     """Returns None if no session is to be recorded. Files of an earlier sample go even then."""
     folder, share = settings.data_dir.expanduser() / "recordings", settings.record_sample

@@ -14,7 +14,6 @@ from pydantic import SecretStr
 
 from segue.around.replay import rehearsal, run_replay
 from segue.around.replay.fake_servers import CannotPlay, RealModel, Trial
-from segue.around.replay.rehearsal import KINDS
 from segue.around.replay.run_replay import RunningService
 from segue.around.terminal import printable, refusal, settings_with
 from segue.config import Settings
@@ -23,7 +22,6 @@ from segue.mcp.mcp_config import read_mcp_config
 from segue.models.model_settings import MODEL_SETTINGS
 
 _OF_MODELS = ("anthropic_", "google_", "llm_", "openai_")
-FAIL_ON = "missing,new,args,failed"
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 
@@ -69,7 +67,7 @@ def rehearse(
     model: Annotated[str | None, typer.Option(help="The model to try, as LLM_MODEL names it: without, that.")] = None,
     agents: Annotated[Path | None, typer.Option(help="An agents.toml to try.", exists=True)] = None,
     mcp: Annotated[Path | None, typer.Option(help="An mcp.json to try. No server is asked.", exists=True)] = None,
-    fail_on: Annotated[str, typer.Option(help=f"What exits with 1: {', '.join(KINDS)}, as tokens:+20%.")] = FAIL_ON,
+    fail_on: Annotated[str, typer.Option(help="What exits with 1, as tokens:+20%.")] = "missing,new,args,failed",
     ignore: Annotated[list[str] | None, typer.Option(help="TOOL.ARGUMENT in which effects may differ.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the report here, as JSON.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Also write it here, as JUnit's XML.")] = None,

@@ -7,7 +7,6 @@ without secrets. Each process drops from its folder what is not in the sample an
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,17 +18,14 @@ from segue.db.engine import Database
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock
 from segue.domain.recording import RecordedSettings, recording_text
-from segue.domain.tool import Tool
 from segue.history.export import load_conversation, make_recording
 from segue.memory.session_store import those_there
+from segue.tools.availability import ToolAvailability
 
 MAX_BYTES: Final = 2_000_000  # of a file: a longer session stays as it was recorded last
 MAX_FILES: Final = 500  # the oldest go first
 MAX_RESULT_BYTES: Final = 20_000
-MAX_DUE: Final = 1000
 EVERY_S: Final = 10.0
-
-ToolsOfUser = Callable[[str], Mapping[str, Tool]]
 
 log = structlog.get_logger()
 
@@ -43,13 +39,13 @@ class Samples:
     folder: Path
     share: float
     database: Database
-    tools_for: ToolsOfUser
+    tools: ToolAvailability
     settings: RecordedSettings
     clock: Clock
     due: dict[str, str] = field(default_factory=dict)
 
     def note(self, owner: str, session_id: str) -> None:
-        if self._is_in(session_id) and len(self.due) < MAX_DUE:
+        if self._is_in(session_id):
             self.due[session_id] = owner
 
     def _is_in(self, session_id: str) -> bool:
@@ -69,7 +65,7 @@ class Samples:
             conversation = await load_conversation(
                 connection, owner, session_id, max_result_bytes=MAX_RESULT_BYTES, now=self.clock()
             )
-        tools = self.tools_for(owner)
+        tools = self.tools.tools_for(owner)
         offered = {name for name, tool in tools.items() if tool.spec.source != "builtin"}
         made = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=offered)
         if len(text := recording_text(made).encode()) <= MAX_BYTES:
@@ -79,7 +75,7 @@ class Samples:
             part.replace(part.with_suffix(".json"))
 
     async def _drop(self) -> None:
-        files = sorted(self.folder.glob("ses_*.json"), key=lambda file: file.stat().st_mtime)
+        files = sorted(self.folder.glob("ses_*"), key=lambda file: file.stat().st_mtime)
         async with self.database.read_only() as connection:
             there = await those_there(connection, [file.stem for file in files])
         kept = [file for file in files if file.stem in there and self._is_in(file.stem)][-MAX_FILES:]

@@ -167,8 +167,7 @@ def one_tool(source: str = "mcp:shelf") -> dict[str, Recording]:
 
 def test_the_tools_of_a_trial_are_as_its_mcp_json_has_them_and_no_value_of_it_is_needed(tmp_path: Path) -> None:
     shelf = {"url": "${SHELF_URL}", "headers": {"Authorization": "Bearer ${NO_SUCH_TOKEN}"}}
-    groups = [{"type": "any", "tools": ["b"]}, {"type": "all", "tools": ["not_recorded"]}]
-    changes = {"disabled": ["b"], "confirm": {"a": "always_ask"}, "depends_on": {"a": groups}}
+    changes = {"disabled": ["b"], "confirm": {"a": "always_ask"}}
 
     def tried(servers: object) -> list[RecordedTool]:
         file = tmp_path / "mcp.json"
@@ -177,7 +176,7 @@ def test_the_tools_of_a_trial_are_as_its_mcp_json_has_them_and_no_value_of_it_is
         return list(replay_config(one_tool(), RealModel("m", {}), trial).tools)
 
     [a] = tried({"shelf": {**shelf, **changes}})
-    assert (a.name, a.confirm, [group.tools for group in a.depends_on]) == ("mcp_a", "always_ask", [("mcp_b",)])
+    assert (a.name, a.confirm) == ("mcp_a", "always_ask")
     assert [tool.confirm for tool in tried({"shelf": shelf})] == [None, None]
     assert tried({"other": shelf}) == []
     with pytest.raises(CannotPlay, match="keep the prefix"):
@@ -226,3 +225,5 @@ def test_what_cannot_be_tried_is_refused(tmp_path: Path) -> None:
     for options in (("--fail-on", "words"), ("--mcp", str(tmp_path / "none.json"))):
         code, said = segue("rehearse", str(tmp_path), "--model", "m", *options, OPENAI_API_KEY="k")
         assert code == 2, said
+    code, said = segue("rehearse", str(tmp_path), "--model", "m", OPENAI_API_KEY="k")
+    assert (code, "There is no recording to rehearse" in said) == (2, True)

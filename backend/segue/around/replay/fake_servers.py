@@ -6,8 +6,8 @@ gets an error and is kept as a fault.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from segue.domain.recording import (
     Recording,
     Round,
 )
-from segue.domain.tool import DependencyGroup, canonical_args
+from segue.domain.tool import canonical_args
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import MAX_TOOLS
 from segue.models.normal_form import CARRY_ON, short_id
@@ -70,28 +70,21 @@ class Trial:
     agents: Path | None = None
     servers: Mapping[str, McpServerConfig] | None = None
 
-    def tools(self, recorded: Collection[RecordedTool]) -> Iterator[RecordedTool]:
-        """Yields the recorded tools that there are with these servers, each as its server's entry has it. A group of
-        `depends_on` with a tool that was not recorded is left out. Raises CannotPlay.
+    def tools(self, recorded: Iterable[RecordedTool]) -> Iterator[RecordedTool]:
+        """Yields the recorded tools that there are with these servers, each with the `confirm` of its server's entry.
+        Raises CannotPlay.
         """
-        names = {tool.name for tool in recorded}
         for tool in recorded:
             kind, _, name = tool.source.partition(":")
             if self.servers is None or kind != "mcp":
                 yield tool
             elif (server := self.servers.get(name)) is not None and not server.off:
-                if not tool.name.startswith(prefix := server.prefix):
-                    told = f"{tool.name} was recorded under another prefix than {prefix!r} of {name}"
+                if not tool.name.startswith(server.prefix):
+                    told = f"{tool.name} was recorded under another prefix than {server.prefix!r} of {name}"
                     raise CannotPlay(f"{told}: keep the prefix, then what is called can be compared.")
-                if server.offers(own := tool.name.removeprefix(prefix)):
-                    groups = (_with_prefix(group, prefix) for group in server.depends_on.get(own, ()))
-                    known = tuple(group for group in groups if names >= {*group.tools, *group.optional})
-                    yield tool.model_copy(update={"confirm": server.confirm.get(own), "depends_on": known})
-
-
-def _with_prefix(group: DependencyGroup, prefix: str) -> DependencyGroup:
-    names, optional = (tuple(f"{prefix}{name}" for name in each) for each in (group.tools, group.optional))
-    return replace(group, tools=names, optional=optional)
+                if server.offers(own := tool.name.removeprefix(server.prefix)):
+                    groups = tool.depends_on if own in server.depends_on else ()
+                    yield tool.model_copy(update={"confirm": server.confirm.get(own), "depends_on": groups})
 
 
 @dataclass(frozen=True, slots=True)

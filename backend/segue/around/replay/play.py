@@ -66,10 +66,8 @@ class Player:
                     turn = playback.recording.turns[index]
                     if self.config.model is None:
                         await self._play_turn(playback, turn, index + 1)
-                    elif self.config.trial is None:
-                        await self._ask_model(playback, turn, index + 1)
                     else:
-                        await self._rehearse(playback, turn, index + 1)
+                        await self._ask_model(playback, turn, index + 1)
 
     async def wait_until_ready(self, check: Callable[[], None]) -> None:
         """Waits until the service offers the recorded tools. `check` raises if the service has stopped."""
@@ -124,20 +122,15 @@ class Player:
             playback.plans[turn.plan.number] = turn.plan
 
     async def _ask_model(self, playback: Playback, turn: RecordedTurn, number: int) -> None:
-        """Plays a turn with a real model. A call of another turn has its result too: a model may look earlier."""
+        """Plays a turn with a real model. In a rehearsal, what the user said while it ran is said after it."""
         self._answer_from(playback.recording, number)
-        played = await self._played(playback.session_id, turn)
+        said = [RecordedTurn(message=text, approves=turn.approves) for _, text in turn.steers if self.config.trial]
+        played, *later = [await self._played(playback.session_id, each) for each in (turn, *said)]
+        playback.rehearsed.append(Rehearsed(number, turn, [played, *later], self.servers.arrived))
         playback.differences += differences(number, turn, played, in_words=False)
         playback.usage.append((turn.usage, played.usage))
         playback.calls += len(played.calls)
         playback.requests += played.usage.llm_calls if played.usage else 0
-
-    async def _rehearse(self, playback: Playback, turn: RecordedTurn, number: int) -> None:
-        """Plays a turn with a real model, and then as messages what the user said while it ran."""
-        self._answer_from(playback.recording, number)
-        said = [turn, *(RecordedTurn(message=text, approves=turn.approves) for _, text in turn.steers)]
-        played = [await self._played(playback.session_id, each) for each in said]
-        playback.rehearsed.append(Rehearsed(number, turn, played, self.servers.arrived))
 
     def _answer_from(self, recording: Recording, number: int) -> None:
         """Calls of other turns have their results too, the nearest earlier one first: a model may look earlier."""

@@ -20,12 +20,12 @@ OF_ALL: Final = ("tokens", "dollars")  # judged over all sessions: one alone say
 QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f", "\u037e")
 
 Amounts = Mapping[Kind, tuple[float, float]]  # recorded and played
-Limits = dict[Kind, tuple[float, float]]  # how much more than recorded is no failure: an amount, and a share of it
+Margins = dict[Kind, tuple[float, float]]  # how much more than recorded is no failure: an amount, and a share of it
 
 
-def read_limits(text: str) -> Limits:
+def read_limits(text: str) -> Margins:
     """Reads `missing,tokens:+20%,dollars:+0.5`. Raises CannotPlay."""
-    limits: Limits = {}
+    limits: Margins = {}
     for part in text.split(","):
         name, _, more = part.strip().partition(":")
         number = more.removeprefix("+").removesuffix("%") or "0"
@@ -35,7 +35,7 @@ def read_limits(text: str) -> Limits:
     return limits
 
 
-def exceeded(limits: Limits, amounts: Amounts) -> list[Kind]:
+def exceeded(limits: Margins, amounts: Amounts) -> list[Kind]:
     recorded, played = ({kind: pair[at] for kind, pair in amounts.items()} for at in (0, 1))
     return [kind for kind, (more, share) in limits.items() if played[kind] > recorded[kind] * (1 + share) + more]
 
@@ -66,13 +66,13 @@ class SessionReport:
     exceeded: Sequence[Kind]
 
 
-def report(playbacks: Sequence[Playback], limits: Limits, ignored: Collection[str] = ()) -> list[SessionReport]:
+def report(playbacks: Sequence[Playback], limits: Margins, ignored: Collection[str] = ()) -> list[SessionReport]:
     """Returns a report for each session, and one for all together. `ignored` are arguments in which effects may differ,
     as `tool.argument`.
     """
     tools = [tool for playback in playbacks for tool in playback.recording.tools]
     reads = {tool.name for tool in tools} - {tool.name for tool in tools if tool.effect != "read_only"}
-    own: Limits = {kind: limit for kind, limit in limits.items() if kind not in OF_ALL}
+    own: Margins = {kind: limit for kind, limit in limits.items() if kind not in OF_ALL}
     reports = [_report_of(playback, own, reads, ignored) for playback in playbacks]
     pairs = {kind: [each.amounts[kind] for each in reports] for kind in KINDS}
     totals: Amounts = {kind: (sum(one for one, _ in of), sum(other for _, other in of)) for kind, of in pairs.items()}
@@ -80,7 +80,7 @@ def report(playbacks: Sequence[Playback], limits: Limits, ignored: Collection[st
     return [*reports, SessionReport("all together", sum(each.same for each in reports), (), totals, of_all)]
 
 
-def _report_of(playback: Playback, limits: Limits, reads: Collection[str], ignored: Collection[str]) -> SessionReport:
+def _report_of(playback: Playback, limits: Margins, reads: Collection[str], ignored: Collection[str]) -> SessionReport:
     turns = playback.rehearsed
     recorded = [(turn.number, call) for turn in turns for call in turn.recorded.calls if call.tool not in reads]
     played = [(turn.number, call) for turn in turns for call in turn.arrived if call.tool not in reads]

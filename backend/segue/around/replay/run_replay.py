@@ -104,6 +104,8 @@ async def rehearse(files: Iterable[Path], model: RealModel, trial: Trial) -> lis
                 break
         else:
             together.append({name: recording})
+    if not together:
+        raise CannotPlay("There is no recording to rehearse: give files, or folders of *.json.")
     played: list[Playback] = []
     with _ending_on_sigterm():
         for recordings in together:
