@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients copilotkit sdk-clients mcp-servers mcp-conformance sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bench-claims bfcl dialogues lock clean
+.PHONY: help install run test check console pictures clients npm-clients copilotkit sdk-clients mcp-servers sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bench-claims bfcl dialogues lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin

@@ -9,7 +9,7 @@ from typing import Any, Literal, TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from segue.domain.redaction import without, without_secrets
+from segue.domain.redaction import without_secrets
 
 _TRACES = ("exception", "stack")  # Python writes them, in several lines
 
@@ -55,7 +55,7 @@ def never_log(secrets: Iterable[str]) -> None:
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    cleaned: EventDict = without_secrets(without(event, _secrets))
+    cleaned: EventDict = without_secrets(event, _secrets)
     return cleaned
 
 

@@ -8,7 +8,8 @@ than that column have 0, and their ids order them.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
+from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
 import orjson
@@ -135,14 +136,19 @@ _ALWAYS_STORED: Final = frozenset({"llm_calls"})
 
 def without_defaults(value: Any) -> Any:
     """Returns members of a dataclass, and of dataclasses that are members of it. Anything else is returned as it is."""
-    if not is_dataclass(value):
+    if (kinds := _members_of(value.__class__)) is None:
         return value
-    members = [(each, getattr(value, each.name)) for each in fields(value)]
+    members = [(each, getattr(value, each.name)) for each in kinds]
     return {
         each.name: without_defaults(member)
         for each, member in members
         if member != each.default or each.name in _ALWAYS_STORED
     }
+
+
+@cache  # of as many classes as are stored
+def _members_of(kind: type) -> tuple[Field[Any], ...] | None:
+    return fields(kind) if is_dataclass(kind) else None
 
 
 def oldest_first(table: Table) -> tuple[ColumnElement[int], ColumnElement[str]]:

@@ -52,9 +52,14 @@ def is_secret_key(name: str) -> bool:
     return _SECRET_KEY.search(name) is not None
 
 
-def without_secrets(value: Any) -> Any:
-    """Returns the value with everything under a secret key, and every text that looks like a secret, blanked."""
-    return _mapped(value, _redacted_text)
+def without_secrets(value: Any, known: Collection[str] = ()) -> Any:
+    """Returns the value with everything under a secret key, and every text that looks like a secret, blanked; and the
+    `known` secrets wherever they occur in a text.
+    """
+    if not known:
+        return _mapped(value, _redacted_text)
+    pattern = _any_of(frozenset(known))
+    return _mapped(value, lambda text: _redacted_text(pattern.sub(REDACTED, text)))
 
 
 def without_secret_texts(value: Any) -> Any:

@@ -160,13 +160,13 @@ class PhraseMatcher(Generic[Meaning]):
     stem_lengths: Mapping[Joined, tuple[int, ...]]
 
     def longest_at(self, words: Phrase, at: int) -> Match[Meaning] | None:
-        if not self.stem_lengths and words[at] not in self.lengths and words[at] not in self.matches:
-            return None  # most words begin no phrase: this pays
         found = self.all_at(words, at)
         return found[0] if found else None
 
     def all_at(self, words: Phrase, at: int) -> list[Match[Meaning]]:
         """Returns the value of every phrase that begins at this word, the longest first."""
+        if not self.stem_lengths and words[at] not in self.lengths and words[at] not in self.matches:
+            return []  # most words begin no phrase: this pays
         found: list[Match[Meaning]] = []
         for length in self.lengths.get(words[at], _ONE_WORD):
             here = words[at : at + length]

@@ -30,6 +30,7 @@ BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an En
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _SENTENCE_END: Final = re.compile(r"[.!?؟](?=\s)|[。！？\n]")
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 _QUESTION_MARKS: Final = "?？؟"
 
 
@@ -80,11 +81,10 @@ class ActionWords:
         """Returns how many words from this one on name a thing, and the names of its kinds."""
         return _longest(self.things, words, at)
 
-    def offers(self, sentence: str) -> bool:
-        """Returns whether a sentence offers to do one thing. The first cue in it decides."""
-        words = words_of(sentence)
+    def offers(self, words: Phrase, *, asks: bool) -> bool:
+        """Returns whether a sentence offers to do one thing; it `asks` if it is a question. The first cue decides."""
         cues = [_longest(self.cues, words, at)[1] for at in range(len(words))]
-        asks, framed = sentence.rstrip().endswith(tuple(_QUESTION_MARKS)), False
+        framed = False
         for at, here in enumerate(cues):
             if "asks" in here:
                 return False
@@ -232,8 +232,9 @@ def offer_in(text: str | None) -> str | None:
     """
     said = [each for each in sentences_of((text or "")[-LONGEST_OFFER:]) if any(map(str.isalpha, each))]
     for at in range(-min(MOST_SENTENCES, len(said)), 0):
-        if any(lists.offers(said[at]) for lists in ACTIONS.now.values()):
-            refers = len(words_of(said[at])) <= SHORTEST_OFFER and -at < len(said)
+        words, asks = words_of(said[at]), said[at].rstrip().endswith(tuple(_QUESTION_MARKS))
+        if any(lists.offers(words, asks=asks) for lists in ACTIONS.now.values()):
+            refers = len(words) <= SHORTEST_OFFER and -at < len(said)
             return " ".join(said[at - refers :])
     return None
 
@@ -299,7 +300,9 @@ def _named_by(lists: ActionWords, words: Phrase) -> Question:
 
 def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, frozenset[str]]:
     found = matcher.all_at(words, at) if at < len(words) else []
-    length = found[0][0] if found else 0
+    if not found:
+        return 0, _NO_NAMES
+    length = found[0][0]
     return length, frozenset(name for words_found, name in found if words_found == length)
 
 
