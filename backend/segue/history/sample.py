@@ -7,6 +7,7 @@ without secrets. Each process drops from its folder what is not in the sample an
 import asyncio
 import hashlib
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,30 +43,30 @@ class Samples:
     tools: ToolAvailability
     settings: RecordedSettings
     clock: Clock
-    due: dict[str, str] = field(default_factory=dict)
+    due: dict[str, tuple[str, Collection[str]]] = field(default_factory=dict)
 
-    def note(self, owner: str, session_id: str) -> None:
+    def note(self, owner: str, groups: Collection[str], session_id: str) -> None:
         if self._is_in(session_id):
-            self.due[session_id] = owner
+            self.due[session_id] = owner, groups
 
     def _is_in(self, session_id: str) -> bool:
         return int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:6]) < self.share * 2**48
 
     async def look(self) -> None:
-        work = [partial(self._write, self.due.pop(session_id), session_id) for session_id in list(self.due)]
+        work = [partial(self._write, *self.due.pop(session_id), session_id) for session_id in list(self.due)]
         for each in (*work, partial(self._drop)):
             try:
                 await each()
             except (AppError, OSError) as error:
                 log.warning("sample_failed", error=str(error))
 
-    async def _write(self, owner: str, session_id: str) -> None:
+    async def _write(self, owner: str, groups: Collection[str], session_id: str) -> None:
         """With the definition of every tool that was offered: another model may call others."""
         async with self.database.read_only() as connection:
             conversation = await load_conversation(
                 connection, owner, session_id, max_result_bytes=MAX_RESULT_BYTES, now=self.clock()
             )
-        tools = self.tools.tools_for(owner)
+        tools = self.tools.tools_for(owner, groups)
         offered = {name for name, tool in tools.items() if tool.spec.source != "builtin"}
         made = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=offered)
         if len(text := recording_text(made).encode()) <= MAX_BYTES:

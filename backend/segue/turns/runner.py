@@ -118,7 +118,7 @@ class UnstoredEnds:
                 deps.events.end(claim.key, error, calls)
                 deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, error))
                 if deps.sample is not None:
-                    deps.sample(claim.owner, claim.key.session_id)
+                    deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
 
 
 def tools_of_turn(
@@ -353,7 +353,7 @@ class TurnRun:
         self._deps.events.end(claim.key, answer)
         self._deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, answer))
         if self._deps.sample is not None:
-            self._deps.sample(claim.owner, claim.key.session_id)
+            self._deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
         self._metrics.record_end()
         return answer
 

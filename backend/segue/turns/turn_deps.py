@@ -98,7 +98,7 @@ class Agents:
 @dataclass(frozen=True, kw_only=True)
 class TurnDeps:
     """`count` returns the tokens of a text, `tool_tokens` those that tools take in a request. A job that is None has
-    nothing to work with. `sample` takes the owner and the id of a session whose turn has ended.
+    nothing to work with. `sample` takes the owner, their groups and the id of a session whose turn has ended.
     """
 
     settings: TurnSettings
@@ -119,7 +119,7 @@ class TurnDeps:
     fact_upkeep: FactUpkeep
     summaries: JobLoop[DueSummary] | None
     titles: JobLoop[DueTitle] | None
-    sample: Callable[[str, str], None] | None
+    sample: Callable[[str, Collection[str], str], None] | None
     observe: Observe
     span: OpenSpan
 
