@@ -38,6 +38,7 @@ from segue.domain.ids import Clock
 from segue.domain.recording import RecordedSettings
 from segue.domain.session import Memory
 from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe, TurnEnded
+from segue.domain.tool import Tool
 from segue.events.event_log import EventLog
 from segue.events.outbox import Outbox
 from segue.events.user_feed import UserFeeds, fact_noted
@@ -129,13 +130,14 @@ async def start(
     limits = await enter(LimitsInForce(database, settings))
     books = _books(settings, database, clock, limits, models.main)
 
+    def tools_for(user: str, groups: Collection[str]) -> Mapping[str, Tool]:
+        return availability.tools_for(user, groups)
+
     long_term = await _long_term_memory(stack, settings, database, events, files)
     native = native_tools(tools, disabled=settings.disabled_tools)
-    taken = [tool.spec.name for tool in native]
-    mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
+    mcp = await _mcp_servers(stack, settings, database, clock, files, taken=[tool.spec.name for tool in native])
     promised = Promised(database, settings, long_term.says)
-    proposal = proposal_tool(database, lambda *whose: availability.tools_for(*whose), events.tell)
-    own = (proposal, promise_tool(promised, settings.schedule_groups))
+    own = (proposal_tool(database, tools_for, events.tell), promise_tool(promised, settings.schedule_groups))
     builtin = await builtin_tools(stack, settings, database, long_term, search_said, own)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),
