@@ -126,7 +126,7 @@ OPS = {
     "GET /mcp/servers",
     "POST /mcp/servers/{mcp_server}/reconnect",
 }
-FOR_OPERATORS = {"GET /sessions/{session_id}/prompt"}
+FOR_OPERATORS = {f"GET {path}" for path in ("/sessions/{session_id}/prompt", "/sessions/{session_id}/receipts")}
 FOR_READERS = {"POST /ops/keys", "POST /ops/keys/{key_id}/rotate", "GET /ops/users/{user}/export"}
 # Paths that name nothing of a user: they show or make what is the caller's.
 OWN = {
