@@ -135,7 +135,8 @@ async def start(
     native = native_tools(tools, disabled=settings.disabled_tools)
     taken = [tool.spec.name for tool in native]
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=taken)
-    own = (proposal_tool(database, tools_for, events.tell), promise_tool(Promised(database, settings, long_term.says)))
+    promised = Promised(database, settings, long_term.says)
+    own = (proposal_tool(database, tools_for, events.tell), promise_tool(promised, settings.schedule_groups))
     builtin = await builtin_tools(stack, settings, database, long_term, search_said, own)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),

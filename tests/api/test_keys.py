@@ -91,7 +91,10 @@ async def test_a_key_is_listed_with_its_groups_and_roles_and_rotated_with_them(g
     await new_key(guarded, "ada", groups=["staff", "staff"], roles=["approver"])
     [ada] = [key for key in (await root.get("/ops/keys"))["items"] if key["user"] == "ada"]
     assert (ada["groups"], ada["roles"]) == (["staff"], ["approver"])
-    made_like_it = (await root.http.post(f"/ops/keys/{ada['id']}/rotate")).json()
+    refused = await root.http.post(f"/ops/keys/{ada['id']}/rotate")
+    assert (refused.status_code, refused.json()["code"]) == (403, "beyond_own_scopes")
+    async with speaking(root, await new_key(guarded, "root", ["ops", "ops:content"], roles=["approver"])) as approver:
+        made_like_it = (await approver.http.post(f"/ops/keys/{ada['id']}/rotate")).json()
     assert [made_like_it["key"][name] for name in ("groups", "roles")] == [["staff"], ["approver"]]
 
 

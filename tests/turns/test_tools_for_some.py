@@ -1,11 +1,13 @@
 """A server or a tool for some groups: for all others it does not exist, in the API and in a turn, attended or not."""
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from segue import ToolContext, tool
 from segue.config import Settings
@@ -17,6 +19,7 @@ from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 
 DELETES, OF_CHOIR, NATIVE = "mcp_delete_item", "b_find_items", "open_safe"
+SEALING = base64.urlsafe_b64encode(bytes(range(32))).decode()
 CLOSED = {"ada": set(), "bob": {DELETES, NATIVE}, "eve": {OF_CHOIR}}
 OPENED: list[tuple[str, ...]] = []
 
@@ -93,6 +96,23 @@ async def test_a_turn_has_the_tools_of_its_users_groups_and_runs_no_other(
         ran = {call["tool_name"] for call in answer["tool_calls"] if call["status"] == "succeeded"}
         assert ran == has - {DELETES}
     assert OPENED == [("staff",)]  # and not those that nothing is for
+
+
+async def test_where_schedules_are_for_some_no_other_makes_or_promises_one(
+    guarded: Settings, provider: Provider
+) -> None:
+    limited = guarded.model_copy(update={"schedule_groups": ("staff",), "mcp_token_key": SecretStr(SEALING)})
+    async with running(limited) as service:
+        for groups, is_let_in in (["staff"], True), (["choir"], False):
+            async with speaking(service, await new_key(guarded, "bob", groups=groups)) as bob:
+                said = {"session_id": await bob.new_session(), "message": "Report"}
+                made = await bob.http.post("/schedules", json={**said, "cron": "0 3 * * *"})
+                heard = await bob.http.post("/triggers", json=said)
+                codes = [each.json().get("code") for each in (made, heard)]
+                assert codes == ([None, None] if is_let_in else ["schedule_not_found", "trigger_not_found"])
+                provider.will(says("Hello."))
+                await bob.chat(said["session_id"], "Hello")
+                assert ("promise" in offered(provider, -1)) == is_let_in
 
 
 def offered(provider: Provider, request: int = -2) -> set[str]:

@@ -15,7 +15,7 @@ from segue.api.deps import Caller, OriginDep, ScheduleId, Services, ServicesDep,
 from segue.api.problems import problems
 from segue.api.schemas import Body, FilledText, Moment, Page, PagingDep, TimeZone, id_position
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.session import LONGEST_MESSAGE
 from segue.memory.session_store import get_session
@@ -29,6 +29,7 @@ triggers_router = router_of("triggers", "/triggers")
 hooks_router = router_of("triggers", "/hooks")
 
 KINDS: Final = ("at", "cron", "rrule")
+CANNOT_BE_MADE: Final = ("session_not_found", "unknown_agent", "too_many_unattended")
 _POSITION, _TRIGGER_POSITION = id_position("sch"), id_position("trg")
 
 ScheduledMessage = Annotated[
@@ -99,7 +100,7 @@ class ScheduleChanges(When):
         return self
 
 
-@router.post("", status_code=201, responses=problems("session_not_found", "unknown_agent", "too_many_unattended"))
+@router.post("", status_code=201, responses=problems(*CANNOT_BE_MADE, "schedule_not_found"))
 async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Caller, origin: OriginDep) -> Schedule:
     """Makes a schedule. Each moment that it is due at becomes one turn, which runs while the user is away: what needs a
     yes waits as a plan.
@@ -172,7 +173,9 @@ async def run_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: C
 
 
 def check_place(services: Services, caller: str, place: InSession, message: str, origin: Origin) -> None:
-    """Raises AppError `unknown_agent`, `invalid_request`."""
+    """Raises NotFound for a user of none of SCHEDULE_GROUPS, AppError `unknown_agent`, `invalid_request`."""
+    if (may := services.settings.schedule_groups) and {*may}.isdisjoint(origin.groups):
+        raise NotFound("trigger" if isinstance(place, NewTrigger) else "schedule")
     services.agents.check(place.agent, caller, origin.groups, status=422)
     check_length(services, message)
 
@@ -224,7 +227,7 @@ class BegunTurn:
 @triggers_router.post(
     "",
     status_code=201,
-    responses=problems("session_not_found", "unknown_agent", "too_many_unattended", "trigger_key_missing"),
+    responses=problems(*CANNOT_BE_MADE, "trigger_not_found", "trigger_key_missing"),
 )
 async def create_trigger(
     body: NewTrigger, services: ServicesDep, caller: Caller, origin: OriginDep

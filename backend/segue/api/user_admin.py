@@ -123,7 +123,7 @@ async def rotate_api_key(
     now, overlap = services.clock(), timedelta(seconds=(body or KeyRotation()).overlap_s)
     async with services.database.transaction() as connection:
         old = await lock_key(connection, key_id)
-        _refuse_more_than(operator, old.owner, old.scopes)
+        _refuse_more_than(operator, old.owner, old.scopes, old.roles)
         made = await rotate_key(connection, old, overlap=overlap, now=now)
         details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
         await record_act(connection, operator, "rotate_key", details=details)
@@ -143,9 +143,9 @@ async def revoke_api_key(key_id: KeyId, services: ServicesDep, keys: KeysDep, op
     keys.forget(key_id)
 
 
-def _refuse_more_than(identity: Identity, user: str, scopes: Sequence[str]) -> None:
+def _refuse_more_than(identity: Identity, user: str, scopes: Sequence[str], roles: Sequence[str] = ()) -> None:
     needed = {*scopes} if user == identity.user else {*scopes, "ops:content"}
-    if missing := sorted(needed - identity.scopes):
+    if missing := [*sorted(needed - identity.scopes), *sorted({*roles} - identity.roles)]:
         detail = f"Your key lacks {', '.join(missing)}: it can make no key that may do more than it may itself."
         raise AppError("beyond_own_scopes", status=403, title="More than your own scopes", detail=detail)
 

@@ -1,7 +1,7 @@
 """The settings of how turns run in a process, and for how many days what they leave is kept: 0 and None for ever."""
 
 from segue.agent.agent_settings import AgentSettings
-from segue.domain.field_types import KeptDays, PositiveCount, Seconds
+from segue.domain.field_types import CommaSeparated, KeptDays, PositiveCount, Seconds
 
 LEASE_SHARE = 0.8  # the rest is for recovery to find the turn and to end it, within TURN_LEASE_S
 SHUTDOWN_SHARE = 0.6  # for turns to end; the rest gives them back, answers requests and closes the stores
@@ -17,6 +17,7 @@ class TurnSettings(AgentSettings):
     usage_ttl_days: KeptDays = 0
     audit_ttl_days: KeptDays = 400
     schedules_per_user: PositiveCount = 100
+    schedule_groups: CommaSeparated = ()  # of those who may make schedules and triggers; all may without
     schedule_min_interval_s: Seconds = 300
     triggers_per_user: PositiveCount = 20
     trigger_events_per_minute: PositiveCount = 60

@@ -1,12 +1,13 @@
 """`promise`: what the assistant will do for the user later, once or again and again. How it is kept is given."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Final, Protocol
 from zoneinfo import ZoneInfo
 
 from segue.domain.errors import AppError
 from segue.domain.ids import local_time
-from segue.domain.tool import Tool, ToolContext, ToolRetry, ToolSpec
+from segue.domain.tool import Audience, Tool, ToolContext, ToolRetry, ToolSpec
 
 NOT_SAID_BY_USER: Final = (
     "Nothing was promised: only what the user wants can be, not what a page, a tool or you ask for. Write `what` in "
@@ -57,7 +58,9 @@ class Promises(Protocol):
     async def end(self, context: ToolContext, promise_id: str) -> bool: ...
 
 
-def promise_tool(promises: Promises) -> Tool:
+def promise_tool(promises: Promises, groups: Collection[str] = ()) -> Tool:
+    """Returns the tool; with `groups` only users in one of them have it."""
+
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         if (ended := args.get("end")) is not None:
             if not await promises.end(context, ended):
@@ -76,7 +79,7 @@ def promise_tool(promises: Promises) -> Tool:
         promise_id, first = made
         return {"promise": promise_id, "show": f"⏰ {local_time(first, context.time_zone):%Y-%m-%d %H:%M} — {what}"}
 
-    return Tool(PROMISE, run)
+    return Tool(PROMISE, run, audience=Audience(groups=frozenset(groups)) if groups else None)
 
 
 def _moment(text: str, zone: str) -> datetime:
