@@ -1,5 +1,6 @@
 """The page behind a signed link: what it shows, what it refuses, and that only the last of its forms decides."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -17,6 +18,7 @@ from structlog.testing import capture_logs
 from segue import tool
 from segue.config import Settings
 from segue.domain.ids import utc_now
+from tests.support.commands import ROOT
 from tests.support.identity import new_key, speaking
 from tests.support.plans import Frozen, planned
 from tests.support.provider import Provider, calls, says
@@ -30,6 +32,8 @@ tool = "pay"
 who = "{who}"
 group = "approver"
 """
+PAGE = (ROOT / "docs/approvals.md").read_text("utf-8")
+DESCRIBED = json.loads(PAGE.partition("```json\n")[2].partition("```")[0])
 HOSTILE = "</pre><script>alert(1)</script>\u202e"
 ASKS = {
     "Pay 800 euros to the shop of Rossi, please": "asks for a yes",
@@ -112,6 +116,10 @@ async def desk(settings: Settings, provider: Provider, tmp_path: Path, who: str)
 async def test_the_page_is_open_runs_nothing_and_shows_a_hostile_call_to_the_letter(desk: Desk) -> None:
     _, links = await desk.asks(to=HOSTILE)
     assert links.keys() == {"sara", "zoe"}
+    told, described = desk.receiver.posts[-1].data, DESCRIBED["data"]
+    assert described.keys() - {"…"} <= told.keys()
+    assert described["waits_for"].keys() == told["waits_for"].keys()
+    assert described["links"][0].keys() == told["links"][0].keys()
     page = await desk.service.http.get(links["sara"])
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy

@@ -37,7 +37,7 @@ from tests.support.service import Client, running
 
 PAGE = (ROOT / "docs/approvals.md").read_text("utf-8")
 [RULE] = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-EVENT, BLOCKS = (json.loads(each) for each in re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+BLOCKS = json.loads(re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1])
 PEOPLE = {"sara": {"slack": "U012AB3CD", "mail": "sara@acme.example"}, "zoe": {"mail": "zoe@acme.example"}}
 
 
