@@ -88,7 +88,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     granting = await client.new_session()
     granted = await client.chat(granting, PLAN)
     grant = {"decision": "confirm", "version": granted["plan"]["version"], "remember": "session"}
-    await client.http.post(f"/sessions/{granting}/plan/decision", json=grant)
+    decided = (await client.http.post(f"/sessions/{granting}/plan/decision", json=grant)).json()
     [remembered] = (await client.get(f"/sessions/{granting}/grants"))["items"]
     memory = await client.http.post("/memories", json={"content": "I have a cat", "kind": "fact"})
     edited = await client.new_session()
@@ -129,6 +129,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "/{thread_id}": {"thread_id": await client.new_session()},
         "/edit": {"session_id": edited, "message_id": (await client.messages(edited))[0]["id"]},
         "/{tool}": {"session_id": granting, "tool": remembered["tool"]},
+        "/{tool_call_id}": {"session_id": granting, "tool_call_id": decided["effects"][0]["tool_call_id"]},
         "/fork": {"session_id": asking, "message_id": asked["message"]["id"]},
         "approval": {"session_id": asking, "version": asked["plan"]["version"]},
     }

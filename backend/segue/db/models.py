@@ -11,7 +11,7 @@ than the column, which their ids order. An id or a time never does: each is of t
 `note` is what the model is told with a message; one `by_program` is no word of the user's.
 A `definition` is the digest of a tool's. A call that ran unasked names its `mandate_id`, and `covered` says then where
 its values come from, by path; it was `granted` if that was for its session. `effect` of a call is what its tool was as
-it started, null if it only reads and nobody was asked, and `approval` says who said yes to it and how. A mandate with a
+it started, null if it only reads and needed no yes, and `approval` says who said yes to it and how. A mandate with a
 `plan_id` was remembered of a decision. Uses are counted in its row, of the day `used_on` in its time zone. `grants` is
 the release's before: its rows are mirrored in `mandates` by a trigger of migration 0043, and it goes with the next.
 `attachments` of a message are the files that it carries, as they were then.

@@ -206,7 +206,7 @@ class ToolChoice:
 class EffectApproval:
     """Who said yes to a call, and how."""
 
-    how: Annotated[ApprovedHow, doc("In words, by a button, by a mandate, or as somebody else who may approve it.")]
+    how: Annotated[ApprovedHow, doc("In words, by a button, by a mandate, or as a person who approves for others.")]
     by: Annotated[str, doc("The user who said it.")]
     message_id: Annotated[str | None, doc("The message that said it, also that of a button.")] = None
     mandate_id: Annotated[str | None, doc("The mandate under which the call ran unasked.")] = None
@@ -288,7 +288,7 @@ class TurnEffect:
     title: Annotated[str, doc("What the tool is called for people.")]
     args: Annotated[dict[str, Any], doc("What it was called with, or would be.")]
     outcome: Annotated[EffectOutcome, doc("`unknown`: it may have taken effect. `denied` by the user or the policy.")]
-    approved_by: Annotated[EffectApproval | None, doc("Who said yes; null if nobody was asked.")] = None
+    approved_by: Annotated[EffectApproval | None, doc("Who said yes; null if no yes was needed.")] = None
 
 
 def effect_of(call: ToolCall, made: CallEffect) -> TurnEffect | None:
