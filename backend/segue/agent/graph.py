@@ -111,7 +111,8 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
     """
     conversation = state.get("conversation")  # without one the answer is the engine's own
     claimed = claimed_effect(answer) if conversation else None
-    if conversation is None or claimed is None or (claimed.is_bare and state.get("tool_calls")):
+    has_worked = state["plan_runs"] or bool(state.get("tool_calls"))  # which `Done.` is about
+    if conversation is None or claimed is None or (claimed.is_bare and has_worked):
         return answer, []
     tools = context.guard.tools()
     reads = {*READS, *(name for name, tool in tools.items() if tool.spec.effect == "read_only")}
