@@ -1,7 +1,7 @@
 """The protocol's conformance suite, against Segue as a client and as a server: `make proof-mcp`, no part of CI.
 
-It runs the sets that the suite has frozen for a revision of the protocol. Most scenarios for servers want tools, prompts
-and resources that only a server made for the suite has; the lists below are what has to pass.
+It runs the sets that the suite has frozen for a revision of the protocol. Most scenarios for servers want tools and
+prompts that only a server made for the suite has; the lists below are what has to pass.
 """
 
 import asyncio
