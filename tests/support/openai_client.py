@@ -50,9 +50,9 @@ async def openai_client(
     client: Client, key: str = "none", *, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[AsyncOpenAI]:
     base_url = f"{str(client.http.base_url).rstrip('/')}/v1"
-    transport = {"transport": _Recording()} if RECORDS in environ else {}
+    transport = _Recording() if RECORDS in environ else None
     async with (
-        DefaultAsyncHttpxClient(**transport) as http,
+        DefaultAsyncHttpxClient(transport=transport) as http,
         AsyncOpenAI(
             api_key=key, base_url=base_url, timeout=PATIENCE_S, default_headers=dict(headers or {}), http_client=http
         ) as opened,
