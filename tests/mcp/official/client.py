@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from segue.domain.tool import Tool, ToolContext, ToolFailed
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import McpServers
@@ -35,7 +35,7 @@ async def call(tool: Tool, args: dict[str, Any]) -> None:
     answers: list[UserAnswer] = []
     while len(answers) < QUESTIONS:
         try:
-            with suppress(ToolFailed):
+            with suppress(ToolFailed, ToolRetry):  # no server has a resource `x`
                 await tool.run(args, replace(WHO, answers=tuple(answers)))
         except ToolAsks as asks:
             content = arguments(asks.request.schema or {})
