@@ -401,7 +401,7 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
         tool_hash = shown.get(moved.next_step.tool or "") if left and moved.next_step else None
         run.stored = await store.swap(connection, run.stored, moved, grant=left, tool_hash=tool_hash)
 
-    run.turn.note_effect(request, call.tool, _yes_to(run, call))
+    run.turn.note_effect(request, call.tool, _yes_to(run, step, call))
     plan_step, opaque = PlanStep(run.plan.id, step.id), run.stored.opaque_of(step)
     await record_start(run.turn, "", [request], opaque=opaque, step=plan_step, also=move_to_running)
     run.context.emit(PlanChanged(run.plan))
@@ -409,9 +409,14 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
     await _finish_call(run, step, call)
 
 
-def _yes_to(run: PlanRun, call: ReadyCall) -> EffectApproval | None:
-    """Returns who said yes to a step that was approved: the user in this turn. What the page runs asks nobody."""
-    return run.turn.yes if call.approved and call.request.id not in run.turn.by_page else None
+def _yes_to(run: PlanRun, step: Step, call: ReadyCall) -> EffectApproval | None:
+    """Returns who said yes to a step that was approved: the user in this turn, or those it waited for. What the page
+    runs asks nobody.
+    """
+    yes = run.turn.yes if call.approved and call.request.id not in run.turn.by_page else None
+    if yes is None or step.others is None or not step.others.agree:
+        return yes
+    return replace(yes, how="approver", by=", ".join(step.others.yes_by))
 
 
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:

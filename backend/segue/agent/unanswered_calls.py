@@ -23,6 +23,7 @@ from segue.memory.history import replace_result
 from segue.plans import store
 from segue.plans.store import StoredPlan
 from segue.tools import results
+from segue.tools.receipts import append_receipt
 from segue.tools.results import LedgerCall
 from segue.tools.run import CallOutcome, lost
 
@@ -103,6 +104,7 @@ async def _store(
             connection, request, outcome, now=context.clock(), settings=context.settings, was="unknown"
         )
         await replace_result(connection, call.tool_call_id, asdict(reference))
+        await append_receipt(connection, call.tool_call_id)
         if call.plan_id is not None and call.step_id is not None:
             became: StepStatus = "complete" if outcome.status == "succeeded" else "failed"
             moved = await store.settle_step(
