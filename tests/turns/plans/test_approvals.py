@@ -157,6 +157,8 @@ async def test_a_small_refund_runs_with_the_clerks_yes_and_a_large_one_waits_for
     assert (said["👍"]["decision"], said["👍"]["by"]) == ("confirm", "sara")
     [seen] = await inbox(sara, "decided")
     assert (seen["status"], seen["step"]["others"]["yes_by"], await inbox(sara)) == ("completed", ["sara"], [])
+    late = [(await decide(people[name], waiting)).status_code for name in ("tom", "eve")]
+    assert late == [409, 404]
 
 
 async def test_no_button_of_the_asker_stands_in_for_those_who_decide(
