@@ -123,8 +123,7 @@ async def start(
     feeds = await enter(UserFeeds(stores.streams))
     if clock is None:
         clock = await enter(StoreClock(database))
-    links = ApprovalLinks(database, settings.webhook_secrets, settings.base_url)
-    observe = await _waking_webhook(stack, settings, stores, links, clock, metrics.observe)
+    observe = await _waking_webhook(stack, settings, stores, clock, metrics.observe)
     stack.enter_context(LoopLag(metrics.observe))
     authenticator = await _authenticator(stack, settings, database, clock)
     limits = await enter(LimitsInForce(database, settings))
@@ -198,7 +197,7 @@ async def start(
         turns=turns,
         attachments=Attachments(database, settings, clock),
         triggers=_triggers(settings, database, cache, clock, turns),
-        approval_links=links,
+        approval_links=ApprovalLinks(database, settings.webhook_secrets, settings.base_url),
         mcp=mcp,
         examine=Doctor(settings, stores, mcp, availability, clock, files).examine,
         metrics=metrics,
@@ -245,12 +244,7 @@ async def _sample(
 
 
 async def _waking_webhook(
-    stack: AsyncExitStack,
-    settings: Settings,
-    stores: OpenStores,
-    links: ApprovalLinks,
-    clock: Clock,
-    observe: Observe,
+    stack: AsyncExitStack, settings: Settings, stores: OpenStores, clock: Clock, observe: Observe
 ) -> Observe:
     """Sends the events of the outbox if there is a webhook. What is observed has been committed."""
     if settings.webhook_url is None:
@@ -258,6 +252,7 @@ async def _waking_webhook(
     url = settings.webhook_url.get_secret_value()
     is_allowed = allowed_for_operator(urlsplit(url).hostname or "", allow_private=True)
     client = await stack.enter_async_context(checked_client(is_allowed=is_allowed, timeout=httpx2.Timeout(TIMEOUT_S)))
+    links = ApprovalLinks(stores.database, settings.webhook_secrets, settings.base_url)
     kind = Webhooks(stores.database, stores.cache, client, url, settings.webhook_secrets, links, clock, observe)
     sending = await stack.enter_async_context(JobLoop(kind, interval_s=settings.turn_lease_s / 4))
 

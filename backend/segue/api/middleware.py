@@ -23,7 +23,7 @@ from segue.api.metrics import METHODS
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, http_problem, route_path
 from segue.domain.errors import AppError
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
-from segue.users.approval_links import without_token
+from segue.users.approval_links import PATH as APPROVE_PATH
 from segue.version import VERSION
 
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -63,7 +63,8 @@ class RequestContext:
             reason = "Segue has not started: enter its lifespan in that of your application (docs/extend.md)."
             raise RuntimeError(reason)
         scope["state"] = {**scope.get("state", {}), "services": services}
-        method, path = scope["method"], without_token(scope["path"])[:200]
+        method, path = scope["method"], scope["path"][:200]
+        path = f"{APPROVE_PATH}…" if path.startswith(APPROVE_PATH) else path  # who reads a link decides with it
         with _span(services, scope, request_id) as span:
             scope["traceparent"] = span.traceparent
             with structlog.contextvars.bound_contextvars(request_id=request_id, **trace_of(span)):
