@@ -232,7 +232,7 @@ async def test_kill_9_while_a_due_moment_is_stored_or_runs_neither_loses_nor_dou
     async def hangs(_: dict[str, Any]) -> Any:
         await never.wait()
 
-    provider.will(hangs, says("Done."), says("Done."))
+    provider.will(hangs, says("Good morning."), says("Good morning."))
     async with process(settings) as (served, client):
         await made(client, new_session=True, at=SOON)
         await pass_time(stores)
