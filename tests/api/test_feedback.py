@@ -60,5 +60,5 @@ async def test_operators_read_what_all_users_said_newest_first_page_by_page(
         [down] = (await ops.get("/feedback", rating="down"))["items"]
         assert (down["user"], down["session_id"], down["rating"]) == ("ada", session, "down")
         assert (await ada.http.get("/feedback")).json()["code"] == "forbidden"
-        assert await ops.get("/me") == {"user": "root", "scopes": ["ops"], "groups": []}
-        assert await ada.get("/me") == {"user": "ada", "scopes": [], "groups": []}
+        assert await ops.get("/me") == {"user": "root", "scopes": ["ops"], "groups": [], "roles": []}
+        assert await ada.get("/me") == {"user": "ada", "scopes": [], "groups": [], "roles": []}

@@ -125,6 +125,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "user": "bob",
         "/{user}": {"confirm": "bob"},
         "tool": "current_time",
+        "plan_id": plan["plan"]["id"],
         "version": plan["plan"]["version"],
         "/{thread_id}": {"thread_id": await client.new_session()},
         "/edit": {"session_id": edited, "message_id": (await client.messages(edited))[0]["id"]},

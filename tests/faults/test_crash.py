@@ -224,7 +224,7 @@ async def cases(site: Site) -> AsyncIterator[Cases]:
         "burnt",
         "stamped",
         "painted",
-        "engraved",
+        "carved",
         "posted",
         "parallel",
         "steered",

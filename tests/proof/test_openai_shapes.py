@@ -38,10 +38,17 @@ TYPES: dict[str, Any] = {
 }
 ITEMS = {"/v1/conversations/": ConversationItem, "/v1/responses/": ResponseItem}
 UNTYPED = ("response.deleted",)  # the SDK returns None
+EFFECTS = (
+    ("ChatCompletion", "effects"),
+    ("ChatCompletionChunk", "effects"),
+    ("Response", "effects"),
+    ("ResponseCompletedEvent", "response.effects"),
+)
 OURS = (  # what clients are promised beside OpenAI's own: docs/frontends.md
     "Model has no name",
     "Model has no description",
     "ChatCompletionChunk has no choices.delta.reasoning_content",
+    *(f"{each} has no {name}" for each, name in EFFECTS),
     "error.code",  # of a response that failed: ours, as everywhere
 )
 

@@ -111,7 +111,7 @@ def backups_in(folder: Path) -> list[str]:
 
 async def goes_on_with_a_yes(client: Client, provider: Provider, shelf: Shelf) -> None:
     session, plan = SCENES["waiting"]["session"], SCENES["waiting"]["plan"]
-    unknown_before = {"args_origin": None, "asks": None}
+    unknown_before = {"args_origin": None, "asks": None, "waits_for": "self", "others": None}
     steps = [{**step, **unknown_before} for step in plan["steps"]]
     assert await client.get(f"/sessions/{session}/plan") == {**plan, "steps": steps}
     provider.will_to("sì, grazie", says("Fatto."))

@@ -23,7 +23,7 @@ def connect(settings: Settings, shelf: Shelf, **options: object) -> None:
 
 async def called(client: Client, provider: Provider, session: str, *wanted: tuple[str, dict[str, Any]]) -> list[Any]:
     """The ledger entries of a turn whose model calls these tools at once."""
-    provider.will(calls(*wanted), says("done"))
+    provider.will(calls(*wanted), says("ok"))
     made: list[Any] = (await client.chat(session, QUESTION))["tool_calls"]
     return made
 

@@ -261,7 +261,7 @@ async def test_a_process_that_stops_hands_its_turns_back_and_tells_who_waits_whe
         told = await waiting
     assert (told.status_code, told.json()["code"]) == (503, "turn_interrupted")
     assert int(told.headers["retry-after"]) > 0
-    provider.will(says("Done."))
+    provider.will(says("Here I am."))
     async with serving({**scripted, "TURN_LEASE_S": "30"}) as (_, client):
         [turn] = await client.ended(session)
     never.set()

@@ -38,7 +38,7 @@ def guarded(settings: Settings, shelf: Shelf) -> Settings:
         "b": {"url": shelf.url, "prefix": "b_", "groups": ["choir"]},
     }
     settings.mcp_config.write_text(json.dumps({"mcpServers": servers}))
-    return settings.model_copy(update={"auth": "api_key"})
+    return settings.model_copy(update={"auth": "api_key", "llm_max_tools": 100})
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ async def test_a_turn_has_the_tools_of_its_users_groups_and_runs_no_other(
 ) -> None:
     OPENED.clear()
     for name, has in CLOSED.items():
-        provider.will(calls((NATIVE, {})), calls((OF_CHOIR, {"query": "Rossi"})), says("Done."))
+        provider.will(calls((NATIVE, {})), calls((OF_CHOIR, {"query": "Rossi"})), says("That is all."))
         answer = await callers[name].chat(await callers[name].new_session(), "What is in the safe?")
         assert {DELETES, OF_CHOIR, NATIVE} & offered(provider) == has
         ran = {call["tool_name"] for call in answer["tool_calls"] if call["status"] == "succeeded"}

@@ -68,6 +68,8 @@ class Services(TurnDeps):
 
     def groups_of(self, identity: Identity) -> tuple[str, ...]:
         """Returns the caller's groups that something here is for: an identity provider may send hundreds."""
+        if not identity.groups:
+            return ()
         named = self.agents.groups() | self.tools.groups() | self.books.groups.keys() | {*self.settings.schedule_groups}
         return tuple(sorted(identity.groups & named))
 

@@ -311,7 +311,7 @@ async def test_what_the_model_shows_after_the_yes_is_asked_about(
         [
             ("I have put itm-1 aside. Shall I send Ada a note about itm-1?", "yes", delete(1)),
             ("itm-1 is the vase.", "ok", delete(1)),
-            ("I deleted itm-1.", "ok grazie", delete(1)),
+            ("You deleted itm-1.", "ok grazie", delete(1)),
             ("Shall I delete itm-1?", "perfect", delete(1)),
             ("Shall I delete itm-1 and keep itm-2?", "yes, delete itm-1", delete(2)),
         ],
@@ -499,7 +499,7 @@ async def test_an_approved_step_whose_tool_is_in_maintenance_waits_for_it_and_no
         3,
         [
             ("Rome is the capital.", "ok", False),
-            ("I sent the note.", "ok grazie", False),
+            ("You sent the note.", "ok grazie", False),
             ("Do you have any allergies?", "no", False),
             ("Shall I look further?", "yes", True),
             ("Vuoi che cerchi ancora?", "no", True),
