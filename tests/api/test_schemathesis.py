@@ -85,6 +85,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     plan = await client.chat(session, PLAN)
     asking = await client.new_session()
     asked = await client.chat(asking, PLAN)
+    listed = await client.chat(await client.new_session(), PLAN)
     granting = await client.new_session()
     granted = await client.chat(granting, PLAN)
     grant = {"decision": "confirm", "version": granted["plan"]["version"], "remember": "session"}
@@ -125,7 +126,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "user": "bob",
         "/{user}": {"confirm": "bob"},
         "tool": "current_time",
-        "plan_id": plan["plan"]["id"],
+        "plan_id": listed["plan"]["id"],
         "version": plan["plan"]["version"],
         "/{thread_id}": {"thread_id": await client.new_session()},
         "/edit": {"session_id": edited, "message_id": (await client.messages(edited))[0]["id"]},
