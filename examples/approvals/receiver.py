@@ -90,7 +90,7 @@ def send_mail(address: str, data: dict, url: str) -> None:
 
 
 def ask(event_id: str, data: dict) -> None:
-    """Raises OSError if somebody could not be reached: Segue sends the event again, and who was reached is left out."""
+    """Raises OSError if a person could not be reached: Segue sends the event again, without those who were reached."""
     for link in data.get("links", ()):
         person = PEOPLE.get(link["user"])
         if person is None or (event_id, link["user"]) in sent:

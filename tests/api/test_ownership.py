@@ -284,7 +284,7 @@ async def test_without_a_key_or_with_a_wrong_one_nothing_is_answered(
 async def test_each_role_is_let_in_where_it_belongs_and_what_is_anothers_looks_as_if_it_were_not_there(
     owner: Client, callers: dict[str, Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Roles × every route × own and foreign. Of ada's things the owner's key may all, and nobody else's anything."""
+    """Roles × every route × own and foreign. Of ada's things the owner's key may all, the other keys nothing."""
     monkeypatch.setattr("segue.events.user_feed.LASTS_S", 0)  # a stream without an end otherwise
     own, things = {role: await things_of(client) for role, client in callers.items()}, await things_of(owner)
     for call in sorted(CLOSED, key=lambda each: ("owned", "own", "ops").index(kind_of(each))):

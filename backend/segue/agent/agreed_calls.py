@@ -181,7 +181,7 @@ def _results(references: Sequence[Reference], kept: Mapping[str, StoredResult]) 
 
 async def who_decides(turn: TurnCalls, call: RequestedCall, tool: Tool) -> WaitsFor | Literal["self"]:
     """Returns who approves a call, by the first rule of the agent that is about it: no yes of the user's stands in for
-    theirs. Calls that leave no row are nobody's but the user's.
+    theirs. Calls that leave no row are the user's alone.
     """
     context = turn.context
     if tool.spec.ephemeral or not context.approvals:

@@ -411,7 +411,7 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 
 def _yes_to(run: PlanRun, step: Step, call: ReadyCall) -> EffectApproval | None:
     """Returns who said yes to a step that was approved: the user in this turn, or those it waited for. What the page
-    runs asks nobody.
+    runs asks no user.
     """
     yes = run.turn.yes if call.approved and call.request.id not in run.turn.by_page else None
     if yes is None or step.others is None or not step.others.agree:

@@ -346,7 +346,7 @@ async def _ready(turn: TurnCalls, call: ModelCall) -> Prepared:
 
 
 async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: ModelCall) -> ReadyCall | HeldCall:
-    """Returns the call as one that runs, or that waits for a yes. Nobody is asked to approve a call that would fail on
+    """Returns the call as one that runs, or that waits for a yes. No user is asked to approve a call that would fail on
     its arguments anyway, or that is denied.
     """
     ruling = await turn.ruling(request, tool)

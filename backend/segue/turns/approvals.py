@@ -262,7 +262,7 @@ def _check_decider(waits: WaitsFor, owner: str, identity: Identity, said: Sequen
 
 
 def _not_yours(detail: str) -> AppError:
-    return AppError("not_yours_to_decide", status=403, title="Somebody else has to decide", detail=detail)
+    return AppError("not_yours_to_decide", status=403, title="Another person has to decide", detail=detail)
 
 
 def waits_for_others(waits: WaitsFor) -> AppError:

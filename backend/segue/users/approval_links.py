@@ -1,7 +1,7 @@
 """Signed links, each for one person to decide on one version of one plan without sending a key. Nothing is stored.
 
 A link is signed with the digest of a key of that person and with the secret of the webhook that carries it: it ends
-with the key, and neither a reader of the database nor the receiver of the webhook can make one for somebody else. The
+with the key, and neither a reader of the database nor the receiver of the webhook can make one for another person. The
 decision uses it up, because the plan then has another version.
 """
 
