@@ -31,6 +31,7 @@ PROGRAM = str(Path(sys.executable).with_name("segue"))
 IDLE_S = 5.0
 FILES = 20_000
 SETTLED_S = 1.0
+APART_S = 0.02  # between one that begins to speak and the next
 _TOKEN = re.compile(rb"@(\d{19})")
 _FRAME = b"TEXT_MESSAGE_CONTENT"
 
@@ -48,8 +49,9 @@ class Heard:
         self.frames += part.count(_FRAME)
 
 
-async def listen(session: Session, heard: Heard) -> None:
+async def listen(session: Session, heard: Heard, *, after_s: float) -> None:
     """Reads until the end of the answer, whose last event repeats it whole and is not counted."""
+    await asyncio.sleep(after_s)
     body = {"message": SPEAK_MESSAGE, "stream": True}
     async for part in session.connection.stream(f"/sessions/{session.id}/chat", body):
         if b"TEXT_MESSAGE_END" not in part and b"RUN_FINISHED" not in part and b"MESSAGES_SNAPSHOT" not in part:
@@ -70,7 +72,7 @@ async def measure(group: Group, *, idle: int, speaking: int) -> None:
         await asyncio.sleep(IDLE_S)
         idle_share = (_taken(group.pids) - before) / IDLE_S
         heard, before, began = Heard(), _taken(group.pids), time.perf_counter()
-        await asyncio.gather(*(listen(session, heard) for session in sessions))
+        await asyncio.gather(*(listen(each, heard, after_s=number * APART_S) for number, each in enumerate(sessions)))
         took_s = time.perf_counter() - began
         taken = _taken(group.pids) - before - idle_share * took_s
     hundredths = quantiles(heard.ms, n=100)
