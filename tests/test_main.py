@@ -22,6 +22,7 @@ HEAVY = {
     "mcp",
     "alembic",
     "jwt",
+    "cryptography",
     "trafilatura",
 }
 NOT_TO_START = {

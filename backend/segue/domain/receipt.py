@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import orjson
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from segue.domain.field_types import doc
 
@@ -61,7 +59,9 @@ def sign(secret: str | None, *about: str | int) -> tuple[str, str] | tuple[None,
     """Returns a signature and its public key. The secret is 32 bytes in Base64; without one there is no signature."""
     if secret is None:
         return None, None
-    key = Ed25519PrivateKey.from_private_bytes(base64.urlsafe_b64decode(secret))
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415 (most services sign nothing)
+
+    key = ed25519.Ed25519PrivateKey.from_private_bytes(base64.urlsafe_b64decode(secret))
     signature, public = key.sign(_signed(about)), key.public_key().public_bytes_raw()
     return base64.b64encode(signature).decode(), base64.b64encode(public).decode()
 
@@ -71,8 +71,11 @@ def _signed(about: Sequence[str | int]) -> bytes:
 
 
 def _is_signed(given: _Signed, keys: Sequence[str], *about: str | int) -> bool:
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 (as in `sign`)
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
+
     try:
-        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(given.signed_by or "", validate=True))
+        key = ed25519.Ed25519PublicKey.from_public_bytes(base64.b64decode(given.signed_by or "", validate=True))
         key.verify(base64.b64decode(given.signature or "", validate=True), _signed(about))
     except (InvalidSignature, ValueError):
         return False
