@@ -196,7 +196,7 @@ async def test_the_words_of_an_erased_user_are_gone_and_their_chain_still_holds(
         rows = [str(dict(row)) for row in await stores.database.fetch("SELECT * FROM receipts")]
         assert await stores.database.fetchval("SELECT count(*) FROM receipt_contents") == 0
     assert len(rows) == 4
-    assert not [row for row in rows if CANARY in row or "ada" in row]
+    assert not [row for row in rows if CANARY in row or "'ada'" in row]  # a hash may hold these letters
     assert [each["content"] for each in left["items"]] == [each["salt"] for each in left["items"]] == [None] * 4
     assert faults(left, left["head"]["signed_by"]) == []
     assert [each["hash"] for each in left["items"]] == [each["hash"] for each in before["items"]]
