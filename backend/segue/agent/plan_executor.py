@@ -19,13 +19,13 @@ from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import (
     ReadyCall,
     SettledCall,
+    interrupted_call,
     keep_answer,
     keep_made_images,
     record_start,
     run_call,
 )
 from segue.agent.turn_calls import TurnCalls, mark_refused, read_steers
-from segue.agent.unanswered_calls import interrupted_call
 from segue.domain.approval_rule import WaitsFor, digest_of_call
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged

@@ -26,10 +26,10 @@ from segue.agent.tool_executor import (
     SettledCall,
     keep_made_images,
     record_known,
+    resume_calls,
     run_tool_calls,
 )
 from segue.agent.turn_calls import TurnCalls, call_key, mark_refused, read_steers
-from segue.agent.unanswered_calls import resume_calls
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged, SearchDecided, TextEnded
 from segue.domain.ids import new_id
