@@ -17,11 +17,10 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages, prompts
-from segue.agent.context import TurnContext
 from segue.agent.plan_node import plan
 from segue.agent.planner import claims_in_vain
-from segue.agent.state import TurnState, Update, carries_files, held_of, language_of
-from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply, structured_answer
+from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, carries_files, held_of, language_of
+from segue.agent.stream_reply import emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.domain.errors import AppError
 from segue.domain.events import EffectsListed, PlanChanged, StepFinished, StepStarted

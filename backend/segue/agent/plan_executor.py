@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
 from segue.agent.agreed_calls import find_origins, proposed, runs_under_mandate, who_decides
-from segue.agent.context import TurnContext
+from segue.agent.state import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import (
     ReadyCall,

@@ -12,11 +12,18 @@ from typing import Any, cast
 from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages
-from segue.agent.context import TurnContext
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
 from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, UNHEARD, VERDICT_NOTES, WAITING, steers_in, with_plan
-from segue.agent.state import TurnState, Update, acknowledgement_report, carries_files, language_of, web_search_report
+from segue.agent.state import (
+    TurnContext,
+    TurnState,
+    Update,
+    acknowledgement_report,
+    carries_files,
+    language_of,
+    web_search_report,
+)
 from segue.agent.tool_executor import settle_earlier
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step

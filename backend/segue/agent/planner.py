@@ -14,8 +14,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, field_validator
 
 from segue.agent import prompts
-from segue.agent.context import TurnContext
-from segue.agent.state import TurnState
+from segue.agent.state import TurnContext, TurnState
 from segue.agent.tool_choice import FIND_TOOLS, PLAN_TO_FIND
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.ids import digest_of_json

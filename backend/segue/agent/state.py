@@ -1,25 +1,39 @@
-"""The state of a turn in the graph: plain data, every key declared; and what is reported of it, the sources of the
-answer among it. Live objects are in `TurnContext`.
+"""The state of a turn in the graph: plain data, every key declared, and what is reported of it, the sources of the
+answer among it. And its context, which never changes: identity, limits, and the live objects that nodes use.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from types import MappingProxyType
+from typing import Any, Protocol, TypedDict
 
 from langchain_core.messages import BaseMessage
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.stream_reply import StartedMessage
+from segue.agent.agent_settings import AgentSettings
+from segue.agent.tool_choice import ToolChooser
+from segue.db.redis import Cache
 from segue.domain import session
+from segue.domain.approval_rule import ApprovalRule
 from segue.domain.errors import AppError
+from segue.domain.events import Emit, SteerRead
+from segue.domain.ids import Clock
 from segue.domain.plan import NOT_CHOSEN
-from segue.domain.tool import EffectOutcome, Reference, Tool, ToolCall, TurnEffect
+from segue.domain.telemetry import OpenSpan
+from segue.domain.tool import CallEffect, EffectOutcome, Reference, Tool, ToolCall, ToolContext, TurnEffect
+from segue.domain.user_request import UserAnswer
 from segue.language.detect_language import ENGLISH
+from segue.memory.history import NewMessage
 from segue.memory.short_term import ShortTermMemory
+from segue.models.metered_model import MeteredModel
 from segue.plans.acknowledgement import Acknowledgement, conversation_language
+from segue.plans.mandates import Use
 from segue.plans.policy import WEB_SEARCH, SearchDecision, SearchReason
 from segue.plans.store import StoredPlan
-from segue.tools.results import LedgerCall
+from segue.tools.availability import ToolGuard
+from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import CallOutcome
 from segue.tools.summaries import place_of
 
@@ -27,6 +41,14 @@ MAX_SOURCES = 50
 MAX_CITING_CHARS = 100_000  # of an answer
 MIN_TITLE_CHARS = 8  # shorter ones are words like others
 MIN_ID_CHARS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class StartedMessage:
+    """A message whose first `chars` characters have been emitted, and whose end has not."""
+
+    message_id: str
+    chars: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +147,73 @@ class TurnState(TurnInput, total=False):
 
 
 Update = dict[str, Any]
+
+
+WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
+
+
+class StartCalls(Protocol):
+    """Stores a message and its calls; `also` is written in the same transaction. Those that run `under` a mandate are
+    booked in it. `effects` has by id those of calls that may have one. Raises MandateSpent.
+    """
+
+    async def __call__(
+        self,
+        message: NewMessage,
+        *,
+        step: PlanStep | None = None,
+        under: Mapping[str, Use] = MappingProxyType({}),
+        effects: Mapping[str, CallEffect] = MappingProxyType({}),
+        also: WriteWithStart | None = None,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """The identity comes from the request, never from the model.
+
+    `transaction` opens a short transaction that raises StaleTurn once another worker owns the turn, and so does
+    `start_calls`, which stores calls before they run. `emit` takes an event, only after its commit. `is_steered`
+    returns whether the user has said something to the turn since, and `read_steers` makes it part of the turn, in the
+    caller's transaction. `has_listener` returns whether the turn has a follower who wants words as they come.
+    `agent` is the id of the agent that answers, and `agent_digest` is its own. `options` are what the client asked of
+    the turn. `approvals` are the agent's rules about who approves.
+    """
+
+    owner: str
+    turn: session.TurnKey
+    time_zone: str
+    clock: Clock
+    model: MeteredModel
+    guard: ToolGuard
+    agent: str
+    agent_digest: str
+    approvals: Sequence[ApprovalRule]
+    options: session.TurnOptions
+    chooser: ToolChooser
+    cache: Cache
+    settings: AgentSettings
+    transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
+    start_calls: StartCalls
+    is_steered: Callable[[], Awaitable[bool]]
+    read_steers: Callable[[AsyncConnection], Awaitable[Sequence[SteerRead]]]
+    emit: Emit
+    span: OpenSpan
+    has_listener: Callable[[], Awaitable[bool]]
+
+    def caller(self, tool_call_id: str, answers: tuple[UserAnswer, ...] = ()) -> ToolContext:
+        """Returns what a tool, and the policy, is told of who a call is for; `answers` are to what it asked before."""
+        return ToolContext(
+            owner=self.owner,
+            session_id=self.turn.session_id,
+            turn_id=self.turn.turn_id,
+            tool_call_id=tool_call_id,
+            now=self.clock(),
+            time_zone=self.time_zone,
+            agent=self.agent,
+            answers=answers,
+            groups=self.guard.groups,
+        )
 
 
 def language_of(state: TurnState) -> str:

@@ -6,7 +6,7 @@ that is to fit a schema of the client is checked first; what is wrong with it is
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import orjson
@@ -14,7 +14,7 @@ import structlog
 from langchain_core.messages import BaseMessage
 
 from segue.agent import prompts
-from segue.agent.context import TurnContext
+from segue.agent.state import StartedMessage, TurnContext
 from segue.db.rows import UNREADABLE, read_json
 from segue.domain import turn_errors
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
@@ -30,14 +30,6 @@ MAX_REASONING_CHARS = 100_000  # of one reply
 _NO_JSON = ("$: it is no JSON",)
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class StartedMessage:
-    """A message whose first `chars` characters have been emitted, and whose end has not."""
-
-    message_id: str
-    chars: int
 
 
 async def stream_reply(

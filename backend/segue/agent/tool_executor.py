@@ -20,9 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
 from segue.agent.agreed_calls import not_covered, proposed, runs_under_mandate, who_decides
-from segue.agent.context import TurnContext, WriteWithStart
-from segue.agent.state import TurnState, Update
-from segue.agent.stream_reply import StartedMessage, emit_message
+from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, WriteWithStart
+from segue.agent.stream_reply import emit_message
 from segue.agent.turn_calls import TurnCalls, call_key
 from segue.domain import events
 from segue.domain.ids import new_id

@@ -14,10 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.agreed_calls import agreement_in
-from segue.agent.context import TurnContext
 from segue.agent.plan_executor import PlanRun, blocked_tools, execute_plan, hold_calls, offer_asking, offer_plan
 from segue.agent.plan_messages import known_things
-from segue.agent.state import EarlierAttempt, TurnState, Update, language_of, web_search_report
+from segue.agent.state import EarlierAttempt, TurnContext, TurnState, Update, language_of, web_search_report
 from segue.agent.stream_reply import stream_reply
 from segue.agent.tool_executor import (
     HeldCall,

@@ -10,8 +10,8 @@ from itertools import islice
 import structlog
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.render_messages import image_message
+from segue.agent.state import TurnContext, WriteWithStart
 from segue.domain.events import ToolStateChanged
 from segue.domain.session import READ_ATTACHMENT, Memory, RequestedCall, Source
 from segue.domain.tool import (

@@ -32,7 +32,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningInsert
 
-from segue.agent.context import WriteWithStart
+from segue.agent.state import WriteWithStart
 from segue.db.engine import Database, outlast
 from segue.db.models import QUEUED, messages, sessions, tool_calls, turns
 from segue.db.rows import without_defaults

@@ -16,10 +16,17 @@ from typing import Literal, cast
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from segue.agent.context import TurnContext
 from segue.agent.prompts import BY_SERVICE
 from segue.agent.render_messages import request_parts
-from segue.agent.state import TurnInput, TurnState, acknowledgement_report, held_of, sources_of, web_search_report
+from segue.agent.state import (
+    TurnContext,
+    TurnInput,
+    TurnState,
+    acknowledgement_report,
+    held_of,
+    sources_of,
+    web_search_report,
+)
 from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.agent.tool_choice import ToolChooser
 from segue.db.engine import outlast, outlasting
