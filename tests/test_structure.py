@@ -42,7 +42,6 @@ OWNERS_OF_TABLES = {
     "mcp/oauth/store.py": "mcp_logins, mcp_login_attempts, mcp_clients; mcp_tool_lists",
     "memory/facts.py": "memories",
     "memory/history.py": "messages",
-    "memory/session_search.py": "has no table: searches sessions and messages",
     "memory/session_store.py": "feedback; sessions, client_sessions",
     "memory/summary.py": "sessions.summary; sessions.title_due_at",
     "plans/mandates.py": "mandates, and grants of the release before",

@@ -1,17 +1,38 @@
-"""Sessions, and what users think of answers. Every statement for a user has the owner in its predicate.
+"""Sessions, the search of them, and what users think of answers. Every statement for a user has the owner in its
+predicate. Owns `client_sessions`, `feedback` and `sessions`, but for what a turn and the summary set in it.
 
-Owns `client_sessions`, `feedback` and `sessions`, but for what the statements of a turn and the summary set in it.
-Messages are only counted.
+Search is by the letters in titles and messages: no stemmer knows every language, and an index of parts of words would
+take more room than all other indexes of a turn. What one request looks at is bounded, and the next goes on from there.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, FromClause, Row, Select, delete, func, insert, select, tuple_, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Row,
+    Select,
+    and_,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Database
 from segue.db.models import (
     OPEN_TURNS,
     RUNNING,
@@ -30,11 +51,18 @@ from segue.domain.errors import existing
 from segue.domain.ids import new_id
 from segue.domain.plan import OPEN, Plan
 from segue.domain.session import Feedback, FoundSession, Rating, Session, UnreadableSession
+from segue.memory.fact_cues import search_words
 
 SessionPosition = tuple[datetime, str]
 
 SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
 MAX_TITLE_WORDS_CHARS = 60
+MOST_SESSIONS: Final = 2_000
+MOST_MESSAGES: Final = 10_000
+SNIPPET_CHARS: Final = 160
+PASSAGE_CHARS: Final = 600
+MOST_WORDS: Final = 20
+_AROUND: Final = " \"'“”„«»「」()[]?!.,;:…？！。，、；：؟،"
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
 _read_metadata = reader(dict[str, Any])
@@ -137,8 +165,8 @@ async def list_sessions(
     statement = shown().where(*in_list(owner, archived=archived, pinned=pinned))
     if before is not None:
         statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.id) < before)
-    latest = statement.order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
-    return [readable_session(row) for row in await connection.execute(latest)]
+    latest = await connection.execute(statement.order_by(*_latest_first(sessions)).limit(limit))
+    return [readable_session(row) for row in latest]
 
 
 def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[ColumnElement[bool]]:
@@ -293,3 +321,131 @@ async def list_feedback(
         statement = statement.where(feedback.c.seq < before)
     rows = await connection.execute(statement)
     return [(Feedback(**{name: getattr(row, name) for name in Feedback.__slots__}), row.seq) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPosition:
+    """A search goes on behind this session or, if `below` is given, in it, with its messages below that seq."""
+
+    updated_at: datetime
+    session_id: str
+    below: int | None = None
+
+
+async def search_sessions(
+    connection: AsyncConnection,
+    owner: str,
+    words: Sequence[str],
+    *,
+    archived: bool,
+    pinned: bool | None,
+    after: SearchPosition | None,
+    limit: int,
+) -> tuple[list[Session], SearchPosition | None]:
+    """Returns the latest active sessions that have all the words in the title or in one message, as FoundSession, and
+    where to go on; None if none is left to look at.
+
+    Looks at MOST_SESSIONS with MOST_MESSAGES at most, and so may return fewer than `limit`, or none, though there are.
+    """
+    looked_at = _looked_at(owner, archived=archived, pinned=pinned, after=after)
+    # With OFFSET 0 PostgreSQL looks for a hit once, not for the condition and again for what is returned.
+    searched = (
+        select(*looked_at.c, _hit(words, looked_at).label("hit"))
+        .order_by(*_latest_first(looked_at))
+        .offset(0)
+        .subquery("searched")
+    )
+    statement = (
+        shown(searched)
+        .add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
+        .where(or_(searched.c.hit.is_not(None), searched.c.is_last))
+        .order_by(*_latest_first(searched))
+        .limit(limit + 1)
+    )
+    rows = (await connection.execute(statement)).all()
+    found = [row for row in rows if row.hit is not None]
+    page = [readable_session(row, hit=row.hit) for row in found[:limit]]
+    if len(found) > limit:
+        return page, SearchPosition(page[-1].updated_at, page[-1].id)
+    return page, _behind(rows[-1]) if rows and rows[-1].is_last else None
+
+
+async def search_said(
+    database: Database, owner: str, session_id: str, query: str, *, before_turn: str, limit: int
+) -> list[dict[str, Any]]:
+    """Returns passages (`seq`, `at`, `who`, `text`) of the newest MOST_MESSAGES of a session that have words of the
+    query: those with most of its letters first, then the newest; none of another owner's, or of the turn that asks.
+    """
+    as_written = (word.strip(_AROUND) for word in query.lower().split())
+    words = list(dict.fromkeys(filter(None, [*as_written, *search_words(query).split()])))[:MOST_WORDS]
+    if not words:
+        return []
+    text = func.lower(messages.c.content)
+    places = [func.nullif(func.strpos(text, word), 0) for word in words]
+    letters = (case((place.is_not(None), len(word)), else_=0) for place, word in zip(places, words, strict=True))
+    score = sum(letters, literal(0))  # a long word tells more than a short one
+    start = func.greatest(func.least(*places) - PASSAGE_CHARS // 3, 1)
+    passage = func.substr(messages.c.content, start, PASSAGE_CHARS).label("text")
+    statement = (
+        select(messages.c.seq, messages.c.created_at.label("at"), messages.c.role.label("who"), passage)
+        .join(sessions, sessions.c.id == messages.c.session_id)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, messages.c.branch.is_(None))
+        .where(messages.c.seq >= sessions.c.next_seq - MOST_MESSAGES, messages.c.role != "tool")
+        .where(messages.c.turn_id != before_turn, score > 0)
+        .order_by(score.desc(), messages.c.seq.desc())
+        .limit(limit)
+    )
+    async with database.read_only() as connection:
+        return [dict(row) for row in (await connection.execute(statement)).mappings()]
+
+
+def _behind(last: Row[Any]) -> SearchPosition:
+    is_done = last.hit is not None or last.above == 0
+    return SearchPosition(last.updated_at, last.id, None if is_done else last.above + 1)
+
+
+def _looked_at(owner: str, *, archived: bool, pinned: bool | None, after: SearchPosition | None) -> FromClause:
+    """The sessions to look at, and the seqs `above` and `below`, between which their messages are to be looked at.
+    PostgreSQL reads them one by one, and no more than the page needs.
+    """
+    below: ColumnElement[int] = sessions.c.next_seq
+    conditions = in_list(owner, archived=archived, pinned=pinned)
+    if after is not None:
+        place, end = tuple_(sessions.c.updated_at, sessions.c.id), (after.updated_at, after.session_id)
+        conditions = [*conditions, place < end if after.below is None else place <= end]
+        below = case((sessions.c.id == after.session_id, func.coalesce(after.below, below)), else_=below)
+    latest = select(*sessions.c, below.label("below")).where(*conditions).order_by(*_latest_first(sessions))
+    newest = latest.limit(MOST_SESSIONS).subquery("newest")
+    so_far = func.sum(newest.c.below - 1).over(order_by=_latest_first(newest), rows=(None, 0)).cast(BigInteger)
+    at = func.row_number().over(order_by=_latest_first(newest))
+    counted = select(*newest.c, so_far.label("so_far"), at.label("place")).subquery("counted")
+    above = func.greatest(counted.c.so_far - MOST_MESSAGES, 0)
+    is_last = or_(counted.c.so_far >= MOST_MESSAGES, counted.c.place == MOST_SESSIONS)
+    has_room = counted.c.so_far - (counted.c.below - 1) < MOST_MESSAGES
+    return select(*counted.c, above.label("above"), is_last.label("is_last")).where(has_room).subquery("looked_at")
+
+
+def _latest_first(of: FromClause) -> Sequence[ColumnElement[Any]]:
+    return of.c.updated_at.desc(), of.c.id.desc()
+
+
+def _hit(words: Sequence[str], looked_at: FromClause) -> ColumnElement[Any]:
+    """Returns where the words stand, in the title or else in the newest message that has them all, and its id."""
+
+    def has_all(text: ColumnElement[Any]) -> ColumnElement[bool]:
+        return and_(*(func.strpos(func.lower(text), word.lower()) > 0 for word in words))
+
+    def place(text: ColumnElement[Any], message_id: ColumnElement[Any]) -> ColumnElement[Any]:
+        start = func.greatest(func.strpos(func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
+        return array([func.substr(text, start, SNIPPET_CHARS), message_id])
+
+    said = (
+        select(place(messages.c.content, messages.c.id))
+        .where(messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None))
+        .where(messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
+        .where(messages.c.role != "tool", has_all(messages.c.content))
+        .order_by(messages.c.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    return case((has_all(looked_at.c.title), place(looked_at.c.title, null())), else_=said)
