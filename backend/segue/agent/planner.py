@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import orjson
 from anyio import to_thread
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, field_validator
 
 from segue.agent import prompts
@@ -66,7 +66,9 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
     """Returns the steps still to be done; none if the model writes nothing usable."""
 
     async def ask(note: str, offered: Sequence[ToolSpec], _: Mapping[str, Tool]) -> str:
-        conversation = prompts.with_instruction(state["prompt"], prompts.amender_note(note, plan))
+        conversation = prompts.with_instruction(
+            state["prompt"], prompts.with_plan(f"{note}\n\n{prompts.AMENDER}", plan)
+        )
         return (await _ask(context, conversation, offered, PLAN)).text
 
     return await _steps(context, state, ask, done=len(plan.started_steps))
@@ -82,7 +84,9 @@ async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done:
         if searches := [step for step in found if step.tool == FIND_TOOLS.name]:
             queries = [str((step.args or {}).get("query") or step.description) for step in searches]
             more = [definition for query in queries for definition in await chooser.find(query)]
-            text = await ask(f"{note}\n{prompts.more_tools(more)}" if more else note, offered, tools)
+            text = await ask(
+                f"{note}\n{prompts.fenced_json(prompts.MORE_TOOLS, *more)}" if more else note, offered, tools
+            )
     # JSON can spell out what Postgres refuses in a text, such as `\u0000`.
     steps = tuple(
         replace(step, description=clean(step.description), args=None if step.args is None else clean(step.args))
@@ -101,8 +105,8 @@ async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> 
 
 async def classify_agreement(context: TurnContext, answer: str, reply: str, call: RequestedCall) -> Reading:
     """Returns how the model reads a reply to what an answer offered, with a call that it may be a yes to in view."""
-    asked = prompts.agreement_prompt(answer, reply, call)
-    return _verdict_in(await context.model.reply(asked, small=True, schema=READING))
+    known = {"assistant_said": answer, "user_replied": reply, "call": {"tool": call.name, "args": call.args}}
+    return await _read(context, prompts.AGREEMENT_READER, prompts.AGREEMENT, known)
 
 
 async def claims_in_vain(context: TurnContext, claimed: ClaimedEffect, done: Sequence[str]) -> bool:
@@ -114,8 +118,14 @@ async def claims_in_vain(context: TurnContext, claimed: ClaimedEffect, done: Seq
     could = (tool.spec for tool in context.guard.tools().values() if tool.spec.name not in BUILTIN)
     if not done and all(spec.effect == "read_only" for spec in could):
         return False
-    asked = prompts.claim_prompt(claimed.sentence, done)
-    return _verdict_in(await context.model.reply(asked, small=True, schema=READING)) == "confirm"
+    known = {"sentence": claimed.sentence[: prompts.MAX_CLAIM_CHARS], "done": done}
+    return await _read(context, prompts.CLAIM_READER, prompts.CLAIM, known) == "confirm"
+
+
+async def _read(context: TurnContext, reader: str, question: str, known: Mapping[str, Any]) -> Reading:
+    """Asks a model of its own about what is `known`, which is data."""
+    asked = [SystemMessage(reader), HumanMessage(prompts.fenced_json(question, known))]
+    return _verdict_in(await context.model.reply(asked, small=True, schema=READING))
 
 
 def _verdict_in(reply: Reply) -> Reading:
@@ -163,7 +173,7 @@ class ReadAnswer:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _Read(BaseModel):
+class _AnswerRead(BaseModel):
     reading: AnswerReading
     values: dict[str, Any] | str | None = None  # a strict schema asks for the text of an object
 
@@ -187,9 +197,10 @@ async def read_answer(context: TurnContext, state: TurnState, plan: Plan, asks: 
         return ReadAnswer("complete" if done == "confirm" else "decline" if done == "reject" else "other")
     if (values := _plain_answer(state, asks)) is not None:
         return _answer(asks, values)
-    conversation = prompts.with_instruction(state["prompt"], prompts.answer_reader_note(asks))
-    reply = await context.model.reply(conversation, small=True, schema=ANSWER)
-    read = first_object(reply.text, _Read) or _Read(reading="other")
+    asked = {"message": asks.message, "schema": asks.schema, "given": asks.given}
+    note = prompts.fenced_json(prompts.ANSWER_READER, asked)
+    reply = await context.model.reply(prompts.with_instruction(state["prompt"], note), small=True, schema=ANSWER)
+    read = first_object(reply.text, _AnswerRead) or _AnswerRead(reading="other")
     if read.reading != "answer":
         return ReadAnswer(read.reading)
     values = clean(read.values)

@@ -18,9 +18,8 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.domain.agent import Agent
 from segue.domain.plan import Confirm, Plan, Step
-from segue.domain.session import LEFT_OUT, Memory, Message, RequestedCall, Verdict
+from segue.domain.session import LEFT_OUT, Memory, Message, Verdict
 from segue.domain.tool import PROPOSE_MANDATE, ToolCall, ToolSpec, ToolState
-from segue.domain.user_request import UserRequest
 from segue.memory.summary import SECTIONS
 from segue.models.tool_schemas import offered_name
 from segue.models.untrusted import CLOSE, CLOSE_NOTES, EARLIER_RESULTS, OPEN, OPEN_NOTES, clipped, fenced, without_notes
@@ -305,9 +304,9 @@ def system_parts(instructions: str, summary: str | None, references: Sequence[st
     """Returns the parts of the system message by name; `references` are lines of JSON, one for each earlier result."""
     parts = {"instructions": instructions}
     if summary:
-        parts["summary"] = f"{SUMMARY}\n{fenced(as_json(summary))}"
+        parts["summary"] = fenced_json(SUMMARY, summary)
     if references:
-        parts["references"] = _fenced_lines(EARLIER_RESULTS, references)
+        parts["references"] = fenced_lines(EARLIER_RESULTS, references)
     return parts
 
 
@@ -318,10 +317,8 @@ def joined(system_parts: Mapping[str, str]) -> str:
 
 def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
     """Returns the facts known of the user, a line of JSON each, dated in a time zone."""
-    given = (
-        {"date": fact.created_at.astimezone(zone).date(), "kind": fact.kind, "fact": fact.content} for fact in facts
-    )
-    return _fenced_lines(FACTS, map(as_json, given))
+    dated = ((fact, fact.created_at.astimezone(zone).date()) for fact in facts)
+    return fenced_json(FACTS, *({"date": day, "kind": fact.kind, "fact": fact.content} for fact, day in dated))
 
 
 def turn_notes(now: datetime, own: str, facts: Sequence[Memory], language: str | None = None) -> str:
@@ -346,19 +343,13 @@ def note_of(message: Message) -> str | None:
     """Returns what goes with a message of the user's in every request: files, its note, and tools that came with it."""
     if not message.metadata:  # as of most
         return None
-    carried, tools = defaultdict[str, list[str]](list), message.metadata.get(TOOLS_SHOWN)
+    carried, tools = defaultdict[str, list[object]](list), message.metadata.get(TOOLS_SHOWN)
     for file in message.metadata.get("attachments", ()):
         about = ATTACHED if file.get("mark") is None else REST_ATTACHED if file["mark"] == LEFT_OUT else SOURCES
-        carried[about].append(as_json(file))
-    notes = [_fenced_lines(about, files) for about, files in carried.items()]
-    return (
-        "\n\n".join(filter(None, [*notes, message.metadata.get("note"), more_tools(tools) if tools else None])) or None
-    )
-
-
-def more_tools(definitions: Iterable[object]) -> str:
-    """Returns the definitions of tools that are called by call_tool, a line of JSON each."""
-    return _fenced_lines(MORE_TOOLS, map(as_json, definitions))
+        carried[about].append(file)
+    notes = [fenced_json(about, *files) for about, files in carried.items()]
+    notes += [message.metadata.get("note") or "", fenced_json(MORE_TOOLS, *tools) if tools else ""]
+    return "\n\n".join(filter(None, notes)) or None
 
 
 def denied_because(call: ToolCall) -> str | None:
@@ -368,19 +359,14 @@ def denied_because(call: ToolCall) -> str | None:
     return error.removeprefix(opening).removesuffix(after) if error.startswith(opening) else None
 
 
-def taken_back(calls: Iterable[str]) -> str:
-    """Returns what is stored with the message that takes the place of a part of the conversation."""
-    return _fenced_lines(TAKEN_BACK, calls)
-
-
 def brought(event: str) -> str:
     """Returns what is stored with the message of a trigger: what its event brought, which ends no notes."""
-    return f"{UNATTENDED}\n\n{_fenced_lines(BROUGHT, [without_notes(event)])}"
+    return f"{UNATTENDED}\n\n{fenced_lines(BROUGHT, [without_notes(event)])}"
 
 
 def plan_block(plan: Plan) -> str:
     """Returns a plan's goal and a line of JSON for each step. Fenced, since steps quote what tools said."""
-    return _fenced_lines(f"Goal: {plan.goal}", (as_json(_shown_step(step)) for step in plan.steps))
+    return fenced_json(f"Goal: {plan.goal}", *map(_shown_step, plan.steps))
 
 
 def _shown_step(step: Step) -> dict[str, Any]:
@@ -459,22 +445,9 @@ def with_plan(text: str, plan: Plan) -> str:
     return f"{text}\n{plan_block(plan)}"
 
 
-def amender_note(planner_note: str, plan: Plan) -> str:
-    return with_plan(f"{planner_note}\n\n{AMENDER}", plan)
-
-
-def answer_reader_note(asks: UserRequest) -> str:
-    asked = {"message": asks.message, "schema": asks.schema, "given": asks.given}
-    return _fenced_lines(ANSWER_READER, [as_json(asked)])
-
-
-def structured_note(schema: str) -> str:
-    return _fenced_lines(STRUCTURED, [schema])
-
-
 def mending_note(schema: str, answer: str, faults: Sequence[str]) -> str:
     wrong = {"answer": answer[:MAX_MENDED_CHARS], "faults": faults}
-    return _fenced_lines(MENDING, [as_json(wrong), f'{{"schema":{schema}}}'])
+    return fenced_lines(MENDING, [as_json(wrong), f'{{"schema":{schema}}}'])
 
 
 def answer_step_note(plan: Plan, step: Step) -> str:
@@ -493,30 +466,21 @@ def fill_step_note(plan: Plan, step: Step, args: Mapping[str, Any], missing: Seq
     )
 
 
-def agreement_prompt(answer: str, reply: str, call: RequestedCall) -> list[BaseMessage]:
-    """Returns what a model is asked about a yes to an offer, and a call that it may be for."""
-    known = {"assistant_said": answer, "user_replied": reply, "call": {"tool": call.name, "args": call.args}}
-    return [SystemMessage(AGREEMENT_READER), HumanMessage(_fenced_lines(AGREEMENT, [as_json(known)]))]
-
-
-def claim_prompt(sentence: str, done: Sequence[str]) -> list[BaseMessage]:
-    """Returns what a model is asked about a sentence that may claim an effect, with those that the session had."""
-    known = {"sentence": sentence[:MAX_CLAIM_CHARS], "done": list(done)}
-    return [SystemMessage(CLAIM_READER), HumanMessage(_fenced_lines(CLAIM, [as_json(known)]))]
-
-
 def nothing_done(sentence: str, done: Sequence[str]) -> str:
     """Returns the instruction after an answer that claims what no call did."""
-    return _fenced_lines(
-        NOTHING_DONE, [as_json({"you_said": sentence[:MAX_CLAIM_CHARS], "calls_that_changed": [*done]})]
-    )
+    return fenced_json(NOTHING_DONE, {"you_said": sentence[:MAX_CLAIM_CHARS], "calls_that_changed": done})
 
 
 def as_json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def _fenced_lines(heading: str, lines: Iterable[str]) -> str:
+def fenced_json(heading: str, *values: object) -> str:
+    """Returns values as data under a heading, a line of JSON each."""
+    return fenced_lines(heading, map(as_json, values))
+
+
+def fenced_lines(heading: str, lines: Iterable[str]) -> str:
     text = "\n".join(lines)
     return f"{heading}\n{fenced(text)}"
 

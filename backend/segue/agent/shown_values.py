@@ -55,25 +55,11 @@ class SeenText:
     text: str
     by_user: bool = False
 
-    @cached_property
-    def plain(self) -> str:
-        return _plain(self.text)
-
-    @cached_property
-    def dates(self) -> frozenset[tuple[int | None, int, int]]:
-        return frozenset(dates_in(self.text[:MAX_TEXT_CHARS]))
-
-    @cached_property
-    def times(self) -> frozenset[tuple[int, int]]:
-        return frozenset(times_in(self.text[:MAX_TEXT_CHARS]))
-
-    @cached_property
-    def numbers(self) -> frozenset[float]:
-        return frozenset(numbers_in(self.text[:MAX_TEXT_CHARS]))
-
-    @cached_property
-    def money(self) -> frozenset[float]:
-        return frozenset(money_in(self.text[:MAX_TEXT_CHARS]))
+    dates = cached_property(lambda self: dates_in(self.text[:MAX_TEXT_CHARS]))
+    times = cached_property(lambda self: times_in(self.text[:MAX_TEXT_CHARS]))
+    numbers = cached_property(lambda self: numbers_in(self.text[:MAX_TEXT_CHARS]))
+    money = cached_property(lambda self: money_in(self.text[:MAX_TEXT_CHARS]))
+    plain = cached_property(lambda self: _plain(self.text))
 
     @cached_property
     def ids(self) -> Mapping[str, frozenset[str]]:

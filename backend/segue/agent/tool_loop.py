@@ -68,7 +68,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     note, schema = state.get("note"), context.options.output_schema
     conversation = prompts.with_note(state["prompt"], note) if note else list(state["prompt"])
     if schema is not None:
-        conversation = prompts.with_note(conversation, prompts.structured_note(schema))
+        conversation = prompts.with_note(conversation, prompts.fenced_lines(prompts.STRUCTURED, [schema]))
     if state["earlier"] is not None:
         await _resume(turn, state, state["earlier"], conversation)
     await _show_attachments(turn, state, conversation)

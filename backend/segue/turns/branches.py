@@ -12,7 +12,7 @@ from typing import Annotated
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.prompts import taken_back
+from segue.agent.prompts import TAKEN_BACK, fenced_lines
 from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
 from segue.domain.errors import existing
@@ -116,7 +116,7 @@ async def note_of_calls(connection: AsyncConnection, session_id: str, *, read_on
     """
     made = await recent_references(connection, session_id, left=True, but_of=read_only)
     lines = [listed_reference(each, ()) for each in made if each.status != "failed"]
-    return taken_back(lines[:MAX_TOLD_CALLS]) if lines else None
+    return fenced_lines(TAKEN_BACK, lines[:MAX_TOLD_CALLS]) if lines else None
 
 
 async def list_branches(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from segue.agent.prompts import PLANNER, amender_note, with_notes
+from segue.agent.prompts import AMENDER, PLANNER, with_notes, with_plan
 from segue.around.offline.offline_model import correct_plan
 from segue.domain.plan import Step, new_plan
 
@@ -26,7 +26,8 @@ def corrected(reply: str, *args: dict[str, Any]) -> list[dict[str, Any]]:
     steps = [Step(number, "Book", "book_table", each) for number, each in enumerate(args, start=1)]
     plan = new_plan("plan_1", goal="a table", origin_message_id="msg_1", steps=steps, created_at=NOON, expires_at=NOON)
     said = with_notes(reply, f"It is {NOON:%A}, {NOON.date()}, {NOON:%H:%M} (UTC, +0000).")
-    made = json.loads(correct_plan([HumanMessage(f"{said}\n\n{amender_note(PLANNER, plan)}")]))
+    instruction = with_plan(f"{PLANNER}\n\n{AMENDER}", plan)
+    made = json.loads(correct_plan([HumanMessage(f"{said}\n\n{instruction}")]))
     return [step["args"] for step in made["steps"]]
 
 
