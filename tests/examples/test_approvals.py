@@ -23,12 +23,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from typer.testing import CliRunner
 
 from segue import tool
-from segue.around.cli import app
 from segue.config import Settings
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, segue
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, calls, says
 from tests.support.receiver import SECRET
@@ -198,21 +196,20 @@ async def test_in_the_terminal_what_waits_is_shown_and_approved_or_rejected_with
     sara = await new_key(told, "sara", groups=["finance"])
     environment = {"SEGUE_URL": str(service.http.base_url), "SEGUE_API_KEY": sara}
 
-    async def segue(*words: str) -> tuple[int, str]:
-        done = await asyncio.to_thread(CliRunner().invoke, app, ["approvals", *words], env=environment)
-        return done.exit_code, done.output
+    async def approvals(*words: str) -> tuple[int, str]:
+        return await asyncio.to_thread(segue, "approvals", *words, **environment)
 
-    assert (await segue())[1].endswith("Nothing waits for your yes.\n")
+    assert (await approvals())[1].endswith("Nothing waits for your yes.\n")
     for amount, words, said in ((900, ("reject", "--reason", "Not ours"), "rejected"), (800, ("approve",), "approved")):
         asked = await asks(carl, provider, amount)
         plan = asked["plan"]["id"]
-        code, shown = await segue("list")
+        code, shown = await approvals("list")
         assert (code, f"amount: {amount}" in shown, "carl asks" in shown) == (0, True, True)
         decision, *options = words
-        assert (await segue(decision, plan, *options))[0] == 2  # there is no terminal to ask on
+        assert (await approvals(decision, plan, *options))[0] == 2  # there is no terminal to ask on
         provider.always("", says("Done."))
-        assert (await segue(decision, plan, *options, "--yes"))[1].endswith(f"{plan} is {said}.\n")
+        assert (await approvals(decision, plan, *options, "--yes"))[1].endswith(f"{plan} is {said}.\n")
         await carl.ended(asked["session_id"], 2)
-        assert (await segue(decision, plan, "--yes"))[0] == 1
+        assert (await approvals(decision, plan, "--yes"))[0] == 1
         provider.habits.clear()
     assert office.refunds == [800]
