@@ -209,7 +209,17 @@ fuzz: install  ## try what comes from outside on the rules and readers, guided b
 house: install  ## print the numbers of the tree, and which modules a message passes: make house [AGAINST=another checkout]
 	PYTHONPATH=. $(BIN)/python .ci/house.py $(AGAINST)
 
-bench: install  ## measure what a turn costs in four minutes; writes bench/results.* and the table in docs/performance.md
+PEERS_HOME := .venv/peers
+PEERS ?= $(wildcard $(PEERS_HOME)/bin/python)
+PEER_PACKAGES := aegra-api==0.6.0 langchain==1.5.2 langchain-openai==1.7.4 "langgraph-cli[inmem]==0.4.40" "pydantic-ai-slim[openai]==2.68.0"
+bench bench-quick: export PEERS := $(PEERS)
+
+.PHONY: peers
+peers: install  ## install the agents and servers of others that `make bench` measures beside Segue
+	test -x $(PEERS_HOME)/bin/python || $(PYTHON) -m venv --without-pip $(PEERS_HOME)
+	$(BIN)/uv pip install --quiet --python $(PEERS_HOME)/bin/python $(PEER_PACKAGES)
+
+bench: install  ## measure what a turn costs in five minutes; writes bench/results.* and the table in docs/performance.md
 	$(BIN)/python -m bench
 
 bench-quick: install  ## measure it in less than a minute, and only print it
