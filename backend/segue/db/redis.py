@@ -17,7 +17,8 @@ import orjson
 import structlog
 from redis.asyncio import Redis
 
-from segue.db.redis_server import PROBE_KEY, RedisCause, RedisServer, connections
+from segue.db.outages import OutageCause
+from segue.db.redis_server import PROBE_KEY, RedisServer, connections
 from segue.db.rows import UNREADABLE, read_json
 from segue.domain.session import TurnKey
 
@@ -146,7 +147,7 @@ class _Client:
         return self._server.degraded
 
     @property
-    def cause(self) -> RedisCause | None:
+    def cause(self) -> OutageCause | None:
         """Why Redis cannot be used; None if it can."""
         return self._server.cause
 

@@ -32,6 +32,8 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as LostConnectionError
 
+from segue.db.outages import OutageCause, causes_of
+
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
 DEFAULT_PORT = 26379
@@ -44,69 +46,31 @@ LOST = (RedisError, OSError, TimeoutError)
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class RedisCause:
-    """`name` is in the log and `/health/ready`. `why` goes on after "it cannot be used:"; `mend` is for operators."""
-
-    name: str
-    why: str
-    mend: str
-
-
-_REFUSED = RedisCause(
-    "refused", "nothing listens there", "Start it, or correct REDIS_URL; `segue serve` starts an embedded one again."
-)
-_UNKNOWN_HOST = RedisCause("unknown_host", "its host name is unknown", "Correct REDIS_URL.")
-_NO_ANSWER = RedisCause("no_answer", "it does not answer in time", "See whether its machine and the network live.")
-_LOST = RedisCause(
-    "lost",
-    "it closed the connection",
-    "See its log for a crash, a restart or maxclients; with TLS the URL begins with rediss://.",
-)
-_ACCESS_DENIED = RedisCause(
-    "access_denied",
-    "it refuses the user or the password",
-    "Correct REDIS_URL, redis://user:password@host:6379/0, or the user in its ACL.",
-)
-_NOT_ALLOWED = RedisCause(
-    "not_allowed", "its user may not run a command", "Give the user all commands, for the keys segue:*, in its ACL."
-)
-_TLS = RedisCause(
-    "tls",
-    "no TLS as REDIS_URL demands it can be had",
-    "See its certificate, `ssl_ca_certs` in REDIS_URL, and whether it speaks TLS at all: else redis://.",
-)
-_LOADING = RedisCause("loading", "it is loading its data", "Wait. Nothing in it is needed: it may be emptied.")
-_READ_ONLY = RedisCause("read_only", "it only reads", "Point REDIS_URL at the primary, or at its Sentinels.")
-_NO_PRIMARY = RedisCause(
-    "no_primary", "it has no primary", "See its Sentinels and replicas: a failover may be under way, or stuck."
-)
-_FULL = RedisCause("full", "its memory is full", "Raise maxmemory, or empty it: nothing is lost.")
-_FAILING = RedisCause("failing", "it fails with an error of its own", "See its log for the error in ours.")
-
+_CAUSES: Final = causes_of("redis")
 # In this order: the first that is one of the kinds decides.
-_BY_KIND: Final[Mapping[type[BaseException], RedisCause]] = {
-    AuthenticationError: _ACCESS_DENIED,
-    NoPermissionError: _NOT_ALLOWED,
-    BusyLoadingError: _LOADING,
-    ReadOnlyError: _READ_ONLY,
-    MasterNotFoundError: _NO_PRIMARY,
-    OutOfMemoryError: _FULL,
-    ResponseError: _FAILING,
-    SSLError: _TLS,
-    gaierror: _UNKNOWN_HOST,
-    ConnectionRefusedError: _REFUSED,
-    FileNotFoundError: _REFUSED,
-    TimeoutError: _NO_ANSWER,
+_BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
+    AuthenticationError: _CAUSES["access_denied"],
+    NoPermissionError: _CAUSES["not_allowed"],
+    BusyLoadingError: _CAUSES["loading"],
+    ReadOnlyError: _CAUSES["read_only"],
+    MasterNotFoundError: _CAUSES["no_primary"],
+    OutOfMemoryError: _CAUSES["full"],
+    ResponseError: _CAUSES["failing"],
+    SSLError: _CAUSES["tls"],
+    gaierror: _CAUSES["unknown_host"],
+    ConnectionRefusedError: _CAUSES["refused"],
+    FileNotFoundError: _CAUSES["refused"],
+    TimeoutError: _CAUSES["no_answer"],
+    BaseException: _CAUSES["lost"],
 }
 
 
-def redis_cause_of(error: BaseException) -> RedisCause:
+def redis_cause_of(error: BaseException) -> OutageCause:
     """Looks at the error and at those that it was raised for."""
     chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
-    return next((cause for kind, cause in _BY_KIND.items() if any(isinstance(each, kind) for each in chain)), _LOST)
+    return next(cause for kind, cause in _BY_KIND.items() if any(isinstance(each, kind) for each in chain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +128,8 @@ class RedisServer:
     def __init__(self, url: str) -> None:
         self.url = url
         self.outages = 0
-        self.cause: RedisCause | None = None
-        self._told: set[RedisCause] = set()  # in this outage: two may alternate
+        self.cause: OutageCause | None = None
+        self._told: set[OutageCause] = set()  # in this outage: two may alternate
         self._answers = asyncio.Event()
         self._answers.set()
         self._probing: asyncio.Task[None] | None = None
