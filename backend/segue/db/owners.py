@@ -221,7 +221,9 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
             batch = list((await connection.execute(mine)).scalars())
             if not batch:
                 break
-            deleted.update(batch, await _lock_turns(connection, batch))
+            # Turns are locked before their sessions, as when a turn ends, to avoid a deadlock.
+            locked = select(turns.c.id).where(turns.c.session_id.in_(batch)).with_for_update()
+            deleted.update(batch, (await connection.execute(locked)).scalars())
             rows.update(await _count(connection, tables_of(batch)))
             await connection.execute(delete(sessions).where(sessions.c.id.in_(batch)))
     await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
@@ -270,12 +272,6 @@ async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> N
         async with database.transaction() as connection:
             removed = await connection.execute(delete(table).where(table.c.owner == owner))
         rows[table.name] += removed.rowcount
-
-
-async def _lock_turns(connection: AsyncConnection, session_ids: Collection[str]) -> list[str]:
-    """Locks turns before their sessions, in the order in which a turn ends, to avoid a deadlock."""
-    statement = select(turns.c.id).where(turns.c.session_id.in_(session_ids)).with_for_update()
-    return list((await connection.execute(statement)).scalars())
 
 
 async def _count(connection: AsyncConnection, which: Iterable[tuple[Table, ColumnElement[bool]]]) -> dict[str, int]:

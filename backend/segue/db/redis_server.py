@@ -209,16 +209,21 @@ def connections(
         retry=Retry(ConstantBackoff(0.05), retries),
         driver_info=DRIVER,
     )
-    pool.connection_class = _noticing(pool.connection_class)
-    if watched is not None:
-        pool.connection_class = _asking(watched, pool.connection_class)
+    pool.connection_class = _mended(pool.connection_class, watched)
     return pool
 
 
-def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """For a connection that the server has just closed uvloop raises RuntimeError, which redis-py takes for no loss."""
+def _mended(kind: type[AbstractConnection], watched: Watched | None) -> type[AbstractConnection]:
+    """Asks the Sentinels where the primary is before it connects. For a connection that the server has just closed
+    uvloop raises RuntimeError, which redis-py takes for no loss.
+    """
 
-    class Noticing(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
+    class Mended(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
+        async def connect(self) -> None:
+            if watched is not None and not self.is_connected:
+                self.host, self.port = await watched.primary()
+            await super().connect()
+
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 (redis-py's)
             try:
                 await super().send_packed_command(command, check_health)
@@ -226,16 +231,4 @@ def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
                 await self.disconnect(nowait=True)
                 raise LostConnectionError(str(error)) from error
 
-    return Noticing
-
-
-def _asking(watched: Watched, kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Asks where the primary is before it connects."""
-
-    class AskingSentinels(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
-        async def connect(self) -> None:
-            if not self.is_connected:
-                self.host, self.port = await watched.primary()
-            await super().connect()
-
-    return AskingSentinels
+    return Mended

@@ -42,10 +42,6 @@ class ToolUnauthorized(ToolFailed):
 Reporter = Callable[[float, float | None, str | None], None]
 
 
-def _unheard(progress: float, total: float | None = None, message: str | None = None) -> None:
-    del progress, total, message
-
-
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments.
@@ -63,7 +59,7 @@ class ToolContext:
     now: datetime
     time_zone: str = "UTC"
     agent: str = ""
-    report: Reporter = field(default=_unheard, repr=False, compare=False)
+    report: Reporter = field(default=lambda *_: None, repr=False, compare=False)
     answers: tuple[UserAnswer, ...] = ()
     groups: tuple[str, ...] = ()
 
