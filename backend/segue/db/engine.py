@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from datetime import datetime
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -154,12 +153,6 @@ class Database:
     async def blocker(self) -> Blocker | None:
         """Returns the connection whose lock others wait for."""
         return await self._outages.blocker()
-
-    async def time(self) -> datetime:
-        """Returns PostgreSQL's time of day."""
-        async with self.read_only() as connection:
-            told: datetime = (await connection.execute(text("SELECT clock_timestamp()"))).scalar_one()
-        return told
 
     async def has_vectors(self) -> bool:
         """Whether the database has pgvector. Installs it first if the server offers it and this role may."""

@@ -74,7 +74,12 @@ def _seq() -> Column[int]:
     return Column("seq", BigInteger, Identity(), nullable=False)
 
 
+def _id_and_seq() -> list[Column[Any]]:
+    return [*_key(id=ID), _seq()]
+
+
 def _of(table: str, ondelete: str = "CASCADE") -> ForeignKey:
+    """In the place of a type: the id of a row there."""
     return ForeignKey(f"{table}.id", ondelete=ondelete)
 
 
@@ -119,7 +124,7 @@ sessions = _table(
 client_sessions = _table(
     "client_sessions",
     *_key(owner=Text, client_id=ID),
-    Column("session_id", ID, _of("sessions"), nullable=False),
+    *_needed(session_id=_of("sessions")),
     _index("client_sessions_session_id_idx", "session_id"),
 )
 
@@ -130,8 +135,7 @@ client_sessions = _table(
 turns = _table(
     "turns",
     *_key(id=ID),
-    Column("session_id", ID, _of("sessions"), nullable=False),
-    *_needed(seq=BigInteger, status=Text, request=JSON, created_at=TIME),
+    *_needed(session_id=_of("sessions"), seq=BigInteger, status=Text, request=JSON, created_at=TIME),
     *_filled("0", epoch=Integer, attempts=Integer),
     *_filled("now()", queued_at=TIME),
     *_optional(agent=Text, left_s=Float, worker=Text, lease_until=TIME, started_at=TIME, finished_at=TIME),
@@ -158,8 +162,7 @@ turns = _table(
 messages = _table(
     "messages",
     *_key(id=ID),
-    Column("session_id", ID, _of("sessions"), nullable=False),
-    Column("turn_id", ID, _of("turns"), nullable=False),
+    *_needed(session_id=_of("sessions"), turn_id=_of("turns")),
     *_needed(seq=BigInteger, turn_seq=BigInteger, role=Text, content=Text, created_at=TIME),
     *_optional(tool_calls=JSON, tool_call_id=ID, opaque=JSON, branch=Text, left_at=TIME, note=Text, attachments=JSON),
     *_filled("false", cut_off=Boolean, by_program=Boolean),
@@ -175,7 +178,7 @@ messages = _table(
 
 feedback = _table(
     "feedback",
-    Column("message_id", ID, _of("messages"), primary_key=True),
+    *_key(message_id=_of("messages")),
     _seq(),
     *_needed(rating=Text, created_at=TIME),
     *_optional(comment=Text),
@@ -186,19 +189,16 @@ feedback = _table(
 stream_tokens = _table(
     "stream_tokens",
     *_key(digest=Text),
-    *_needed(owner=Text, expires_at=TIME),
-    Column("turn_id", ID, _of("turns"), nullable=False),
+    *_needed(turn_id=_of("turns"), owner=Text, expires_at=TIME),
     _index("stream_tokens_turn_id_idx", "turn_id"),
     _index("stream_tokens_expires_at_idx", "expires_at"),
 )
 
 plans = _table(
     "plans",
-    *_key(id=ID),
-    _seq(),
-    Column("session_id", ID, _of("sessions"), nullable=False),
+    *_id_and_seq(),
+    *_needed(session_id=_of("sessions"), created_at=TIME, expires_at=TIME),
     *_needed(origin_message_id=ID, goal=Text, version=Integer, status=Text, current_step=Integer, steps=JSON),
-    *_needed(created_at=TIME, expires_at=TIME),
     *_optional(granted_to=ID, granted_step=Integer, taken_on_by=ID, asked_in=ID, decided_by=JSON, answers=JSON),
     *_optional(tool_hash=Text, blocked_tools=JSON, made_with=JSON, opaque=JSON),
     *_optional(for_group=Text, later_group=Text, later_at=TIME),
@@ -222,8 +222,7 @@ plans = _table(
 # The release's before: its rows are mirrored in `mandates` by a trigger of migration 0043, and it goes with the next.
 grants = _table(
     "grants",
-    Column("session_id", ID, _of("sessions"), primary_key=True),
-    *_key(tool=Text),
+    *_key(session_id=_of("sessions"), tool=Text),
     *_needed(definition=Text, plan_id=ID, created_at=TIME),
 )
 
@@ -231,15 +230,13 @@ grants = _table(
 # its row, of the day `used_on` in its time zone.
 mandates = _table(
     "mandates",
-    *_key(id=ID),
-    _seq(),
+    *_id_and_seq(),
     *_needed(owner=Text, tool=Text, definition=Text, created_at=TIME),
-    Column("session_id", ID, _of("sessions")),
     *_filled("'{}'", args=JSON),
     *_filled("'UTC'", time_zone=Text),
     *_filled("false", unattended=Boolean),
     *_filled("0", used_total=Integer, used_today=Integer, used_sum=Numeric),
-    *_optional(agent=Text, plan_id=ID, valid_until=TIME, used_on=Date),
+    *_optional(session_id=_of("sessions"), agent=Text, plan_id=ID, valid_until=TIME, used_on=Date),
     *_optional(most_total=Integer, most_per_day=Integer, most_sum=Numeric, sum_path=Text),
     _index("mandates_owner_idx", "owner", "tool"),
     _index("mandates_remembered_key", "session_id", "tool", unique=True, where="plan_id IS NOT NULL"),
@@ -250,11 +247,8 @@ mandates = _table(
 # no yes, and `approval` says who said yes to it and how.
 tool_calls = _table(
     "tool_calls",
-    *_key(id=ID),
-    _seq(),
-    Column("session_id", ID, _of("sessions"), nullable=False),
-    Column("turn_id", ID, _of("turns"), nullable=False),
-    Column("message_id", ID, _of("messages"), nullable=False),
+    *_id_and_seq(),
+    *_needed(session_id=_of("sessions"), turn_id=_of("turns"), message_id=_of("messages")),
     *_needed(tool_name=Text, args=JSON, status=Text, started_at=TIME),
     *_filled("''", summary=Text, preview=Text),
     *_filled("0", size_bytes=BigInteger),
@@ -277,18 +271,16 @@ receipts = _table(  # stay when their session is deleted
 
 receipt_contents = _table(
     "receipt_contents",
-    Column("session_id", ID, _of("sessions"), primary_key=True),
-    *_key(number=Integer),
+    *_key(session_id=_of("sessions"), number=Integer),
     *_needed(salt=Text, content=Text),  # as text: its hash is of what it says to the letter
 )
 
 # `stored_before` is the value of the session's `result_bytes` when the result was stored.
 tool_results = _table(
     "tool_results",
-    Column("tool_call_id", ID, _of("tool_calls"), primary_key=True),
-    Column("session_id", ID, _of("sessions")),
+    *_key(tool_call_id=_of("tool_calls")),
     *_needed(kind=Text, payload=Text, expires_at=TIME),
-    *_optional(stored_before=BigInteger),
+    *_optional(session_id=_of("sessions"), stored_before=BigInteger),
     CheckConstraint("kind IN ('json', 'text')", name="kind"),
     _index("tool_results_expires_at_idx", "expires_at"),
     _index("tool_results_quota_idx", "session_id", "stored_before"),
@@ -296,9 +288,8 @@ tool_results = _table(
 
 attachments = _table(
     "attachments",
-    *_key(id=ID),
-    _seq(),
-    Column("session_id", ID, _of("sessions"), nullable=False),
+    *_id_and_seq(),
+    *_needed(session_id=_of("sessions")),
     *_needed(name=Text, media_type=Text, size_bytes=BigInteger, summary=Text, text=Text, content=LargeBinary),
     *_needed(created_at=TIME),
     *_optional(identifiers=JSON),
@@ -307,8 +298,7 @@ attachments = _table(
 
 tool_states = _table(
     "tool_states",
-    Column("session_id", ID, _of("sessions"), primary_key=True),
-    *_key(tool=Text),
+    *_key(session_id=_of("sessions"), tool=Text),
     *_needed(version=Integer, status=Text, health=JSON, updated_at=TIME),
     _index("tool_states_tool_status_idx", "tool", "status"),
     _index("tool_states_not_available_idx", "session_id", "tool", where="status <> 'available'"),
@@ -316,10 +306,8 @@ tool_states = _table(
 
 tool_state_changes = _table(
     "tool_state_changes",
-    *_key(id=ID),
-    _seq(),
-    Column("session_id", ID, _of("sessions"), nullable=False),
-    *_needed(tool=Text, before=Text, after=Text, at=TIME),
+    *_id_and_seq(),
+    *_needed(session_id=_of("sessions"), tool=Text, before=Text, after=Text, at=TIME),
     *_optional(reason=Text, reason_code=Text, turn_id=ID),
     _index("tool_state_changes_session_id_seq_idx", "session_id", "seq", "id"),
     _index("tool_state_changes_at_idx", "at"),
@@ -349,12 +337,10 @@ audit = _table(
 
 webhook_events = _table(
     "webhook_events",
-    *_key(id=ID),
-    _seq(),
-    Column("session_id", ID, _of("sessions")),
+    *_id_and_seq(),
     *_needed(type=Text, data=JSON, created_at=TIME, due_at=TIME),
     *_filled("0", tries=Integer),
-    *_optional(failure=Text, failed_at=TIME, leased_until=TIME),
+    *_optional(session_id=_of("sessions"), failure=Text, failed_at=TIME, leased_until=TIME),
     _index("webhook_events_seq_idx", "seq"),
     _index("webhook_events_due_at_idx", "due_at"),
     _index("webhook_events_session_id_seq_idx", "session_id", "seq"),
@@ -362,13 +348,11 @@ webhook_events = _table(
 
 memories = _table(
     "memories",
-    *_key(id=ID),
-    _seq(),
+    *_id_and_seq(),
     *_needed(owner=Text, kind=Text, content=Text, content_hash=Text, importance=SmallInteger, search=TSVECTOR),
     *_needed(created_at=TIME),
-    *_optional(last_used_at=TIME, embedding=ARRAY(REAL), embedding_model=Text),
+    *_optional(message_id=_of("messages", "SET NULL"), last_used_at=TIME, embedding=ARRAY(REAL), embedding_model=Text),
     *_optional(session_id=ID),  # stays when the session is deleted
-    Column("message_id", ID, _of("messages", "SET NULL")),
     Column("superseded_by", ID, _of("memories")),  # erasing a fact erases the facts that it replaced
     CheckConstraint("kind IN ('fact', 'preference', 'personal_info', 'contact', 'project')", name="kind"),
     _index("memories_owner_seq_idx", "owner", "seq", "id", where="superseded_by IS NULL"),
@@ -410,8 +394,7 @@ usage = _table(
     Column("id", BigInteger, Identity(), primary_key=True),
     *_needed(owner=Text, day=Date, model=Text, estimated=Boolean, calls=BigInteger, input_tokens=BigInteger),
     *_needed(cached_tokens=BigInteger, output_tokens=BigInteger, reasoning_tokens=BigInteger),
-    Column("session_id", ID, _of("sessions", "SET NULL")),
-    *_optional(cost=Numeric),
+    *_optional(session_id=_of("sessions", "SET NULL"), cost=Numeric),
     *_filled("0", unpriced_calls=BigInteger),  # those that `cost` lacks
     _index("usage_owner_day_idx", "owner", "day"),
     _index("usage_day_idx", "day"),

@@ -31,6 +31,7 @@ SELECT current_setting('server_version') AS version,
        to_regclass('alembic_version') IS NOT NULL AS is_migrated
 """)
 REVISION = text("SELECT version_num FROM alembic_version")
+_TIME = text("SELECT clock_timestamp()")
 ASK_EVERY_S: Final = 10.0
 WRONG_S: Final = 1.0  # a difference worth a line in the log
 
@@ -98,7 +99,8 @@ class StoreClock(Watch):
         """Moves this clock only if it cannot be right: PostgreSQL read its own between question and answer."""
         asked = _elapsed()
         try:
-            told = await self._database.time()
+            async with self._database.read_only() as connection:
+                told: datetime = (await connection.execute(_TIME)).scalar_one()
         except AppError as error:
             log.warning("clock_not_read", code=error.code)
             return
