@@ -15,7 +15,7 @@ from datetime import datetime
 from importlib.resources import files
 from socket import gaierror
 from ssl import SSLError
-from typing import Final, Literal
+from typing import Final
 
 import structlog
 from asyncpg import ClientConfigurationError, PostgresError
@@ -45,13 +45,10 @@ class OutageCause:
     states: Sequence[str] = field(default=(), compare=False)
 
 
-def causes_of(store: Literal["postgres", "redis"]) -> dict[str, OutageCause]:
-    """Returns all causes by name."""
-    rows = tomllib.loads(files("segue.db").joinpath("outages.toml").read_text("utf-8"))[store]
-    return {name: OutageCause(name, **row) for name, row in rows.items()}
-
-
-POSTGRES: Final = causes_of("postgres")
+_ROWS = tomllib.loads(files("segue.db").joinpath("outages.toml").read_text("utf-8"))
+POSTGRES, REDIS = (
+    {name: OutageCause(name, **row) for name, row in _ROWS[store].items()} for store in ("postgres", "redis")
+)
 CONFLICT, FAILING, LOCKED, LOST, POOLER, READ_ONLY, REFUSED, TLS = (
     POSTGRES[name] for name in ("conflict", "failing", "locked", "lost", "pooler", "read_only", "refused", "tls")
 )

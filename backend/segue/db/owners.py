@@ -34,7 +34,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db import redis
 from segue.db.engine import Database
 from segue.db.models import (
     OPEN_TURNS,
@@ -49,7 +48,7 @@ from segue.db.models import (
     turns,
     user_limits,
 )
-from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
+from segue.db.redis import Cache, belongs_to, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
 from segue.domain.field_types import doc
 
 SESSIONS_AT_ONCE = 20
@@ -287,7 +286,7 @@ def _is_of(key: str, owner: str, ids: set[str]) -> bool:
     return (
         key in (plans_of_owner_key(owner), turn_places_key(owner), user_feed_key(owner))
         or key.startswith(plan_cache_key(owner, ""))
-        or redis.belongs_to(key, owner)
+        or belongs_to(key, owner)
         or not ids.isdisjoint(_ID.findall(key))
     )
 

@@ -32,7 +32,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as LostConnectionError
 
-from segue.db.outages import OutageCause, causes_of
+from segue.db.outages import REDIS, OutageCause
 
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
@@ -46,22 +46,21 @@ LOST = (RedisError, OSError, TimeoutError)
 log = structlog.get_logger()
 
 
-_CAUSES: Final = causes_of("redis")
 # In this order: the first that is one of the kinds decides.
 _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
-    AuthenticationError: _CAUSES["access_denied"],
-    NoPermissionError: _CAUSES["not_allowed"],
-    BusyLoadingError: _CAUSES["loading"],
-    ReadOnlyError: _CAUSES["read_only"],
-    MasterNotFoundError: _CAUSES["no_primary"],
-    OutOfMemoryError: _CAUSES["full"],
-    ResponseError: _CAUSES["failing"],
-    SSLError: _CAUSES["tls"],
-    gaierror: _CAUSES["unknown_host"],
-    ConnectionRefusedError: _CAUSES["refused"],
-    FileNotFoundError: _CAUSES["refused"],
-    TimeoutError: _CAUSES["no_answer"],
-    BaseException: _CAUSES["lost"],
+    AuthenticationError: REDIS["access_denied"],
+    NoPermissionError: REDIS["not_allowed"],
+    BusyLoadingError: REDIS["loading"],
+    ReadOnlyError: REDIS["read_only"],
+    MasterNotFoundError: REDIS["no_primary"],
+    OutOfMemoryError: REDIS["full"],
+    ResponseError: REDIS["failing"],
+    SSLError: REDIS["tls"],
+    gaierror: REDIS["unknown_host"],
+    ConnectionRefusedError: REDIS["refused"],
+    FileNotFoundError: REDIS["refused"],
+    TimeoutError: REDIS["no_answer"],
+    BaseException: REDIS["lost"],
 }
 
 
