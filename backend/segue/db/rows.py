@@ -16,19 +16,7 @@ from typing import Annotated, Any, Final, TypeVar
 import orjson
 import structlog
 from pydantic import AfterValidator, TypeAdapter, ValidationError
-from sqlalchemy import (
-    ColumnElement,
-    Row,
-    Table,
-    Text,
-    UnaryExpression,
-    bindparam,
-    func,
-    select,
-    true,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Row, Table, Text, UnaryExpression, bindparam, func, select, true, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.domain.plan import Plan, UnreadablePlan, known_status
