@@ -27,7 +27,6 @@ Parsed = TypeVar("Parsed")
 
 log = structlog.get_logger()
 
-
 UNREADABLE: Final = object()  # stands for JSON that cannot be used: it is of no type that a reader takes
 unreadable_reads: Final[Counter[str]] = Counter()  # by table, since the process started; read at each scrape
 
@@ -126,7 +125,6 @@ def _can_go_on(plan: Plan) -> Plan:
 
 _read_plan = reader(Plan, _can_go_on)
 _read_opaque = reader(_Opaque)
-
 
 # The figures of operators count turns by it, in this release and in the one before.
 _ALWAYS_STORED: Final = frozenset({"llm_calls"})

@@ -3,7 +3,7 @@ which describes a field in openapi.json.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -55,3 +55,6 @@ BUILT_AT_FIRST_USE: Final = ConfigDict(defer_build=True)
 
 def doc(text: str) -> Any:
     return Field(description=text)
+
+
+IsUnreadable = Annotated[Literal[True], doc("Always true: tells it from what can be read.")]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import orjson
 from pydantic import Field
 
-from segue.domain.field_types import doc
+from segue.domain.field_types import IsUnreadable, doc
 from segue.domain.user_request import UserAnswer
 
 Effect = Literal["read_only", "write", "destructive"]
@@ -272,7 +272,7 @@ class ToolCall:
 class UnreadableCall(ToolCall):
     """Stands for a row that this release cannot read: a call without arguments whose outcome is unknown."""
 
-    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
+    unreadable: IsUnreadable
 
 
 @dataclass(frozen=True, slots=True)
