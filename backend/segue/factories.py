@@ -279,13 +279,13 @@ async def _long_term_memory(
     def noted(owner: str, fact: Memory) -> None:
         events.tell(owner, fact_noted(fact))
 
-    if settings.embedding_model is None:
-        return LongTermMemory(database, None, noted, budget=settings.fact_token_budget)
-    from segue.models.open_models import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
+    embedder = None
+    if settings.embedding_model is not None:
+        from segue.models.open_models import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
-    embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}", files))
-    opened = await stack.enter_async_context(embedder)
-    return LongTermMemory(database, opened, noted, budget=settings.fact_token_budget)
+        options = provider_options(settings, f"openai:{settings.embedding_model}", files)
+        embedder = await stack.enter_async_context(openai_embedder(options))
+    return LongTermMemory(database, embedder, noted, budget=settings.fact_token_budget)
 
 
 async def _mcp_servers(

@@ -18,8 +18,7 @@ from segue.agent.shown_values import SeenText, Shown
 from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
 from segue.db.engine import Database
-from segue.domain.approval_rule import RuledCall, WaitsFor
-from segue.domain.bounds import Scalar, is_users
+from segue.domain.approval_rule import RuledCall, Scalar, WaitsFor, is_users
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.session import Message, RequestedCall

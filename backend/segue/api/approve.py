@@ -18,8 +18,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from segue.api.deps import Services, ServicesDep
-from segue.domain.approval_rule import MAX_REASON_CHARS
-from segue.domain.bounds import is_users
+from segue.domain.approval_rule import MAX_REASON_CHARS, is_users
 from segue.domain.errors import AppError, NotFound
 from segue.domain.plan import BUTTON_MESSAGES, Button, Decision, Step
 from segue.domain.visible import visible

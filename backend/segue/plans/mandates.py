@@ -34,7 +34,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants, mandates
 from segue.db.rows import came_before, newest_first, readable, reader
-from segue.domain.bounds import ArgumentPath, Bound, Given, Number, as_number, is_at, is_over
+from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, as_number, is_at, is_over
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import Operator

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
-from segue.domain.bounds import USER
+from segue.domain.approval_rule import USER
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.plan import (
     OPEN,

@@ -14,9 +14,8 @@ from sqlalchemy import Select, bindparam, case, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
-from segue.db.leases import OWNER_LOCK
 from segue.db.models import attachments, sessions, tool_calls, tool_results
-from segue.db.rows import came_before, newest_first, readable, reader
+from segue.db.rows import OWNER_LOCK, came_before, newest_first, readable, reader
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
