@@ -1,7 +1,7 @@
 """`segue backup` and `segue restore`: every table as of one moment, in one file that is never read or written whole.
 
 A backup is a zip archive with a member for each table, as COPY writes it, and a manifest. Redis is not copied: it is
-made again from rows (docs/decisions.md, 65). A restore fills tables in a schema of its own, which take the place of the
+made again from rows (docs/decisions.md). A restore fills tables in a schema of its own, which take the place of the
 store's once all of it is checked; a process that is killed leaves that schema, which the next restore drops.
 """
 
