@@ -3,11 +3,11 @@
 import asyncio
 import json
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import SecretStr
@@ -16,7 +16,6 @@ from segue.around.replay import rehearsal, run_replay
 from segue.around.replay.fake_servers import CannotPlay, RealModel, Trial
 from segue.around.replay.run_replay import RunningService
 from segue.around.terminal import printable, refusal, settings_with
-from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.mcp.mcp_config import read_mcp_config
 from segue.models.model_settings import MODEL_SETTINGS
@@ -101,22 +100,16 @@ def _real_model(name: str | None, *, on_own_service: bool = True) -> RealModel:
     settings = settings_with(llm_model=name)
     if not settings.model_configured:
         raise refusal(f"--model {settings.llm_model} needs its provider: set OPENAI_API_KEY or OPENAI_BASE_URL.")
-    return RealModel(settings.llm_model, dict(_of_the_model(settings)))
+    environment = {}
+    for setting in settings.model_fields_set - set(MODEL_SETTINGS):
+        value = getattr(settings, setting)
+        if setting == "prices_file":
+            environment[setting.upper()] = str(value.absolute())
+        elif setting.startswith(_OF_MODELS):
+            is_table = isinstance(value, Mapping)
+            environment[setting.upper()] = json.dumps(value, default=_revealed) if is_table else str(_revealed(value))
+    return RealModel(settings.llm_model, environment)
 
 
-def _of_the_model(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yields the settings that were given for providers and models, as variables of an environment."""
-    for name in settings.model_fields_set - set(MODEL_SETTINGS):
-        value = getattr(settings, name)
-        if name == "prices_file":
-            yield name.upper(), str(value.absolute())
-        elif name.startswith(_OF_MODELS):
-            yield name.upper(), _revealed(value) if isinstance(value, SecretStr) else _written(value)
-
-
-def _written(value: object) -> str:
-    return json.dumps(value, default=_revealed) if isinstance(value, Mapping) else str(value)
-
-
-def _revealed(secret: SecretStr) -> str:
-    return secret.get_secret_value()
+def _revealed(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value

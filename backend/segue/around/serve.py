@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, cast
@@ -175,21 +175,20 @@ def _count(processes: str) -> int:
 
 def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **flags: object) -> None:
     """Runs in this process, or in `count` that it forks. Raises typer.Exit with their exit code."""
+
+    def renewed() -> Run | None:
+        """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
+        with suppress(typer.Exit):  # it has said why
+            return run_with(_settings_with(**flags))
+        return None
+
     if count == 1:
         code = run_with(settings)(None)
     else:
         stop_s = settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
-        code = ProcessSupervisor(count, run_with(settings), partial(_renewed, run_with, flags), stop_s=stop_s).run()
+        code = ProcessSupervisor(count, run_with(settings), renewed, stop_s=stop_s).run()
     if code:
         raise typer.Exit(code=code)
-
-
-def _renewed(run_with: Callable[[Settings], Run], flags: Mapping[str, object]) -> Run | None:
-    """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
-    try:
-        return run_with(_settings_with(**flags))
-    except typer.Exit:
-        return None  # it has said why
 
 
 async def _started(services: Services, place: ProcessPlace | None) -> None:

@@ -12,8 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.around.doctor.report import Diagnosis
-from segue.around.embedded.server_urls import server_urls
-from segue.around.store_clients import OpenStores, open_clients
+from segue.around.embedded.server_urls import OpenStores, open_clients, server_urls
 from segue.config import Settings
 from segue.db.engine import Database, is_pooled
 from segue.db.outages import LOCKED, StorageUnavailable, cause_of

@@ -1,6 +1,7 @@
-"""The URLs of PostgreSQL and Redis: those that are set, or those of embedded servers, which start and stop here.
+"""PostgreSQL and Redis for one process: the URLs that are set, or those of embedded servers, which start and stop here;
+and clients of both for a command or the doctor.
 
-Knows no settings. Runs with the standard library alone: the embedded servers are imported only if a URL is missing.
+Knows no settings. The embedded servers are imported only if a URL is missing.
 """
 
 import asyncio
@@ -8,10 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pydantic import SecretStr
+from pydantic import SecretStr
+
+from segue.db.engine import Database, Pooler
+from segue.db.redis import Cache, Streams
+from segue.db.redis_server import RedisServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,8 @@ class ServerUrls:
 
 @asynccontextmanager
 async def server_urls(
-    database_url: "SecretStr | None",
-    redis_url: "SecretStr | None",
+    database_url: SecretStr | None,
+    redis_url: SecretStr | None,
     data_dir: Path,
     *,
     join_only: bool = False,
@@ -49,3 +52,23 @@ async def server_urls(
             database_url.get_secret_value() if database_url else embedded.database_url,
             redis_url.get_secret_value() if redis_url else embedded.redis_url,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStores:
+    """The clients of PostgreSQL and Redis."""
+
+    urls: ServerUrls
+    database: Database
+    cache: Cache
+    streams: Streams
+
+
+def open_clients(stack: AsyncExitStack, urls: ServerUrls, *, pooler: Pooler = "none", reading: int = 1) -> OpenStores:
+    """Returns clients of a few connections, for a command. They connect when they are used; the stack closes them."""
+    redis = RedisServer(urls.redis_url)
+    database = Database(urls.database_url, pooler=pooler, writing=1, reading=reading)
+    stores = OpenStores(urls, database, Cache(redis), Streams(redis))
+    for client in (redis, stores.database, stores.cache, stores.streams):
+        stack.push_async_callback(client.close)
+    return stores

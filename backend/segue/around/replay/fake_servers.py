@@ -156,7 +156,7 @@ def replay_config(
     return ReplayConfig(tuple(trial.tools(of_all)) if trial else of_all, shared, model, trial)
 
 
-# --- the model, in one turn ---
+# --- one turn ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,33 +168,52 @@ class ModelReply:
 
 
 @dataclass(slots=True)
-class FakeModel:
-    """`before` is the plan at the start of the turn, or None if the turn made the plan."""
+class TurnPlayback:
+    """A turn while it is played. `before` is the plan at its start, or None if the turn made the plan; `sent` are the
+    user's messages up to now; `earlier` are ids of calls whose results the model must be shown; `say` sends a message
+    to the turn that runs.
+    """
 
     turn: RecordedTurn
     before: RecordedPlan | None
-    rounds: list[Round] = field(init=False)
-    texts: list[str] = field(init=False)
-    filled: set[int] = field(default_factory=set)
-    plan_given: bool = False
+    sent: tuple[str, ...]
+    earlier: tuple[str, ...]
+    say: Callable[[str], Awaitable[None]] | None = None
+    calls: list[RecordedCall] = field(init=False)
+    steers: list[tuple[int, str]] = field(init=False)
+    faults: list[str] = field(default_factory=list)
+    requests: int = 0
+    _rounds: list[Round] = field(init=False)
+    _texts: list[str] = field(init=False)
+    _filled: set[int] = field(default_factory=set)
+    _plan_given: bool = False
 
     def __post_init__(self) -> None:
-        self.rounds = [each for each in self.turn.rounds if each.by == "model"]
-        self.texts = [each.text for each in self.turn.rounds if each.by == "plan" and not each.calls]
+        self.calls, self.steers = list(self.turn.calls), list(self.turn.steers)
+        self._rounds = [each for each in self.turn.rounds if each.by == "model"]
+        self._texts = [each.text for each in self.turn.rounds if each.by == "plan" and not each.calls]
+
+    async def steer(self) -> None:
+        """Sends what the user said by now. The turn reads it at its next boundary: it has to be about to reach one."""
+        made = len(self.turn.calls) - len(self.calls)
+        while self.say and self.steers and self.steers[0][0] <= made:
+            _, text = self.steers.pop(0)
+            self.sent += (text.strip(),)
+            await self.say(text)
 
     def answer(self, request: Mapping[str, Any]) -> ModelReply | None:  # noqa: PLR0911 (one for each kind)
-        """Returns None if the recording holds no answer."""
+        """Returns what the model says; None if the recording holds no answer."""
         match kind_of_request(request):
             case "plan":
                 return self._plan()
             case "amendment":
-                return ModelReply(_steps_text(self._amended()))
+                return _steps(self._amended())
             case "reading":
                 return ModelReply(orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
             case "arguments":
                 return self._arguments(request["tools"][0]["function"]["name"])
             case "step":
-                return ModelReply(self.texts.pop(0)) if self.texts else None
+                return ModelReply(self._texts.pop(0)) if self._texts else None
             case "loop":
                 return self._next_round()
             case "other":
@@ -210,8 +229,8 @@ class FakeModel:
         """A plan of calls that had to wait came from the loop; `_next_round` makes it again."""
         first = next((each.by for each in self.turn.rounds if each.by != "search"), None)
         came_from_loop = bool(self.turn.said) or first in ("model", "user")
-        self.plan_given = bool(self._made) and not came_from_loop
-        return ModelReply(_steps_text(self._made if self.plan_given else ()))
+        self._plan_given = bool(self._made) and not came_from_loop
+        return _steps(self._made if self._plan_given else ())
 
     def _amended(self) -> tuple[RecordedStep, ...]:
         plan = self.turn.plan
@@ -220,62 +239,33 @@ class FakeModel:
         return plan.steps[sum(step.status in STARTED for step in self.before.steps) :]
 
     def _arguments(self, tool: str) -> ModelReply | None:
+        """Those of the first step with this tool that this turn has started."""
+        earlier = {step.id for step in self.before.steps if step.status in STARTED} if self.before else set()
         for step in self.turn.plan.steps if self.turn.plan else ():
-            if step.tool == tool and step.args is not None and self._starts(step) and step.id not in self.filled:
-                self.filled.add(step.id)
+            starts = step.status not in NOT_STARTED and step.id not in earlier | self._filled
+            if step.tool == tool and step.args is not None and starts:
+                self._filled.add(step.id)
                 return ModelReply(calls=((tool, step.args),))
         return None
 
-    def _starts(self, step: RecordedStep) -> bool:
-        earlier = [each for each in self.before.steps if each.id == step.id] if self.before else []
-        return step.status not in NOT_STARTED and all(each.status not in STARTED for each in earlier)
-
     def _next_round(self) -> ModelReply | None:
-        if self.rounds:
-            recorded = self.rounds.pop(0)
+        if self._rounds:
+            recorded = self._rounds.pop(0)
             return ModelReply(recorded.text, tuple((call.tool, call.args) for call in recorded.calls))
-        if self._made and not self.plan_given:
-            self.plan_given = True
+        if self._made and not self._plan_given:
+            self._plan_given = True
             return ModelReply(self.turn.said or "", tuple((step.tool or "", step.args or {}) for step in self._made))
         text = self.turn.answer if self.turn.said is None else self.turn.said
         return ModelReply(text) if text else None
 
 
-def _steps_text(steps: tuple[RecordedStep, ...]) -> str:
+def _steps(steps: tuple[RecordedStep, ...]) -> ModelReply:
     shown = {"id", "description", "tool", "args", "requires_confirmation"}
     drafted = [step.model_dump(include=shown) for step in steps]
-    return orjson.dumps({"steps": drafted}).decode()
+    return ModelReply(orjson.dumps({"steps": drafted}).decode())
 
 
 # --- the servers ---
-
-
-@dataclass(slots=True)
-class TurnPlayback:
-    """A turn while it is played. `sent` are the user's messages up to now; `earlier` are ids of calls whose results
-    the model must be shown; `say` sends a message to the turn that runs.
-    """
-
-    model: FakeModel
-    sent: tuple[str, ...]
-    earlier: tuple[str, ...]
-    say: Callable[[str], Awaitable[None]] | None = None
-    calls: list[RecordedCall] = field(init=False)
-    steers: list[tuple[int, str]] = field(init=False)
-    faults: list[str] = field(default_factory=list)
-    requests: int = 0
-
-    def __post_init__(self) -> None:
-        self.calls = list(self.model.turn.calls)
-        self.steers = list(self.model.turn.steers)
-
-    async def steer(self) -> None:
-        """Sends what the user said by now. The turn reads it at its next boundary: it has to be about to reach one."""
-        made = len(self.model.turn.calls) - len(self.calls)
-        while self.say and self.steers and self.steers[0][0] <= made:
-            _, text = self.steers.pop(0)
-            self.sent += (text.strip(),)
-            await self.say(text)
 
 
 @dataclass(slots=True)
@@ -308,12 +298,12 @@ class FakeServers:
             return _completion(ModelReply("{}"), stream=bool(body.get("stream")))
         playback.requests += 1
         playback.faults += _faults(body, playback)
-        reply = playback.model.answer(body)
+        reply = playback.answer(body)
         if reply is not None:
             if reply.calls or kind == "step":
                 await playback.steer()
             return _completion(reply, stream=bool(body.get("stream")))
-        if playback.model.turn.status == "completed":
+        if playback.turn.status == "completed":
             playback.faults.append(f"the model was asked for more than was recorded ({kind})")
         return Response('{"error": {"message": "nothing is recorded"}}', 400, media_type="application/json")
 

@@ -15,7 +15,6 @@ import httpx2
 import uvicorn
 
 from segue.around.embedded.server_urls import server_urls
-from segue.around.own_service import OwnService
 from segue.around.replay.fake_servers import (
     RESULTS_IN_VIEW,
     CannotPlay,
@@ -26,6 +25,7 @@ from segue.around.replay.fake_servers import (
     replay_config,
 )
 from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
+from segue.around.service_client import OwnService, key_header
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
 
@@ -53,7 +53,23 @@ class ReplayReport:
         return any(playback.differences for playback in self.playbacks)
 
     def as_json(self) -> dict[str, Any]:
-        return {"differs": self.differs, "restarts": self.restarts, "recordings": list(map(_summary, self.playbacks))}
+        recordings = [
+            {
+                "file": playback.name,
+                "session_id": playback.session_id,
+                "turns": len(playback.recording.turns),
+                "calls": playback.calls,
+                "arrived": playback.arrived,
+                "requests": playback.requests,
+                "usage": [
+                    {"recorded": recorded and recorded.model_dump(), "played": played and played.model_dump()}
+                    for recorded, played in playback.usage
+                ],
+                "differences": [asdict(difference) for difference in playback.differences],
+            }
+            for playback in self.playbacks
+        ]
+        return {"differs": self.differs, "restarts": self.restarts, "recordings": recordings}
 
     def lines(self) -> Iterable[str]:
         for playback in self.playbacks:
@@ -62,10 +78,8 @@ class ReplayReport:
                 yield from (f"  {line}" for each in playback.differences for line in str(each).splitlines())
             for number, (recorded, played) in enumerate(playback.usage, start=1):
                 yield f"{playback.name} turn {number}: {usage_line(played)}; recorded: {usage_line(recorded)}"
-        same = sum(not playback.differences for playback in self.playbacks)
-        turns = sum(len(playback.recording.turns) for playback in self.playbacks)
-        calls = sum(playback.calls for playback in self.playbacks)
-        requests = sum(playback.requests for playback in self.playbacks)
+        rows = [(not each.differences, len(each.recording.turns), each.calls, each.requests) for each in self.playbacks]
+        same, turns, calls, requests = (sum(column) for column in zip(*rows, strict=True))
         totals = f"{turns} turns, {calls} tool calls, {requests} requests to the model, {self.restarts} restarts"
         yield f"{same} of {len(self.playbacks)} as recorded: {totals}"
 
@@ -150,9 +164,9 @@ async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[Own
         folder = Path(name)
         (folder / "mcp.json").write_text(config.mcp_config(base_url), "utf-8")
         async with server_urls(None, None, folder / "data", fast=True) as urls:
-            environment = {variable: os.environ[variable] for variable in INHERITED if variable in os.environ}
-            environment |= {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url, "MCP_CONFIG": "mcp.json"}
-            environment |= config.environment(base_url)
+            inherited = {variable: os.environ[variable] for variable in INHERITED if variable in os.environ}
+            stores = {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url}
+            environment = inherited | stores | {"MCP_CONFIG": "mcp.json"} | config.environment(base_url)
             service = OwnService(folder / "service.log", environment, folder=folder)
             try:
                 service.start()
@@ -163,11 +177,8 @@ async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[Own
 
 async def _on_running_service(config: ReplayConfig, playbacks: list[Playback], target: RunningService) -> ReplayReport:
     servers = FakeServers(config.tools)
-    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-    async with (
-        _serving(servers, target.address) as base_url,
-        httpx2.AsyncClient(base_url=target.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
-    ):
+    own = httpx2.AsyncClient(base_url=target.url, headers=key_header(target.api_key), timeout=TURN_TIMEOUT_S)
+    async with _serving(servers, target.address) as base_url, own as client:
         settings = [f"{name}={value}" for name, value in config.environment(base_url).items()]
         target.note("\n".join([f"For {target.url}, in its environment:", *settings, "and as its mcp.json:"]))
         target.note(config.mcp_config(base_url))
@@ -188,22 +199,6 @@ def _read(file: Path) -> Recording:
         raise CannotPlay(f"{file} cannot be read: {error.strerror}.") from error
     except BrokenRecording as error:
         raise CannotPlay(f"{file} cannot be played: {error}.") from error
-
-
-def _summary(playback: Playback) -> dict[str, Any]:
-    return {
-        "file": playback.name,
-        "session_id": playback.session_id,
-        "turns": len(playback.recording.turns),
-        "calls": playback.calls,
-        "arrived": playback.arrived,
-        "requests": playback.requests,
-        "usage": [
-            {"recorded": recorded and recorded.model_dump(), "played": played and played.model_dump()}
-            for recorded, played in playback.usage
-        ],
-        "differences": [asdict(difference) for difference in playback.differences],
-    }
 
 
 class _SignallessServer(uvicorn.Server):
