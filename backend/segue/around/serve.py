@@ -89,11 +89,9 @@ def serve(
         host, port = _address_of(fd)  # so that what a public address asks for is asked of it too
     settings, count = _settings_with(host=host, port=port), _count(processes)
     listener = _bound(settings.host, settings.port) if fd is None else socket.socket(fileno=fd)
-    if fd is None and count == 1:
-        listener.close()
-        sockets = None  # uvicorn takes all addresses of a name, and says where it listens
-    else:
-        sockets = [listener]
+    sockets = [listener] if fd is not None or count > 1 else None
+    if sockets is None:
+        listener.close()  # uvicorn takes all addresses of a name, and says where it listens
 
     def serving(settings: Settings) -> Run:
         try:
@@ -240,22 +238,17 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         bound.bind((host, port))
     except OSError as error:
-        if text := _what_to_do_about(error, host, port):
-            raise refusal(text, code=STARTUP_FAILURE) from None
-        raise
+        match error:
+            case OSError(errno=errno.EADDRINUSE):
+                text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."
+            case OSError(errno=errno.EACCES):
+                text = f"Port {port} on {host} is not for this account. Give one above 1023 with --port or PORT."
+            case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
+                text = f"This machine has no address {host}. Give one that it has with --host or HOST."
+            case _:
+                raise
+        raise refusal(text, code=STARTUP_FAILURE) from None
     return bound
-
-
-def _what_to_do_about(error: OSError, host: str, port: int) -> str | None:
-    match error:
-        case OSError(errno=errno.EADDRINUSE):
-            return f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."
-        case OSError(errno=errno.EACCES):
-            return f"Port {port} on {host} is not for this account. Give one above 1023 with --port or PORT."
-        case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
-            return f"This machine has no address {host}. Give one that it has with --host or HOST."
-        case _:
-            return None
 
 
 def connections(settings: Settings) -> type[asyncio.Protocol]:

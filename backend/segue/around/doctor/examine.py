@@ -80,9 +80,11 @@ class Doctor:
         if session_id is not None:
             _look_at_mcp(self.mcp, report)
             if readable is not None:
-                from segue.around.doctor.examine_session import look_at_session  # noqa: PLC0415 (the tools take seconds)
+                from segue.around.doctor.examine_session import look_at_session, open_tools  # noqa: PLC0415 (they take seconds)
 
-                await look_at_session(settings, session_id, readable, self.mcp, report, own=self.own, words=words)
+                async with AsyncExitStack() as stack:
+                    tools, clock = self.own or await open_tools(stack, settings, readable, self.mcp)
+                    await look_at_session(session_id, readable, tools, clock, report, words=words)
             return
         parts = found.parts | dict.fromkeys(("queue", "turns", "running_turns", "tools", "pgvector"))
         if stores is not None and found.redis_answers:

@@ -60,30 +60,18 @@ class _Rows:
 
 
 async def look_at_session(
-    settings: Settings,
-    session_id: str,
-    stores: OpenStores,
-    mcp: McpServers | None,
-    report: Diagnosis,
-    *,
-    own: tuple[ToolAvailability, Clock] | None,
-    words: bool,
+    session_id: str, stores: OpenStores, tools: ToolAvailability, clock: Clock, report: Diagnosis, *, words: bool
 ) -> None:
-    """Fills the report; without `words` it holds no text of the conversation. Raises NotFound.
-
-    `own` are the tools and the clock of the service that asks; without them they are opened, as a service does.
-    """
-    async with AsyncExitStack() as stack:
-        tools, clock = own or await _open_tools(stack, settings, stores, mcp)
-        try:
-            rows = await _read(stores, session_id)
-            states = await tools.session_states(session_id)
-        except NotFound:
-            raise
-        except AppError as error:
-            report.problem("session", f"It could not be read: {error.detail}", "Ask again in a moment.")
-            return
-        now = clock()
+    """Fills the report; without `words` it holds no text of the conversation. Raises NotFound."""
+    try:
+        rows = await _read(stores, session_id)
+        states = await tools.session_states(session_id)
+    except NotFound:
+        raise
+    except AppError as error:
+        report.problem("session", f"It could not be read: {error.detail}", "Ask again in a moment.")
+        return
+    now = clock()
     if not words:
         rows = _without_words(rows)
     session = rows.session
@@ -108,9 +96,10 @@ async def look_at_session(
     }
 
 
-async def _open_tools(
+async def open_tools(
     stack: AsyncExitStack, settings: Settings, stores: OpenStores, mcp: McpServers | None
 ) -> tuple[ToolAvailability, Clock]:
+    """Returns tools and a clock as those of a service."""
     memory = LongTermMemory(stores.database)
     own = (promise_tool(Promised(stores.database, settings, memory.says)),)
     builtin = await builtin_tools(stack, settings, stores.database, memory, search_said, own)

@@ -33,22 +33,30 @@ ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One tree of processes. Only they hold `lock`, through a descriptor that they inherit.
+    """One tree of processes, with a lock and a log at `path`. Only they hold the lock, through a descriptor that they
+    inherit; `prepare` gets it for the programs that it runs.
 
-    `sign` is a part of the command line of its first process and of no other. `prepare` gets that descriptor for the
-    programs that it runs. `stop_signals` are tried in order, each for a number of seconds.
+    `sign` is a part of the command line of its first process and of no other. `stop_signals` are tried in order, each
+    for a number of seconds.
     """
 
     name: str
-    lock: Path
-    log: Path
+    path: Path
     sign: str
-    leftovers: tuple[Path, ...]
-    prepare: Callable[[int], None]
     command: tuple[str, ...]
-    answers: Callable[[], bool]
-    start_timeout: float
     stop_signals: tuple[tuple[signal.Signals, float], ...]
+    leftovers: tuple[Path, ...] = ()
+    prepare: Callable[[int], None] = lambda _lock: None
+    answers: Callable[[], bool] = lambda: True
+    start_timeout: float = PROBE_TIMEOUT
+
+    @property
+    def lock(self) -> Path:
+        return self.path.with_suffix(".lock")
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_suffix(".log")
 
 
 def failure(code: str, title: str, detail: str) -> AppError:

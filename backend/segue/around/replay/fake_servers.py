@@ -45,6 +45,7 @@ OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate")  # w
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
 NOT_RECORDED = "This call was not recorded, so that it has no result."
 HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
+NOTHING = Round(text="{}")
 USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -159,14 +160,6 @@ def replay_config(
 # --- one turn ---
 
 
-@dataclass(frozen=True, slots=True)
-class ModelReply:
-    """A text, and tool calls: names and arguments."""
-
-    text: str = ""
-    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
-
-
 @dataclass(slots=True)
 class TurnPlayback:
     """A turn while it is played. `before` is the plan at its start, or None if the turn made the plan; `sent` are the
@@ -201,7 +194,7 @@ class TurnPlayback:
             self.sent += (text.strip(),)
             await self.say(text)
 
-    def answer(self, request: Mapping[str, Any]) -> ModelReply | None:  # noqa: PLR0911 (one for each kind)
+    def answer(self, request: Mapping[str, Any]) -> Round | None:  # noqa: PLR0911 (one for each kind)
         """Returns what the model says; None if the recording holds no answer."""
         match kind_of_request(request):
             case "plan":
@@ -209,15 +202,15 @@ class TurnPlayback:
             case "amendment":
                 return _steps(self._amended())
             case "reading":
-                return ModelReply(orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
+                return Round(text=orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
             case "arguments":
                 return self._arguments(request["tools"][0]["function"]["name"])
             case "step":
-                return ModelReply(self._texts.pop(0)) if self._texts else None
+                return Round(text=self._texts.pop(0)) if self._texts else None
             case "loop":
                 return self._next_round()
             case "other":
-                return ModelReply("{}")
+                return NOTHING
 
     @property
     def _made(self) -> tuple[RecordedStep, ...]:
@@ -225,7 +218,7 @@ class TurnPlayback:
         made = self.turn.plan
         return made.steps if made and (self.before is None or self.before.number != made.number) else ()
 
-    def _plan(self) -> ModelReply:
+    def _plan(self) -> Round:
         """A plan of calls that had to wait came from the loop; `_next_round` makes it again."""
         first = next((each.by for each in self.turn.rounds if each.by != "search"), None)
         came_from_loop = bool(self.turn.said) or first in ("model", "user")
@@ -238,31 +231,31 @@ class TurnPlayback:
             return ()
         return plan.steps[sum(step.status in STARTED for step in self.before.steps) :]
 
-    def _arguments(self, tool: str) -> ModelReply | None:
+    def _arguments(self, tool: str) -> Round | None:
         """Those of the first step with this tool that this turn has started."""
         earlier = {step.id for step in self.before.steps if step.status in STARTED} if self.before else set()
         for step in self.turn.plan.steps if self.turn.plan else ():
             starts = step.status not in NOT_STARTED and step.id not in earlier | self._filled
             if step.tool == tool and step.args is not None and starts:
                 self._filled.add(step.id)
-                return ModelReply(calls=((tool, step.args),))
+                return Round(calls=(RecordedCall(tool=tool, args=step.args),))
         return None
 
-    def _next_round(self) -> ModelReply | None:
+    def _next_round(self) -> Round | None:
         if self._rounds:
-            recorded = self._rounds.pop(0)
-            return ModelReply(recorded.text, tuple((call.tool, call.args) for call in recorded.calls))
+            return self._rounds.pop(0)
         if self._made and not self._plan_given:
             self._plan_given = True
-            return ModelReply(self.turn.said or "", tuple((step.tool or "", step.args or {}) for step in self._made))
+            calls = tuple(RecordedCall(tool=step.tool or "", args=step.args or {}) for step in self._made)
+            return Round(text=self.turn.said or "", calls=calls)
         text = self.turn.answer if self.turn.said is None else self.turn.said
-        return ModelReply(text) if text else None
+        return Round(text=text) if text else None
 
 
-def _steps(steps: tuple[RecordedStep, ...]) -> ModelReply:
+def _steps(steps: tuple[RecordedStep, ...]) -> Round:
     shown = {"id", "description", "tool", "args", "requires_confirmation"}
     drafted = [step.model_dump(include=shown) for step in steps]
-    return ModelReply(orjson.dumps({"steps": drafted}).decode())
+    return Round(text=orjson.dumps({"steps": drafted}).decode())
 
 
 # --- the servers ---
@@ -295,7 +288,7 @@ class FakeServers:
         kind = kind_of_request(body)
         playback = self.turn
         if playback is None or kind == "other":
-            return _completion(ModelReply("{}"), stream=bool(body.get("stream")))
+            return _completion(NOTHING, stream=bool(body.get("stream")))
         playback.requests += 1
         playback.faults += _faults(body, playback)
         reply = playback.answer(body)
@@ -389,15 +382,15 @@ def _error(text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
 
-def _completion(reply: ModelReply, *, stream: bool) -> Response:
+def _completion(reply: Round, *, stream: bool) -> Response:
     calls = [
         {
             "index": index,
             "id": f"call_{index}",
             "type": "function",
-            "function": {"name": name, "arguments": orjson.dumps(args).decode()},
+            "function": {"name": call.tool, "arguments": orjson.dumps(call.args).decode()},
         }
-        for index, (name, args) in enumerate(reply.calls)
+        for index, call in enumerate(reply.calls)
     ]
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if calls:
