@@ -246,15 +246,12 @@ class Conversation:
         elif self._waiting is not None and line.strip().casefold() in DECISIONS:
             self._decide(self._waiting, DECISIONS[line.strip().casefold()])
         elif line.strip():
-            self._send(line.strip())
+            if self.session_id is None:
+                self.session_id = str(self.api.post("/sessions", {})["id"])
+                self.remember(self.session_id)
+            self._run("chat", {"message": line.strip(), "stream": True})
         elif self._waiting is not None:
             self.screen.note(f"Nothing was decided. The plan waits until {_here(self._waiting['expires_at'])}.")
-
-    def _send(self, message: str) -> None:
-        if self.session_id is None:
-            self.session_id = str(self.api.post("/sessions", {})["id"])
-            self.remember(self.session_id)
-        self._run("chat", {"message": message, "stream": True})
 
     def _decide(self, plan: dict[str, Any], decision: str) -> None:
         """Decides about the version that was shown. If the plan has changed, nothing happens and it is shown again."""
