@@ -31,14 +31,14 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
-        return name, _load(COMMANDS[name]) if name else None, rest
+        return name, _load(name, COMMANDS[name]) if name else None, rest
 
 
-def _load(entry: Subcommand) -> Any:
-    module, _, name = entry.target.partition(":")
+def _load(name: str, entry: Subcommand) -> Any:
+    module, _, target = entry.target.partition(":")
     gc.disable()  # what modules make stays: to look for garbage in it takes 0.14 s and more, to free 2 MB
     try:
-        found = getattr(import_module(f"segue.around.{module}"), name)
+        found = getattr(import_module(f"segue.around.{module}"), target)
     finally:
         gc.freeze()
         gc.enable()
