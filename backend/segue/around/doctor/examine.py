@@ -95,9 +95,7 @@ class Doctor:
         if found.server:
             parts["pgvector"] = {"version": found.server.pgvector, "embedding_model": settings.embedding_model}
             if settings.embedding_model and found.server.pgvector is None:
-                what = "EMBEDDING_MODEL is set, but PostgreSQL has no pgvector: facts are found by their words only."
-                do = "Install pgvector and run CREATE EXTENSION vector, or unset EMBEDDING_MODEL."
-                report.problem("pgvector", what, do)
+                report.add("pgvector.missing")
         models = await _look_at_models(settings, self.files, report)
         report.parts = {
             **parts,
@@ -117,7 +115,7 @@ async def examine(settings: Settings, session_id: str | None = None) -> Diagnosi
         try:
             stores = await opened(stack, settings)
         except AppError as error:
-            report.problem("stores", error.detail, "Nothing can be said of what is stored before that.")
+            report.add("stores.not_opened", why=error.detail)
         mcp = await _mcp_servers(stack, settings, report)
         await Doctor(settings, stores, mcp, SecretFiles(settings.secrets_dir)).look(report, session_id)
     return report
@@ -133,30 +131,27 @@ async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: D
             running = await list_any(connection, TurnFilter(status="running"), limit=RUNNING_SHOWN)
             running = await with_activity(stores.cache, running)
     except Unreachable as error:
-        report.problem("turns", f"They could not be counted: {error}.", "Ask again in a moment.")
+        report.add("turns.unknown", why=error)
         return {}
     if queue is not None and queue.workers == 0:
-        report.problem("queue", "No process takes turns.", "Start `segue serve`, or `segue worker` beside the API.")
+        report.add("queue.no_worker")
     if turns.leases_passed:
-        what = f"The leases of {turns.leases_passed} running turns have lapsed: their processes have died or hang."
+        where = ""
         for turn in running:
             if (turn.lease_left_s or 0) < 0:
                 waits = [f"{each.kind} {each.name} since {each.since:%H:%M:%S} UTC" for each in turn.running]
-                where = [turn.turn_id, f"session {turn.session_id}", *([turn.node] if turn.node else ()), *waits]
-                what += f" {turn.instance}: {', '.join(where)}."
-        report.problem("turns", what, "Any running `segue serve` or `segue worker` takes them over within seconds.")
+                at = [turn.turn_id, f"session {turn.session_id}", *([turn.node] if turn.node else ()), *waits]
+                where += f" {turn.instance}: {', '.join(at)}."
+        report.add("turns.lapsed", count=turns.leases_passed, where=where)
     if turns.oldest_queued_s is not None and turns.oldest_queued_s > LATE_S and not turns.running:
-        what = f"A turn has waited for {turns.oldest_queued_s:g} s and none runs."
-        report.problem("turns", what, "Start `segue worker`, or look into the log of the one that runs.")
+        report.add("turns.waiting", waiting_s=turns.oldest_queued_s)
     return {"turns": turns, "running_turns": running}
 
 
 async def _look_at_tools(stores: OpenStores, report: Diagnosis) -> dict[str, list[str]]:
     failed = sorted(await failed_for_all(stores.cache))
     for tool in failed:
-        what = f"{tool} has failed in several sessions and no session is offered it."
-        at_once = f'POST /tool-states/reset with {{"tool_name": "{tool}"}}'
-        report.problem("tools", what, f"Mend what it needs; it is tried again by itself, or at once after {at_once}.")
+        report.add("tools.failed_for_all", tool=tool)
     return {"failed_for_all": failed}
 
 
@@ -166,9 +161,7 @@ async def _look_at_tools(stores: OpenStores, report: Diagnosis) -> dict[str, lis
 async def _look_at_models(settings: Settings, files: SecretFiles, report: Diagnosis) -> list[dict[str, Any]]:
     """Asks every configured model one short question, with each key. Returns what they did, the main model first."""
     if not settings.model_configured:
-        what = "The offline model answers: it picks tools by their words and understands nothing."
-        do = "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL."
-        report.note("model", what, do)
+        report.add("model.offline")
         return [{"name": OFFLINE, "at": "built in", "answers": None, "outcome": None, "latency_ms": None}]
     from segue.models.open_models import open_model  # noqa: PLC0415 (LangChain takes a second)
 
@@ -203,8 +196,8 @@ async def _probe(
     except AppError as error:
         outcome = outcome_of(error)
         why = f"nothing within {MODEL_S:g} s." if error.code == "model_timeout" else error.detail
-        what = f"{model.name} at {where} does not answer{with_key} ({outcome}): {why}"
-        report.problem("model", what, what_to_mend(error, model.setting, model.provider))
+        mend = what_to_mend(error, model.setting, model.provider)
+        report.add("model.silent", model=model.name, where=where, key=with_key, outcome=outcome, why=why, mend=mend)
     answers = latency_ms is not None
     return {"name": model.name, "at": where, "answers": answers, "outcome": outcome, "latency_ms": latency_ms, **key}
 
@@ -215,13 +208,13 @@ async def _probe(
 async def _mcp_servers(stack: AsyncExitStack, settings: Settings, report: Diagnosis) -> McpServers | None:
     """Returns the servers of mcp.json, connected for the report. None if the file cannot be used."""
     if "mcp_config" in settings.model_fields_set and not settings.mcp_config.exists():
-        report.problem("mcp", f"There is no file {settings.mcp_config}.", "Correct MCP_CONFIG: its tools are missing.")
+        report.add("mcp.no_file", path=settings.mcp_config)
     try:
         config = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir))
         servers = McpServers(config, timeout_s=settings.tool_timeout_s, start_timeout_s=MCP_START_S)
         return await stack.enter_async_context(servers)
     except AppError as error:
-        report.problem("mcp", error.detail, "The service does not start like this: correct the file.")
+        report.add("mcp.invalid", why=error.detail)
         return None
 
 
@@ -229,25 +222,21 @@ def _look_at_mcp(servers: McpServers | None, report: Diagnosis) -> list[dict[str
     if servers is None:
         return []
     if servers.refused:
-        what = f"mcp.json was changed and refused: {servers.refused}"
-        report.problem("mcp", what, "Correct the file: what runs is what it said before.")
+        report.add("mcp.refused", why=servers.refused)
     if servers.ignored:
-        what = f"mcp.json has keys that mean nothing here: {'; '.join(servers.ignored)}."
-        report.note("mcp", what, "Take them out; docs/mcp.md says what is read.")
+        report.add("mcp.ignored", keys="; ".join(servers.ignored))
     specs, parts = [tool.spec for tool in servers.tools()], []
     for server in servers.statuses():
         own = [spec for spec in specs if spec.source == f"mcp:{server.name}"]
         if guessed := [spec.name for spec in own if spec.effect_guessed]:
             names = ", ".join(guessed[:MAX_GUESSED_SHOWN]) + (" and more" if guessed[MAX_GUESSED_SHOWN:] else "")
-            what = f"What {len(guessed)} tools of the MCP server {server.name} do is guessed from their names: {names}."
-            do = "Annotate them (docs/extend.md), or say what they are with `unannotated` in mcp.json (docs/mcp.md)."
-            report.note("mcp", what, do)
+            report.add("mcp.guessed", count=len(guessed), server=server.name, tools=names)
         if server.state != "ready":
             from segue.mcp.call_failures import cause_and_advice  # noqa: PLC0415 (mcp takes a second)
 
             cause, advice = cause_and_advice(server.state)
-            what = f"The MCP server {server.name} is not ready ({cause}): its tools are missing."
-            report.problem("mcp", what, f"{advice[:1].upper()}{advice[1:]}." if advice else "Ask again in a moment.")
+            do = f"{advice[:1].upper()}{advice[1:]}." if advice else "Ask again in a moment."
+            report.add("mcp.not_ready", server=server.name, cause=cause, advice=do)
         stderr = [] if server.state == "ready" else server.stderr[-STDERR_SHOWN:]
         parts.append({"name": server.name, "state": server.state, "tools": len(own), "stderr": stderr})
     return parts
@@ -263,7 +252,7 @@ def _look_at_data_folder(settings: Settings, report: Diagnosis) -> dict[str, Any
         return None
     free = shutil.disk_usage(folder).free
     if free < LITTLE_DISK_BYTES:
-        report.problem("data_folder", f"The disk of {folder} is nearly full.", "Make room, or move DATA_DIR.")
+        report.add("data_folder.full", folder=folder)
     used = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # a file that has just been removed
@@ -274,27 +263,19 @@ def _look_at_data_folder(settings: Settings, report: Diagnosis) -> dict[str, Any
 async def _look_at_settings(settings: Settings, stores: OpenStores | None, report: Diagnosis) -> dict[str, object]:
     public = not is_loopback(settings.host)
     if settings.auth == "none" and public:
-        what = f"AUTH=none on HOST={settings.host}: every caller who reaches it may use it, and all are the same user."
-        do = "Set AUTH=api_key or AUTH=jwt, unless something in front decides who may call."
-        report.problem("settings", what, do)
+        report.add("settings.open", host=settings.host)
     if settings.metrics_public and public:
-        report.note("settings", "METRICS_PUBLIC on a public HOST.", "Keep /metrics from the outside by other means.")
+        report.add("settings.metrics")
     for name, above in _BOUNDED_BY.items():
-        if getattr(settings, name) >= getattr(settings, above):
-            bound = f"{above.upper()}={getattr(settings, above):g}"
-            what = f"{name.upper()} is not below {bound}: it never takes effect."
-            report.problem("settings", what, f"Lower it, or raise {above.upper()}.")
+        if getattr(settings, name) >= (bound := getattr(settings, above)):
+            report.add("settings.bounded", name=name.upper(), above=above.upper(), bound=bound)
     if (settings.database_url is None) != (settings.redis_url is None):
-        what = (
-            "Only one of DATABASE_URL and REDIS_URL is set: the other server is an embedded one of this machine alone."
-        )
-        report.note("settings", what, "Set both where more than one machine serves.")
+        report.add("settings.one_url")
     if settings.auth == "api_key" and stores is not None:
         with suppress(Unreachable):  # which is a problem of its own
             async with reading(stores.database) as connection:
                 works = any(key.works(utc_now()) for key in await list_keys(connection, None))
             if not works:
-                do = "Run `segue keys create --user NAME`."
-                report.problem("settings", "AUTH=api_key, and there is no valid key.", do)
+                report.add("settings.no_key")
     shown = ("auth", "turn_timeout_s", "turn_lease_s", "worker_concurrency")
     return {"listens_on": f"{settings.host}:{settings.port}"} | {name: getattr(settings, name) for name in shown}

@@ -69,14 +69,14 @@ async def look_at_session(
     except NotFound:
         raise
     except AppError as error:
-        report.problem("session", f"It could not be read: {error.detail}", "Ask again in a moment.")
+        report.add("session.unread", why=error.detail)
         return
     now = clock()
     if not words:
         rows = _without_words(rows)
     session = rows.session
     if isinstance(session, UnreadableSession):
-        report.problem("session", "Its metadata cannot be read.", "Set it anew: PATCH /sessions/… with `metadata`.")
+        report.add("session.metadata")
     report.parts = {
         "session": {
             "id": session_id,
@@ -142,22 +142,19 @@ def _open_turns(rows: _Rows, report: Diagnosis) -> list[dict[str, Any]]:
         found = asdict(turn) | {"waiting_s": turn.waiting_s if turn.status == "queued" else None}
         shown.append({"turn_id": found.pop("turn_id"), "held_by": found.pop("worker"), **found})
         if turn.status == "running" and turn.lease_left_s is not None and turn.lease_left_s < 0:
-            what = f"The lease of {turn.turn_id} lapsed {-turn.lease_left_s:g} s ago: {turn.worker} has died or hangs."
-            report.problem("turn", what, "Any running `segue serve` or `segue worker` takes it over within seconds.")
+            report.add("turn.lapsed", turn=turn.turn_id, ago_s=-turn.lease_left_s, worker=turn.worker)
         elif turn.status == "running" and turn.cancel_requested_at is not None:
-            report.note("turn", f"{turn.turn_id} is to be cancelled.", "It ends within five seconds.")
+            report.add("turn.cancelling", turn=turn.turn_id)
     if rows.status == "queued" and rows.open_turns[0].waiting_s > LATE_S:
-        first = rows.open_turns[0]
-        what = f"{first.turn_id} has waited for {first.waiting_s:g} s and no process takes it."
-        report.problem("turn", what, "Start `segue serve` or `segue worker`; `segue doctor` says whether one runs.")
+        report.add("turn.waiting", turn=rows.open_turns[0].turn_id, waiting_s=rows.open_turns[0].waiting_s)
     return shown
 
 
 def _last_error(rows: _Rows, report: Diagnosis) -> dict[str, Any] | None:
     if rows.last is not None and rows.last.error is not None and rows.last.status == "failed":
         error = rows.last.error
-        do = f"{error.detail} The session itself works: send the message again.".lstrip()
-        report.problem("turn", f"The last turn failed: {error.title} ({error.code}).", do)
+        detail = f"{error.detail} ".lstrip()
+        report.add("turn.failed", title=error.title, code=error.code, detail=detail)
     failed = rows.last_failed
     if failed is None or failed.error is None:
         return None
@@ -176,14 +173,11 @@ def _plan(stored: StoredPlan | None, now: datetime, report: Diagnosis) -> dict[s
         return None
     plan = stored.plan
     if isinstance(plan, UnreadablePlan):
-        what = "The open plan cannot be read: a newer release made it, or its row is damaged."
-        report.problem("plan", what, "Run the newer release. Here, ask for what is wanted anew: that plan replaces it.")
+        report.add("plan.unreadable")
     elif (step := plan.waiting_step) and plan.expires_at <= now:
-        report.note("plan", "It has waited too long; a yes does nothing any more.", "Ask for it anew.")
+        report.add("plan.expired")
     elif step:
-        what = f"Step {step.id} ({step.tool}) waits for the user's yes until {plan.expires_at:%Y-%m-%d %H:%M} UTC."
-        do = f"A yes in the chat, or POST /sessions/…/plan/decision with version {plan.version}."
-        report.note("plan", what, do)
+        report.add("plan.waiting", step=step.id, tool=step.tool, until=plan.expires_at, version=plan.version)
     current = plan.waiting_step or plan.running_step or plan.next_step
     return {
         **{name: getattr(plan, name) for name in ("id", "status", "version", "goal", "expires_at")},
@@ -197,9 +191,9 @@ def _tools(states: dict[str, ToolState], report: Diagnosis) -> dict[str, Any]:
     not_available = []
     for name, state in states.items():
         if is_blocked(state):
-            add = report.note if state.reason_code == "set_by_person" else report.problem
-            what = f"{name} may not run ({state.status}): {state.reason}"
-            add("tools", what, f"{'; '.join(state.suggested_actions)}.")
+            kind = "tools.set_by_person" if state.reason_code == "set_by_person" else "tools.blocked"
+            actions = "; ".join(state.suggested_actions)
+            report.add(kind, tool=name, status=state.status, reason=state.reason, actions=actions)
         if not state.available:
             shown = {of: getattr(state, of) for of in ("status", "reason_code", "reason", "retry_at")}
             not_available.append({"tool": name, **shown, "what_helps": state.suggested_actions})
