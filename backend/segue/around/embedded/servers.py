@@ -14,7 +14,6 @@ import stat
 import sys
 import tempfile
 import threading
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -39,7 +38,6 @@ LOCKS = ("door.lock", "users.lock")
 START_TIMEOUT = 60.0  # seconds; recovery after a crash reads the whole write-ahead log
 
 INITDB = ("-U", "postgres", "-E", "UTF8", "--no-locale", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-OPTIONS = tomllib.loads(Path(__file__).with_name("servers.toml").read_text("utf-8"))
 # The application is no superuser: SQL alone cannot make it run programs or read files.
 ENSURE_DATABASE = rb"""
 SELECT 'CREATE ROLE segue LOGIN CREATEDB' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'segue') \gexec
@@ -83,19 +81,14 @@ def running_servers(data_dir: Path) -> ServerUrls | None:
     folder = data_dir.expanduser().resolve()
     with _writing(data_dir), ExitStack() as held:
         if not (folder / "postgres").is_dir():
-            raise process.failure(
-                "data_dir_empty",
-                "The data folder is empty",
-                f"There is no database in {folder}. Start `segue serve`, which makes one, or set DATA_DIR to the one in"
-                " use.",
-            )
+            raise process.failure("empty", folder=folder)
         door, users = (held.enter_context(process.private_file(folder / name)) for name in LOCKS)
         with _exclusively(door, folder, patience=VISIT_TIMEOUT):
             if try_lock(users):
                 unlock(users)
                 return None
             if not _is_private(folder / "sockets", folder):
-                raise _out_of_reach(folder)
+                raise process.failure("out_of_reach", folder=folder)
             return _urls((folder / "sockets").readlink())
 
 
@@ -110,11 +103,7 @@ def _urls(sockets: Path) -> ServerUrls:
 def _exclusively(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
     """Lets one process at a time start or stop servers."""
     if not wait_until(lambda: try_lock(door), patience):
-        raise process.failure(
-            "data_dir_busy",
-            "The data folder is busy",
-            f"Another process has been starting or stopping the servers in {folder} for {patience:.0f} s: end it.",
-        )
+        raise process.failure("busy", folder=folder, patience=patience)
     try:
         yield
     finally:
@@ -127,7 +116,7 @@ def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
     link = folder / "sockets"
     known = _is_private(link, folder)
     if not (known or alone):
-        raise _out_of_reach(folder)
+        raise process.failure("out_of_reach", folder=folder)
     sockets = link.readlink() if known else _make_socket_folder(link)
     stores = [postgres(folder, sockets, fast=fast), redis(folder, sockets)]
     servers = [_watcher(folder, sockets, [server.lock for server in stores]), *stores]  # it ends what a kill leaves
@@ -143,7 +132,7 @@ def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
 
 def _start_again(server: Server, folder: Path, *, alone: bool) -> None:
     if not alone and process.is_alive(server):
-        raise _out_of_reach(folder)
+        raise process.failure("out_of_reach", folder=folder)
     process.end(server)
     process.start(server)
 
@@ -189,15 +178,6 @@ def _revive(door: int, servers: Sequence[Server]) -> None:
         unlock(door)
 
 
-def _out_of_reach(folder: Path) -> AppError:
-    return process.failure(
-        "data_dir_busy",
-        "The data folder is in use",
-        f"The servers of {folder} serve another process but cannot be reached from here (another container, a private"
-        " /tmp?). Set DATA_DIR to another folder, or DATABASE_URL and REDIS_URL.",
-    )
-
-
 def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
     unlock(users)
     if not try_lock(users):
@@ -218,8 +198,8 @@ def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
 
 def postgres(folder: Path, sockets: Path, *, fast: bool) -> Server:
     cluster = folder / "postgres"
-    options = OPTIONS["postgres"] | (OPTIONS["fast_postgres"] if fast else {})
-    options |= {"unix_socket_directories": str(sockets)}
+    fast_options = process.TABLES["fast_postgres"] if fast else {}
+    options = process.TABLES["postgres"] | fast_options | {"unix_socket_directories": str(sockets)}
     psql = [str(postgres_binary("psql")), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(sockets)]
     arguments = [argument for name, value in options.items() for argument in ("-c", f"{name}={value}")]
     return Server(
@@ -249,12 +229,7 @@ def _prepare_cluster(folder: Path, sockets: Path, lock: int, *, fast: bool) -> N
     version_file = cluster / "PG_VERSION"
     version = version_file.read_text().strip() if version_file.exists() else "none"
     if version != POSTGRES_MAJOR:
-        raise process.failure(
-            "data_dir_unusable",
-            "The data folder is of another PostgreSQL",
-            f"{cluster} was made by PostgreSQL {version}, this is {POSTGRES_MAJOR}. Set DATA_DIR to another folder, or"
-            " move the data over with the old version's pg_dump.",
-        )
+        raise process.failure("other_version", cluster=cluster, version=version, major=POSTGRES_MAJOR)
     account = process.account_for(cluster, folder)
     process.hand_over(cluster, account)
     process.let_in(sockets, account)
@@ -291,7 +266,8 @@ def postgres_binary(name: str) -> Path:
 
 def redis(folder: Path, sockets: Path) -> Server:
     path = sockets / "redis.sock"
-    options = OPTIONS["redis"] | {"unixsocket": str(path), "dir": str(folder), "pidfile": str(folder / "redis.pid")}
+    own = {"unixsocket": str(path), "dir": str(folder), "pidfile": str(folder / "redis.pid")}
+    options = process.TABLES["redis"] | own
     arguments = [argument for name, value in options.items() for argument in (f"--{name}", value)]
     return Server(
         "Redis",
@@ -345,12 +321,7 @@ def _writing(data_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise process.failure(
-            "data_dir_unwritable",
-            "The data folder cannot be written",
-            f"The data folder {data_dir} cannot be written ({error.strerror}). Set DATA_DIR to a folder that can be, or"
-            " DATABASE_URL and REDIS_URL to servers of your own.",
-        ) from error
+        raise process.failure("unwritable", folder=data_dir, why=error.strerror) from error
 
 
 def _make_socket_folder(link: Path) -> Path:
