@@ -229,10 +229,10 @@ class TurnStream:
         method, path, own = "POST", f"{self.path}/{self.action}", {"Idempotency-Key": self.key}
         if self.turn_id is not None:
             method, path, own = "GET", f"{self.path}/turns/{self.turn_id}/events", {"Last-Event-ID": str(self._last_id)}
-        request = {"headers": {**self.api.headers, **own}, "json": self.body if method == "POST" else None}
+        headers, body = {**self.api.headers, **own}, self.body if method == "POST" else None
         with anyio.CancelScope(shield=True):
             try:
-                stream = self.api.http.sse(path, method=method, max_event_size=None, **request)
+                stream = self.api.http.sse(path, method=method, headers=headers, json=body, max_event_size=None)
                 source = await stack.enter_async_context(stream)
                 if source.response.is_error:
                     await source.response.aread()

@@ -61,9 +61,9 @@ class Server:
         return self.path.with_suffix(".log")
 
 
-def failure(name: str, **values: object) -> AppError:
+def failure(row_name: str, /, **values: object) -> AppError:
     """Returns the error of this name in `servers.toml`."""
-    row = TABLES["failures"][name]
+    row = TABLES["failures"][row_name]
     return AppError(row["code"], status=500, title=row["title"].format(**values), detail=row["detail"].format(**values))
 
 
