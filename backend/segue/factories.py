@@ -24,8 +24,7 @@ from segue.agents_config import declared_agents
 from segue.api.deps import Services
 from segue.api.metrics import LoopLag, Metrics, process_metrics
 from segue.around.doctor.examine import Doctor
-from segue.around.embedded.server_urls import server_urls
-from segue.around.store_clients import OpenStores
+from segue.around.embedded.server_urls import OpenStores, server_urls
 from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import Database
@@ -199,7 +198,7 @@ async def start(
         triggers=_triggers(settings, database, cache, clock, turns),
         approval_links=ApprovalLinks(database, settings.webhook_secrets, settings.base_url),
         mcp=mcp,
-        examine=Doctor(settings, stores, mcp, availability, clock, files).examine,
+        examine=Doctor(settings, stores, mcp, files, (availability, clock)).examine,
         metrics=metrics,
     )
 
