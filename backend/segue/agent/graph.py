@@ -19,7 +19,16 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts
 from segue.agent.plan_node import plan
 from segue.agent.planner import claims_in_vain
-from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, carries_files, held_of, language_of
+from segue.agent.state import (
+    StartedMessage,
+    TurnContext,
+    TurnState,
+    Update,
+    carries_files,
+    held_of,
+    language_of,
+    running_plan,
+)
 from segue.agent.stream_reply import emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.domain.errors import AppError
@@ -181,9 +190,7 @@ async def _as_json(context: TurnContext, state: TurnState, answer: str) -> tuple
 
 
 def _account(state: TurnState, tools: Mapping[str, Tool]) -> str:
-    touched = state["touched_plan"]
-    plan = touched.plan if touched is not None and state["plan_runs"] else None
-    return plan_messages.account(state["tool_calls"], tools, plan, language_of(state))
+    return plan_messages.account(state["tool_calls"], tools, running_plan(state), language_of(state))
 
 
 async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:

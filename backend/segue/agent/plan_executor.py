@@ -9,23 +9,17 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
 from segue.agent.agreed_calls import find_origins, proposed, runs_under_mandate, who_decides
+from segue.agent.earlier_calls import interrupted_call
+from segue.agent.planner import complete_args
 from segue.agent.state import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
-from segue.agent.tool_executor import (
-    ReadyCall,
-    SettledCall,
-    interrupted_call,
-    keep_answer,
-    keep_made_images,
-    record_start,
-    run_call,
-)
-from segue.agent.turn_calls import TurnCalls, mark_refused, read_steers
+from segue.agent.tool_executor import keep_answer, keep_made_images, record_start, run_call
+from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, read_steers
 from segue.domain.approval_rule import WaitsFor, digest_of_call
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
@@ -47,16 +41,16 @@ from segue.memory.history import NewMessage, append_message
 from segue.models.refusals import gave_no_answer
 from segue.plans import store
 from segue.plans.mandates import MandateSpent
-from segue.plans.plan_parser import Unresolved, missing, referred_to, resolve
+from segue.plans.plan_parser import Unresolved, referred_to
 from segue.plans.policy import Deny
 from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.catalog import changed_since
-from segue.tools.input_schema import accepts, check_args
+from segue.tools.input_schema import check_args
 from segue.tools.normalize import clean
 from segue.tools.page_tools import answered_tool
-from segue.tools.paging import InvalidPath, at_path
+from segue.tools.paging import InvalidPath
 from segue.tools.results import PlanStep, StoredResult
 from segue.tools.run import CallOutcome
 from segue.tools.tool_health import is_blocked
@@ -79,7 +73,6 @@ class PlanRun:
 
     turn: TurnCalls
     stored: StoredPlan
-    conversation: list[BaseMessage]
     values: dict[int, StoredResult] = field(default_factory=dict)
     changed: Change | None = None
     differences: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -195,14 +188,13 @@ async def hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool = Fal
     return stored
 
 
-async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[BaseMessage]) -> PlanRun:
-    """Runs steps until the plan waits or is over; what the user says to the turn between two of them ends it. Adds
-    their calls and answers to the conversation. Calls that the user approved and a failure before them kept from
-    running may still be made in the turn, each once.
+async def execute_plan(turn: TurnCalls, stored: StoredPlan) -> PlanRun:
+    """Runs steps until the plan waits or is over; what the user says to the turn between two of them ends it. Calls
+    that the user approved and a failure before them kept from running may still be made in the turn, each once.
 
     Raises StalePlan if the plan was changed meanwhile.
     """
-    run = PlanRun(turn, stored, conversation)
+    run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in
     granted = [step for step in run.plan.steps if step.status in NOT_STARTED and stored.grants(step, run.turn_id)]
     if (step := run.plan.running_step) is not None:
@@ -242,9 +234,9 @@ async def _read_steers(run: PlanRun) -> None:
         if run.plan.is_open:
             run.stored = await store.swap(connection, run.stored, end(run.plan, "superseded"))
 
-    run.steered = await read_steers(run.turn, run.conversation, also=stop)
+    run.steered = await read_steers(run.turn, also=stop)
     if run.steered:
-        run.conversation[:] = prompts.with_note(run.conversation, prompts.with_plan(prompts.STOPPED, run.plan))
+        run.turn.add_note(prompts.with_plan(prompts.STOPPED, run.plan))
         run.context.emit(PlanChanged(run.plan))
 
 
@@ -313,9 +305,9 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
         await _hold(run, step)
         return
     note = prompts.answer_step_note(run.plan, step)
-    conversation, offered = prompts.with_instruction(run.conversation, note), context.guard.offered(run.turn.tools)
-    reply, started = await stream_reply(context, conversation, offered, tool_choice="none")
-    said = await keep_made_images(run.turn, reply, run.conversation) if reply.images else reply.text
+    asked, offered = prompts.with_instruction(run.turn.conversation, note), context.guard.offered(run.turn.tools)
+    reply, started = await stream_reply(context, asked, offered, tool_choice="none")
+    said = await keep_made_images(run.turn, reply) if reply.images else reply.text
     text = clean(said) or prompts.NO_ANSWER
     message_id = emit_message(context, text, started)
     preview = text[: context.settings.tool_result_preview_chars]
@@ -326,7 +318,7 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
         run.stored = await store.swap(connection, run.stored, moved, texts={**run.stored.texts, str(step.id): text})
     context.emit(PlanChanged(run.plan))
     run.turn.stored_messages += 1
-    run.conversation.append(AIMessage(text))
+    run.turn.conversation.append(AIMessage(text))
 
 
 async def _run_with_tool(run: PlanRun, step: Step) -> None:
@@ -348,7 +340,11 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     definition = definition_of(tool.spec)
     as_shown = granted and stored.tool_hash == definition
     try:
-        args = (step.args or {}) if as_shown else await _complete_args(run, step, tool)
+        args = (
+            (step.args or {})
+            if as_shown
+            else await complete_args(run.turn, run.plan, step, tool, await _values_for(run, step))
+        )
         check_args(tool, args)
         if tool.spec.name == PROPOSE_MANDATE and not as_shown:
             args = await proposed(run.turn, args)
@@ -443,31 +439,8 @@ def _show(run: PlanRun, step: Step, call: ReadyCall | SettledCall, outcome: Call
     answer = keep_answer(run.turn, call.request, call.tool, outcome)
     opaque = run.stored.opaque_of(step)  # it goes back with the arguments as the model wrote them
     shown = call.request if opaque else render_messages.shown_call(call.request, brief=False)
-    render_messages.add_result(run.conversation, shown, answer, opaque=opaque)
-    run.conversation += run.turn.new_images()
-
-
-async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
-    """Resolves references; one model call bound to the tool fills what is still open. Raises Unresolved."""
-    args = await resolve(
-        step.args,
-        await _values_for(run, step),
-        at_path=lambda result, path: at_path(result.content or "", path, is_json=result.kind == "json"),
-    )
-    open_arguments = missing(args, tool.spec.input_schema, step.args or ())
-    if not open_arguments and accepts(tool, args):
-        return args
-    note = prompts.fill_step_note(run.plan, step, args, open_arguments)
-    reply = await run.context.model.reply(
-        prompts.with_instruction(run.conversation, note), [tool.spec], tool_choice="required"
-    )
-    await mark_refused(run.turn, reply, run.conversation)
-    filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
-    merged = {**filled, **args}
-    complete: dict[str, Any] = clean(merged if accepts(tool, merged) else filled)
-    if still_open := missing(complete, tool.spec.input_schema, step.args or ()):
-        raise Unresolved(f"{', '.join(still_open)} could not be found for {tool.spec.name}")
-    return complete
+    render_messages.add_result(run.turn.conversation, shown, answer, opaque=opaque)
+    run.turn.show_images()
 
 
 async def _values_for(run: PlanRun, step: Step) -> Mapping[int, StoredResult]:
