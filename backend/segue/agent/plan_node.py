@@ -13,7 +13,6 @@ from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages
 from segue.agent.earlier_calls import settle_earlier
-from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
 from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, UNHEARD, VERDICT_NOTES, WAITING, steers_in, with_plan
 from segue.agent.state import (
@@ -25,6 +24,7 @@ from segue.agent.state import (
     language_of,
     web_search_report,
 )
+from segue.agent.waiting_plans import offer_plan
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict

@@ -6,17 +6,15 @@ the turn. Calls of one reply are one question. Files of the message are shown as
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent import plan_messages, prompts
+from segue.agent import prompts
 from segue.agent.agreed_calls import agreement_in
 from segue.agent.earlier_calls import resume_calls
-from segue.agent.plan_executor import PlanRun, blocked_tools, execute_plan, hold_calls, offer_asking, offer_plan
-from segue.agent.plan_messages import known_things
+from segue.agent.plan_executor import PlanRun, execute_plan
 from segue.agent.state import (
     EarlierAttempt,
     TurnContext,
@@ -28,45 +26,31 @@ from segue.agent.state import (
 )
 from segue.agent.stream_reply import stream_reply
 from segue.agent.tool_executor import keep_made_images, record_known, run_tool_calls
-from segue.agent.turn_calls import HeldCall, ReadyCall, SettledCall, TurnCalls, call_key, mark_refused, read_steers
+from segue.agent.turn_calls import SettledCall, TurnCalls, mark_refused, read_steers
+from segue.agent.waiting_plans import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
 from segue.domain.errors import AppError
-from segue.domain.events import PlanChanged, SearchDecided, TextEnded
+from segue.domain.events import SearchDecided, TextEnded
 from segue.domain.ids import new_id
-from segue.domain.plan import MAX_STEPS, Step, add_steps
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, ApprovedHow, EffectApproval, Tool, ToolSpec
-from segue.domain.user_request import ToolAsks
 from segue.language.shown_call import translate
 from segue.language.utterance import own_words
 from segue.memory.fact_cues import FACT_WORDS, index_words
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer
-from segue.models.reply import ModelCall, Reply, opaque_parts
-from segue.plans import store
+from segue.models.reply import ModelCall, Reply
 from segue.plans.policy import WEB_SEARCH, SearchDecision, gives_leave, web_query, without_forbidden
-from segue.plans.store import StoredPlan
 from segue.tools.availability import ToolGuard
 from segue.tools.run import CallOutcome
-from segue.tools.summaries import one_line
 
-MAX_DESCRIPTION_CHARS = 200
 WEB_TOOLS = frozenset({WEB_SEARCH, "web_fetch"})
 
 
 async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Leaves `answer` at None if `respond` has to write it: the loop reached a bound, or the model gave no answer."""
-    context, read = runtime.context, state["acknowledgement"]
+    context = runtime.context
     context.guard.proposes = _proposes(state)
-    tools = without_forbidden(context.guard.tools(), state["search"])
-    turn = TurnCalls(context, state, tools, list(state["prompt"]))
-    turn.ledger |= state.get("checked", {})
-    turn.count += len(turn.ledger)
-    turn.asked_in = state["answered_turn_id"]
-    if state["approves"]:
-        how: ApprovedHow = "words" if state["decided_plan"] is None else "button"
-        turn.yes = EffectApproval(how, context.owner, state["message_id"])
-    if read.carries_yes or read.verdict == "confirm":
-        turn.agreement = agreement_in(state)
+    turn = _calls_of(context, state)
     if note := state.get("note"):
         turn.add_note(note)
     if (schema := context.options.output_schema) is not None:
@@ -77,22 +61,33 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         await _show_attachments(turn, state["attachments"])
     search = await _search_first(turn)
     if turn.asking is not None:  # by a call of the attempt that was cut off
-        update = await _ask_for_answer(turn, ())
+        update = await ask_for_answer(turn, ())
     elif state["plan_runs"]:
         update = await _run_plan(turn)
     else:
         update = await _ask_and_call(turn)
-    update |= {"search": search, "tool_calls": turn.recorded}
+    update |= {"search": search, "conversation": turn.conversation}
+    update["message_count"] = state["message_count"] + turn.stored_messages
+    if turn.ledger:
+        made = {"tool_calls": turn.recorded, "references": turn.references, "effects": turn.changed}
+        update |= made | {"found": turn.found}
     if (report := web_search_report(cast(TurnState, {**state, **update}))) != web_search_report(state):
         context.emit(SearchDecided(report))
-    return {
-        **update,
-        "conversation": turn.conversation,
-        "references": turn.references,
-        "found": turn.found,
-        "effects": turn.changed,
-        "message_count": state["message_count"] + turn.stored_messages,
-    }
+    return update
+
+
+def _calls_of(context: TurnContext, state: TurnState) -> TurnCalls:
+    """Returns the calls of a turn that begins, with what its message is for each that it approves."""
+    tools, read = without_forbidden(context.guard.tools(), state["search"]), state["acknowledgement"]
+    turn = TurnCalls(context, state, tools, list(state["prompt"]), asked_in=state["answered_turn_id"])
+    turn.ledger |= state.get("checked", {})
+    turn.count += len(turn.ledger)
+    if state["approves"]:
+        how: ApprovedHow = "words" if state["decided_plan"] is None else "button"
+        turn.yes = EffectApproval(how, context.owner, state["message_id"])
+    if read.carries_yes or read.verdict == "confirm":
+        turn.agreement = agreement_in(state)
+    return turn
 
 
 def _proposes(state: TurnState) -> bool:
@@ -109,7 +104,7 @@ async def _resume(turn: TurnCalls, earlier: EarlierAttempt) -> None:
     plan = running_plan(turn.state)
     step = plan.running_step if plan else None
     calls = [each for each in earlier.calls if step is None or each.call.tool_call_id != step.tool_call_id]
-    await resume_calls(turn, calls, offer=None if plan and plan.is_open else _offer)
+    await resume_calls(turn, calls, offer=None if plan and plan.is_open else offer_asking)
     if earlier.calls:
         turn.add_note(prompts.RESUMED)
 
@@ -166,14 +161,14 @@ async def _run_plan(turn: TurnCalls) -> Update:
         raise AssertionError("the plan node leaves the plan that runs")
     run = await execute_plan(turn, stored)
     if run.problem is not None:
-        answer = f"{translate('no_words', language_of(turn.state))}\n\n{await _question(turn, run.stored)}"
+        answer = f"{translate('no_words', language_of(turn.state))}\n\n{await question(turn, run.stored)}"
         return {"touched_plan": run.stored, "answer": answer, "problem": run.problem}
     if run.plan.status != "waiting":
         return await _go_on(turn, run)
     blocked = blocked_tools(turn, run.plan)
     is_away = run.changed == "tool_blocked" and run.plan.waiting_steps[0].tool in blocked
     changed = run.differences if run.changed and not is_away else None
-    answer = await _question(turn, run.stored, changed=changed, blocked=blocked, is_away=is_away)
+    answer = await question(turn, run.stored, changed=changed, blocked=blocked, is_away=is_away)
     return {"touched_plan": run.stored, "answer": answer, "asked_again": run.changed}
 
 
@@ -204,7 +199,7 @@ async def _rounds(turn: TurnCalls) -> Update:
             break
         # Made anew each round: a call may have unlocked one tool and broken another.
         request = plain_request(context.guard, turn.tools, turn.conversation)
-        tries = 1 if turn.has_acted else MAX_EMPTY_ANSWERS
+        tries = 1 if has_called and turn.has_acted else MAX_EMPTY_ANSWERS
         reply, started = await stream_reply(context, *request, empty_tries=tries)
         if reply.left_out or reply.opaque_is_dead:
             await mark_refused(turn, reply)
@@ -212,16 +207,16 @@ async def _rounds(turn: TurnCalls) -> Update:
         if not reply.calls:
             return {"answer": text, "started": started}
         has_called = True
-        has_run, held = await run_tool_calls(turn, reply, started=started, offer=_offer)
+        has_run, held = await run_tool_calls(turn, reply, started=started, offer=offer_asking)
         await context.chooser.add(call.name for call in reply.calls)
         if turn.asking is not None:
-            return await _ask_for_answer(turn, held)
+            return await ask_for_answer(turn, held)
         if held and await context.is_steered():
             if started and not has_run:  # what it asked for is asked for anew, or not at all
                 context.emit(TextEnded(started.message_id))
         elif held:
             rest = replace(reply, text="") if has_run and held[0].by_page else reply
-            update = await _ask_for_yes(turn, rest, held)
+            update = await ask_for_yes(turn, rest, held)
             return {**update, "started": None if has_run else started}
     return {"answer": None}
 
@@ -232,78 +227,3 @@ def plain_request(
     """Returns what the model is shown if it is simply asked for its next reply, and the tools it is offered."""
     withheld = prompts.withheld_note(guard.states(tool.spec for tool in guard.chosen(tools).values()))
     return prompts.with_note(conversation, withheld) if withheld else conversation, guard.offered(tools)
-
-
-async def _ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -> Update:
-    """Stores the held calls as a plan that waits for one yes, or for the page. Stores nothing if an approved plan is
-    about to run.
-    """
-    context, offered = turn.context, _distinct(held)
-    steps = [_step(turn, call, number, alone=len(offered) == 1) for number, call in enumerate(offered, start=1)]
-    opaque = opaque_parts(reply, (call.made for call in offered))
-    stored = await offer_plan(context, _wanted(turn), _origin(turn.state), steps, opaque=opaque)
-    if stored is None:
-        asked = prompts.with_instruction(turn.conversation, prompts.APPROVED_FIRST)
-        said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
-        return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
-    stored = await hold_calls(turn, stored, by_page=offered[0].by_page)
-    question = await _question(turn, stored, unseen=offered[0].unseen)
-    return {"touched_plan": stored, "answer": "\n\n".join(filter(None, (reply.text, question)))}
-
-
-async def _question(turn: TurnCalls, stored: StoredPlan, **shown: Any) -> str:
-    """Returns the question for a yes to the steps that wait, with what the session's results say of them. What waits
-    for the page asks the user nothing.
-    """
-    if stored.plan.page_steps:
-        return ""
-    references = (*turn.references, *turn.state["earlier_results"])
-    known = await known_things(turn, stored.plan.waiting_steps, references)
-    results = {each.tool_call_id: each.tool_name for each in references}
-    return plan_messages.ask(stored, language_of(turn.state), known=known, results=results, **shown)
-
-
-async def _offer(connection: AsyncConnection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks) -> None:
-    origin = _origin(turn.state)
-    await offer_asking(connection, turn, call, asks, _step(turn, call), goal=_wanted(turn), origin=origin)
-
-
-async def _ask_for_answer(turn: TurnCalls, held: Sequence[HeldCall]) -> Update:
-    """Asks what a call has asked. Calls of the same round that need a yes are later steps of its plan."""
-    stored, context = turn.asking, turn.context
-    if stored is None:
-        raise AssertionError("a call has asked")
-    if steps := [_step(turn, call, alone=False) for call in _distinct(held)]:
-        async with context.transaction() as connection:
-            stored = await store.swap(connection, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
-    context.emit(PlanChanged(stored.plan))
-    return {"touched_plan": stored, "answer": plan_messages.ask(stored, language_of(turn.state)), "started": None}
-
-
-def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:
-    distinct: dict[tuple[str, str], HeldCall] = {}
-    for call in held:
-        distinct.setdefault(call_key(call.request), call)
-    return list(distinct.values())[:MAX_STEPS]
-
-
-def _wanted(turn: TurnCalls) -> str:
-    """Returns what the user wants, in their words: behind a button what the plan was for."""
-    decided = turn.state["decided_plan"]
-    return "\n".join([decided.plan.goal if decided else turn.state["message"], *prompts.steers_in(turn.conversation)])
-
-
-def _origin(state: TurnState) -> str:
-    """Returns the id of the message that says so."""
-    return state["decided_plan"].plan.origin_message_id if state["decided_plan"] else state["message_id"]
-
-
-def _step(turn: TurnCalls, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:
-    """Returns the step that makes a call, described for the user: by the tool's title, by what the user wants if the
-    call is `alone`, or by the tool's name. The tool's own description is written for models.
-    """
-    spec, read = call.tool.spec, turn.state["acknowledgement"]
-    description = plan_messages.called(spec.name, {spec.name: call.tool})
-    if not spec.title and alone and read.verdict in ("none", "amend") and not read.carries_yes:
-        description = one_line(_wanted(turn), MAX_DESCRIPTION_CHARS)
-    return Step(number, description, call.request.name, call.request.args)
