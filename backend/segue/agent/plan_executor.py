@@ -101,11 +101,11 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan) -> PlanRun:
     if (step := run.plan.running_step) is not None:
         # Its process died in the call, which is in the ledger: it runs again under its id, or is unknown.
         await run.context.guard.refresh()
-        request, answers = request_of(step, step.tool_call_id or ""), answers_to(stored.answers, step.id)
-        approved = step.requires_confirmation or bool(answers)
-        call = interrupted_call(request, turn.tools.get(request.name), approved=approved, answers=answers)
+        answers = answers_to(stored.answers, step.id)
+        approved, tool = step.requires_confirmation or bool(answers), turn.tools.get(step.tool or "")
+        call = interrupted_call(request_of(step), tool, approved=approved, answers=answers)
         if has_run_in_page(stored.answers, step.id):
-            call = _call_of_page(run, step, request)
+            call = _call_of_page(run, step)
         await _finish_call(run, step, call)
         await _read_steers(run)
     while not run.steered and run.plan.status == "active" and (step := run.plan.next_step) is not None:
@@ -120,7 +120,7 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan) -> PlanRun:
         await _read_steers(run)
     for step in run.plan.steps:  # what the page has run is told, also behind one that failed
         if step.status == "skipped" and has_run_in_page(run.stored.answers, step.id):
-            call = _call_of_page(run, step, request_of(step, new_id("call", run.context.clock())))
+            call = _call_of_page(run, step)
             await record_start(run.turn, "", [call.request])
             _show(run, step, call, await run_call(run.turn, call))
     if run.plan.status == "failed" and not run.steered:
@@ -170,8 +170,7 @@ async def _run_step(run: PlanRun, step: Step) -> None:
         if step.tool is None:
             await _run_without_tool(run, step)
         elif has_run_in_page(run.stored.answers, step.id):
-            request = request_of(step, new_id("call", run.context.clock()))
-            await _start_call(run, step, _call_of_page(run, step, request))
+            await _start_call(run, step, _call_of_page(run, step))
         else:
             await _run_with_tool(run, step)
     except AppError as error:
@@ -226,11 +225,9 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     definition = definition_of(tool.spec)
     as_shown = granted and stored.tool_hash == definition
     try:
-        args = (
-            (step.args or {})
-            if as_shown
-            else await complete_args(run.turn, run.plan, step, tool, await _values_for(run, step))
-        )
+        args = step.args or {}
+        if not as_shown:
+            args = await complete_args(run.turn, run.plan, step, tool, await _values_for(run, step))
         check_args(tool, args)
         if tool.spec.name == PROPOSE_MANDATE and not as_shown:
             args = await proposed(run.turn, args)
@@ -264,8 +261,10 @@ async def _run_ready(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any],
         await _hold_for_yes(run, step, tool, args)
 
 
-def _call_of_page(run: PlanRun, step: Step, request: RequestedCall) -> ReadyCall:
+def _call_of_page(run: PlanRun, step: Step) -> ReadyCall:
     """Returns the call that ends with what the page gave, whatever has become of its tool since."""
+    call_id = step.tool_call_id or new_id("call", run.context.clock())
+    request = replace(request_of(step), id=call_id)
     run.turn.by_page.add(request.id)
     return ReadyCall(request, answered_tool(request.name), True, answers_to(run.stored.answers, step.id))
 

@@ -94,8 +94,10 @@ async def _leave_page(context: TurnContext, state: TurnState, stored: StoredPlan
 async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """Goes on with the plan this turn had taken on when it was cut off. A yes it had not used up still holds."""
     shown = state["shown_plan"]
-    own = shown is not None and shown[0] == stored.plan.id
-    update: Update = {"replied_to": shown if own else None, "cautious": own and _was_weak(state)}
+    own, read = shown is not None and shown[0] == stored.plan.id, state["acknowledgement"]
+    # Of a yes that was read by the model nothing is kept but the plan.
+    is_yes = state["decided_plan"] is None and read.verdict in ("confirm", "none")
+    update: Update = {"replied_to": shown if own else None, "cautious": own and is_yes and read.strength != "strong"}
     if stored.plan.is_open and stored.granted_to is not None and stored.plan.expires_at <= context.clock():
         stored = await _end_as_expired(context, stored)
     if stored.plan.status in ("active", "waiting", "completed", "failed"):
@@ -229,12 +231,6 @@ async def _answer_asking(
             stored = await store.swap(connection, stored, moved, tool_hash=stored.tool_hash)
         context.emit(PlanChanged(stored.plan))
     return await _ask_again(context, state, stored)
-
-
-def _was_weak(state: TurnState) -> bool:
-    """Returns whether the yes that took the plan on was weak. Of one read by the model nothing is kept but the plan."""
-    read = state["acknowledgement"]
-    return state["decided_plan"] is None and read.verdict in ("confirm", "none") and read.strength != "strong"
 
 
 async def _decide(

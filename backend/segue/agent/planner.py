@@ -57,7 +57,9 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
         if state["search"].search and WEB_SEARCH in tools:
             conversation = prompts.with_note(conversation, prompts.SEARCH_WANTED)
         # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
-        key = plan_cache_key(context.owner, _digest(context.model.small_name, conversation, offered))
+        said = [[message.type, prompts.without_time(message.text)] for message in conversation]
+        shown = [[tool.name, tool.description, tool.input_schema] for tool in offered]
+        key = plan_cache_key(context.owner, digest_of_json([context.model.small_name, shown, *said]))
         text = await context.cache.get_json(key)
         if not isinstance(text, str):
             text = (await _ask(context, conversation, offered, PLAN)).text
@@ -187,12 +189,6 @@ def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) 
     barred = [name for name in names if name not in plannable and name != FIND_TOOLS.name]
     note = prompts.planner_note(locked=locked, barred=barred)
     return offered, f"{note}\n{PLAN_TO_FIND}" if FIND_TOOLS in offered else note
-
-
-def _digest(model: str, conversation: Sequence[BaseMessage], offered: Sequence[ToolSpec]) -> str:
-    said = [[message.type, prompts.without_time(message.text)] for message in conversation]
-    texts = [model, [[tool.name, tool.description, tool.input_schema] for tool in offered], *said]
-    return digest_of_json(texts)
 
 
 @dataclass(frozen=True, slots=True)

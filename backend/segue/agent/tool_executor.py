@@ -119,14 +119,12 @@ def _asking(
 ) -> list[Prepared]:
     """Returns the calls of which those with these ids, and their equals, wait for a yes."""
     spent = {call_key(call.request) for call in prepared if call.request.id in ids}
-
-    def asking(call: Prepared) -> Prepared:
-        if not isinstance(call, ReadyCall) or call_key(call.request) not in spent:
-            return call
-        turn.under.pop(call.request.id, None)
-        return HeldCall(call.request, call.tool, made[call.request.id])
-
-    return list(map(asking, prepared))
+    asking = list(prepared)
+    for at, call in enumerate(prepared):
+        if isinstance(call, ReadyCall) and call_key(call.request) in spent:
+            turn.under.pop(call.request.id, None)
+            asking[at] = HeldCall(call.request, call.tool, made[call.request.id])
+    return asking
 
 
 async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> None:

@@ -91,7 +91,7 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool) -> 
         if by_page:
             moved = update_step(moved, step.id, "waiting", asks=BY_PAGE)
             continue
-        waits = await who_decides(turn, request_of(step, ""), tool) if tool else "self"
+        waits = await who_decides(turn, request_of(step), tool) if tool else "self"
         if moved.waiting_step and not (moved.waits_for.is_as(waits) if moved.waits_for else waits == "self"):
             break
         origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
@@ -186,8 +186,9 @@ def expiring(plan: Plan, waits: object) -> Plan:
     return replace(plan, expires_at=waits.expires_at) if isinstance(waits, WaitsFor) and waits.expires_at else plan
 
 
-def request_of(step: Step, call_id: str) -> RequestedCall:
-    return RequestedCall(call_id, step.tool or "", step.args or {})
+def request_of(step: Step) -> RequestedCall:
+    """Returns a step's call, without an id if it has not started."""
+    return RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
 
 
 def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:
