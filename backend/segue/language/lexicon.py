@@ -10,14 +10,14 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from sys import intern
 from typing import Any, Final, Generic, TypeVar
 
 from segue.domain.errors import AppError
-from segue.language.utterance import fold, is_stretched, split_folded, squeeze, words_of
+from segue.language.utterance import SHORTEST, WordsByLetter, fold, is_stretched, split_folded, squeeze, words_of
 
 Phrase = tuple[str, ...]
 Joined = str  # the words of a phrase with a space between each: takes a third less memory
@@ -261,6 +261,17 @@ def unstretch(word: str, lexicon: Lexicon) -> str:
         return word
     plain = lexicon.stretchable.get(squeeze(word))
     return plain if plain and is_stretched(word, plain) else word
+
+
+@lru_cache(maxsize=1)  # one reader asks for one set
+def words_of_kinds(lexicon: Lexicon, kinds: frozenset[str]) -> WordsByLetter:
+    """Returns the words of these kinds that may be misspelt, of all languages, for `words_near`."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for language, matcher in lexicon.phrases.items():
+        for phrase, (kind, *_) in matcher.matches.items():
+            if " " not in phrase and kind in kinds and language != ANY_LANGUAGE and len(phrase) >= SHORTEST:
+                found[phrase[0]].append((phrase, language))
+    return found
 
 
 def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
