@@ -130,7 +130,7 @@ def split_list(words: str) -> list[str]:
 
 
 def kinds_by_phrase(
-    language: str, lists: Mapping[str, str], kinds: Collection[str], *, phrase_of: Callable[[str], Phrase] = words_of
+    language: str, lists: Mapping[str, str], kinds: Collection[str], *, phrase_of: Callable[[str], Phrase]
 ) -> dict[Joined, str]:
     """Returns the phrases of a language, each with the name of its list, which is its kind.
 
@@ -202,6 +202,12 @@ def match_phrases(entries: Iterable[tuple[Joined, Meaning]]) -> PhraseMatcher[Me
         if len(words) > 1:
             lengths[intern(first)] = _with_length(len(words), lengths.get(first, _ONE_WORD))
     return PhraseMatcher(matches, lengths, stem_lengths)
+
+
+def match_lists(lists: Mapping[str, str]) -> PhraseMatcher[str]:
+    """Returns what finds the names of the lists that have a phrase, which may be several."""
+    folded = ((name, split_list(fold(words))) for name, words in lists.items())
+    return match_phrases((" ".join(split_folded(phrase)), name) for name, phrases in folded for phrase in phrases)
 
 
 @cache  # tens of thousands of words share a few
