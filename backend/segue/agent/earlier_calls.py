@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-from segue.agent import render_messages
-from segue.agent.state import TurnContext, TurnState, Update
+from segue.agent import prompts, render_messages
+from segue.agent.state import TurnContext, TurnState, Update, running_plan
 from segue.agent.tool_executor import Offer, keep_answer, run_together, verified
 from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, call_key
 from segue.domain.plan import StepStatus
@@ -27,11 +27,16 @@ from segue.tools.run import CallOutcome, lost
 MAX_SETTLED: Final = 5  # of earlier turns, at the beginning of one
 
 
-async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall], *, offer: Offer | None) -> None:
+async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall], offer: Offer) -> None:
     """Adds the calls of an attempt that was cut off to the conversation. Those that had not ended are ended now."""
+    turn.effects |= {each.call.tool_call_id: each.effect for each in earlier if each.effect}
+    # The call of a plan's running step is ended by the plan, which has to move in the same transaction.
+    plan = running_plan(turn.state)
+    of_plan = plan.running_step.tool_call_id if plan and plan.running_step else None
+    calls = [each for each in earlier if each.call.tool_call_id != of_plan]
     ended: list[tuple[RequestedCall, str]] = []
     cut_off: list[ReadyCall | SettledCall] = []
-    for recorded in earlier:
+    for recorded in calls:
         request = RequestedCall(recorded.call.tool_call_id, recorded.call.tool_name, recorded.call.args)
         tool = turn.tools.get(request.name)
         if recorded.outcome is None:
@@ -41,12 +46,14 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall], *, offer:
         turn.ledger[request.id] = recorded.call, recorded.reference
         turn.keep_images(request, recorded.outcome)
         ended.append((request, keep_answer(turn, request, tool, recorded.outcome)))
-    turn.count += len(earlier)
-    answers = await run_together(turn, cut_off, offer)
+    turn.count += len(calls)
+    answers = await run_together(turn, cut_off, None if plan and plan.is_open else offer)
     ended += [(call.request, answers[call_key(call.request)]) for call in cut_off]
     for request, answer in ended:
         render_messages.add_result(turn.conversation, request, answer)
     turn.show_images()
+    if earlier:
+        turn.add_note(prompts.RESUMED)
 
 
 def interrupted_call(

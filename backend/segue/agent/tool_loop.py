@@ -14,9 +14,8 @@ from langgraph.runtime import Runtime
 from segue.agent import prompts
 from segue.agent.agreed_calls import agreement_in
 from segue.agent.earlier_calls import resume_calls
-from segue.agent.plan_executor import PlanRun, execute_plan
+from segue.agent.plan_executor import execute_plan
 from segue.agent.state import (
-    EarlierAttempt,
     TurnContext,
     TurnState,
     Update,
@@ -56,7 +55,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     if (schema := context.options.output_schema) is not None:
         turn.add_note(prompts.fenced_lines(prompts.STRUCTURED, [schema]))
     if state["earlier"] is not None:
-        await _resume(turn, state["earlier"])
+        await resume_calls(turn, state["earlier"].calls, offer_asking)
     if state["attachments"]:
         await _show_attachments(turn, state["attachments"])
     search = await _search_first(turn)
@@ -95,18 +94,6 @@ def _proposes(state: TurnState) -> bool:
     if (plan := running_plan(state)) is not None:
         return any(step.tool == PROPOSE_MANDATE for step in plan.steps)
     return gives_leave(own_words(state["message"]))
-
-
-async def _resume(turn: TurnCalls, earlier: EarlierAttempt) -> None:
-    """Adds the calls of an attempt that was cut off to the conversation; those that had not ended are ended now."""
-    turn.effects |= {each.call.tool_call_id: each.effect for each in earlier.calls if each.effect}
-    # The call of a plan's running step is ended by the plan, which has to move in the same transaction.
-    plan = running_plan(turn.state)
-    step = plan.running_step if plan else None
-    calls = [each for each in earlier.calls if step is None or each.call.tool_call_id != step.tool_call_id]
-    await resume_calls(turn, calls, offer=None if plan and plan.is_open else offer_asking)
-    if earlier.calls:
-        turn.add_note(prompts.RESUMED)
 
 
 async def _show_attachments(turn: TurnCalls, attachments: Mapping[str, CallOutcome]) -> None:
@@ -156,6 +143,7 @@ def _is_about_results(state: TurnState) -> bool:
 
 
 async def _run_plan(turn: TurnCalls) -> Update:
+    """Runs the plan. If it is over then, the turn goes on as any does."""
     stored = turn.state["touched_plan"]
     if stored is None:
         raise AssertionError("the plan node leaves the plan that runs")
@@ -164,20 +152,15 @@ async def _run_plan(turn: TurnCalls) -> Update:
         answer = f"{translate('no_words', language_of(turn.state))}\n\n{await question(turn, run.stored)}"
         return {"touched_plan": run.stored, "answer": answer, "problem": run.problem}
     if run.plan.status != "waiting":
-        return await _go_on(turn, run)
+        if not run.steered:
+            turn.add_note(prompts.with_plan(f"{prompts.CARRIED_OUT} {run.plan.status}:", run.plan))
+        update = await _ask_and_call(turn, has_acted=not run.steered)
+        return {"touched_plan": run.stored, "plan_runs": not run.steered, **update}
     blocked = blocked_tools(turn, run.plan)
     is_away = run.changed == "tool_blocked" and run.plan.waiting_steps[0].tool in blocked
     changed = run.differences if run.changed and not is_away else None
     answer = await question(turn, run.stored, changed=changed, blocked=blocked, is_away=is_away)
     return {"touched_plan": run.stored, "answer": answer, "asked_again": run.changed}
-
-
-async def _go_on(turn: TurnCalls, run: PlanRun) -> Update:
-    """Goes on as any turn does."""
-    if not run.steered:
-        turn.add_note(prompts.with_plan(f"{prompts.CARRIED_OUT} {run.plan.status}:", run.plan))
-    update = await _ask_and_call(turn, has_acted=not run.steered)
-    return {"touched_plan": run.stored, "plan_runs": not run.steered, **update}
 
 
 async def _ask_and_call(turn: TurnCalls, *, has_acted: bool = False) -> Update:
