@@ -30,7 +30,7 @@ from segue.memory.history_window import (
 )
 from segue.models.reply import OPAQUE, estimated_input
 from segue.models.untrusted import clipped, fenced, without_notes
-from segue.tools.normalize import PDF, BinaryPart, Payload, described
+from segue.tools.normalize import PDF, BinaryPart, described
 from segue.tools.run import CallOutcome
 
 MAX_BRIEF_CHARS = 2000
@@ -252,20 +252,16 @@ def image_message(images: Mapping[str, Sequence[BinaryPart]]) -> SystemMessage:
 
 def fresh_result(tool_call_id: str, outcome: CallOutcome, *, max_bytes: int) -> str:
     """Returns a result for the turn that made it, fenced: whole up to `max_bytes`, beyond that its head and tail."""
-    shown = _head_and_tail(tool_call_id, outcome.payload, max_bytes=max_bytes)
+    shown = outcome.payload.shown_text
+    if len(encoded := shown.encode()) > max_bytes:
+        part, size = max_bytes // 4, len(shown)
+        head, tail = encoded[:part].decode(errors="ignore"), encoded[-part:].decode(errors="ignore")
+        left_out = f"{size - len(head) - len(tail)} characters left out"
+        shown = f"{head}\n[… {left_out}; load them with get_tool_result of {tool_call_id} …]\n{tail}"
     if outcome.error:
         result = {"result": shown} if shown else {}
         return fenced(as_json({"status": outcome.status, "error": outcome.error, **result}))
     return fenced(shown or "(no content)")
-
-
-def _head_and_tail(tool_call_id: str, payload: Payload, *, max_bytes: int) -> str:
-    encoded, part = payload.shown_text.encode(), max_bytes // 4
-    if len(encoded) <= max_bytes:
-        return payload.shown_text
-    head, tail = encoded[:part].decode(errors="ignore"), encoded[-part:].decode(errors="ignore")
-    left_out = len(payload.shown_text) - len(head) - len(tail)
-    return f"{head}\n[… {left_out} characters left out; load them with get_tool_result of {tool_call_id} …]\n{tail}"
 
 
 def _shown_reference(reference: Mapping[str, Any], expired: Collection[str]) -> str:
