@@ -163,7 +163,7 @@ async def find_origins(
             (f"{'program' if BY_PROGRAM in each.metadata else 'quoted'}:{each.id}", str(each.content))
             for each in others
         ]
-        facts = [(f"fact:{fact.id}", fact.content) for fact in turn.facts]
+        facts = [(f"fact:{fact.id}", fact.content) for fact in turn.state["facts"]]
         return origins_of(args, [*own, *facts, *quoted, *_results(references, kept)], schema, every=every)
 
     return await to_thread.run_sync(find)
