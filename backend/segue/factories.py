@@ -54,8 +54,7 @@ from segue.net.http_client import checked_client, tls_context
 from segue.secret_files import SecretFiles
 from segue.tools.attachment_store import Attachments
 from segue.tools.availability import ToolAvailability
-from segue.tools.builtin.builtin_tools import builtin_tools
-from segue.tools.builtin.promise import promise_tool
+from segue.tools.builtin.builtin_tools import builtin_tools, promise_tool
 from segue.tools.catalog import DefinitionNotes, ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools.receipts import options_of

@@ -1,7 +1,7 @@
 """Which tools may run, why not, and both ways a tool's state changes: after a call, and by a person.
 
-Joins the rules (`tool_health.py`) and the stored states (`states.py`). Does not decide whose a session is, nor whether
-the user has to confirm a call.
+Joins the rules (`tool_health.py`) and the stored states (`tool_states.py`). Does not decide whose a session is, nor
+whether the user has to confirm a call.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -31,10 +31,11 @@ from segue.domain.tool import (
     ToolStatus,
 )
 from segue.tools import tool_states
-from segue.tools.builtin.remember import SEARCH_CONVERSATION
+from segue.tools.builtin.builtin_tools import SEARCH_CONVERSATION
 from segue.tools.catalog import ToolCatalog
 from segue.tools.run import CallOutcome
 from segue.tools.tool_health import (
+    NEVER_RAN,
     Healths,
     ToolHealth,
     ToolHold,
@@ -54,10 +55,8 @@ from segue.tools.tool_states import (
     Changed,
     GlobalToolState,
     StatePosition,
-    StoredHealth,
     Transition,
     change_state,
-    healths,
     lift_holds,
     load_holds,
     load_states,
@@ -66,7 +65,6 @@ from segue.tools.tool_states import (
 )
 
 PROBE_SLACK_S: Final = 5.0
-UNSTORED: Final = StoredHealth()
 
 Specs = Mapping[str, ToolSpec]
 Holds = Mapping[str, ToolHold]
@@ -130,7 +128,7 @@ class ToolAvailability:
         async with self.database.read_only() as connection:
             stored, holds = await load_with_holds(connection, session_id)
         specs = self.specs(owner=owner, groups=groups).values()
-        return self.judge(specs, healths(stored), await self.failed_for_all(), holds)
+        return self.judge(specs, stored, await self.failed_for_all(), holds)
 
     async def set_by_person(
         self, connection: AsyncConnection, session_id: str, tool: str, status: ManualStatus, reason: str | None
@@ -148,7 +146,7 @@ class ToolAvailability:
                 connection, session_id, tool, lambda health: reset(health, now), known=stored[tool], now=now
             )
             for tool in sorted(stored.keys() & set(tools))
-            if needs_reset(stored[tool].health)
+            if needs_reset(stored[tool])
         }
 
     async def set_for_all(
@@ -174,7 +172,7 @@ class ToolAvailability:
         for tool, changed in changes.items():
             _log_change(tool, changed)
             if changed.moved:
-                self._observe(SessionToolStateChanged(tool, changed.after.health.status))
+                self._observe(SessionToolStateChanged(tool, changed.after.status))
 
     async def overview(
         self, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
@@ -216,7 +214,7 @@ class ToolGuard:
         self,
         availability: ToolAvailability,
         turn: TurnKey,
-        stored: Mapping[str, StoredHealth],
+        stored: Healths,
         *,
         holds: Holds,
         agent: Agent,
@@ -255,7 +253,7 @@ class ToolGuard:
 
     def states(self, specs: Iterable[ToolSpec]) -> dict[str, ToolState]:
         """Returns by name whether each tool may run now, and if not, why."""
-        return self._availability.judge(specs, healths(self._stored), self._failed_for_all, self._holds)
+        return self._availability.judge(specs, self._stored, self._failed_for_all, self._holds)
 
     def tools(self) -> Mapping[str, Tool]:
         """Returns all tools that the turn may use, by name."""
@@ -303,7 +301,9 @@ class ToolGuard:
         """Loads what people and other processes have changed since, right before something runs."""
         async with self._availability.database.read_only() as connection:
             loaded, self._holds = await load_with_holds(connection, self._session_id)
-        newer = {tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, UNSTORED).version}
+        newer = {
+            tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, NEVER_RAN).version
+        }
         self._stored = loaded | newer  # a call may have ended while this was read
         self._failed_for_all = await self._availability.failed_for_all()
 
@@ -330,7 +330,7 @@ class ToolGuard:
         if not counts(outcome):
             return None
         now, settings = self._availability.clock(), self._availability.settings
-        marks = marks_of_success(spec.name, self._availability.specs().values(), successes(healths(self._stored)))
+        marks = marks_of_success(spec.name, self._availability.specs().values(), successes(self._stored))
         return await self._change(
             connection, spec, lambda health: after_call(health, outcome, now, settings=settings, marks=marks), now
         )
@@ -339,7 +339,7 @@ class ToolGuard:
         """Takes a recorded outcome over, for this turn and for all sessions."""
         self._stored[spec.name] = changed.after
         _log_change(spec.name, changed)
-        health, everywhere = changed.after.health, self._availability.everywhere
+        health, everywhere = changed.after, self._availability.everywhere
         if health.consecutive_failures == 0:
             self._failed_for_all = {name: kept for name, kept in self._failed_for_all.items() if name != spec.name}
             await everywhere.record_success(spec.name)
@@ -360,7 +360,7 @@ class ToolGuard:
     async def _change(
         self, connection: AsyncConnection, spec: ToolSpec, transition: Transition, now: datetime
     ) -> Changed:
-        known = self._stored.get(spec.name, UNSTORED)
+        known = self._stored.get(spec.name, NEVER_RAN)
         return await change_state(
             connection, self._session_id, spec.name, transition, known=known, turn_id=self._turn_id, now=now
         )
@@ -390,5 +390,5 @@ def _being_probed(spec: ToolSpec) -> str:
 
 def _log_change(tool: str, changed: Changed) -> None:
     if changed.moved:
-        before, after = changed.before.status, changed.after.health
+        before, after = changed.before.status, changed.after
         log.info("tool_state_changed", tool=tool, before=before, after=after.status, reason_code=after.reason_code)

@@ -11,6 +11,7 @@ from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from segue.tools.input_schema import object_schema
 from segue.tools.normalize import clean_text
 from segue.tools.paging import Wanted, page_of, part_at
 from segue.tools.results import StoredResult, load_result, search_calls
@@ -34,9 +35,8 @@ SPEC = ToolSpec(
         "tool itself for that. Example: the user asks about an invoice that was found long ago and no reference "
         'names it: {"query": "invoice rossi"}, then {"tool_call_id": "call_…", "path": "emails[0].body"}.'
     ),
-    input_schema={
-        "type": "object",
-        "properties": {
+    input_schema=object_schema(
+        {
             "tool_call_id": {"type": "string", "description": "The tool_call_id of a reference, call_…"},
             "query": {
                 "type": "string",
@@ -51,9 +51,8 @@ SPEC = ToolSpec(
             },
             "offset": {"type": "integer", "minimum": 0},
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ANSWER},
-        },
-        "additionalProperties": False,
-    },
+        }
+    ),
     ephemeral=True,
 )
 

@@ -17,6 +17,7 @@ import httpx2
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.net.addresses import NoSuchHost, NotPublic
+from segue.tools.input_schema import object_schema
 
 MAX_TITLE_CHARS = 300
 # Extraction costs up to 100 µs an element, in a thread that cannot be stopped; very large articles have 20,000.
@@ -81,9 +82,8 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
     spec = ToolSpec(
         name="web_fetch",
         description="Open a public web page or text file by its address and return its readable text.",
-        input_schema={
-            "type": "object",
-            "properties": {
+        input_schema=object_schema(
+            {
                 "url": {
                     "type": "string",
                     "description": "Full address, starting with http:// or https://",
@@ -91,9 +91,8 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
                     "maxLength": 4096,
                 }
             },
-            "required": ["url"],
-            "additionalProperties": False,
-        },
+            "url",
+        ),
         idempotent=True,
         timeout_s=timeout_s + 5,
     )
