@@ -111,7 +111,7 @@ def test_each_key_of_another_client_is_used_or_named(
     config = read(folder, **file)
     servers = next(file[key] for key in ("mcpServers", "servers") if key in file)
     named = {name.partition(":")[0] for name in config.ignored}
-    ignored = {key.name for key in (*FILE_KEYS, *SERVER_KEYS) if key.becomes == "ignored"}
+    ignored = {name for name, key in (FILE_KEYS | SERVER_KEYS).items() if key.becomes == "ignored"}
     given = {f"mcpServers.{name}.{key}" for name, keys in servers.items() for key in keys.keys() & ignored}
     assert named == given | (file.keys() & ignored)
     if client == "VS Code":
@@ -218,7 +218,7 @@ def test_the_docs_have_the_keys_of_other_clients_as_they_are_read() -> None:
         return f"| `{key.name}` | {key.clients} | {said} |"
 
     tables = [line for line in section if line.startswith("| `")]
-    assert tables == [row(key) for key in (*FILE_KEYS, *SERVER_KEYS, *LOGIN_KEYS)]
+    assert tables == [row(key) for keys in (FILE_KEYS, SERVER_KEYS, LOGIN_KEYS) for key in keys.values()]
 
 
 async def test_what_is_ignored_is_one_line_of_the_log(settings: Settings) -> None:
