@@ -1,7 +1,8 @@
-"""The MCP servers of `mcp.json`: starts a supervisor for each, gives every tool name to one of them, lists prompts.
+"""The MCP servers of `mcp.json`: starts a supervisor for each, gives every tool name to one of them, lists prompts, and
+has one pair of tools for the resources of all of them.
 
 Entered once per process, in the lifespan. How a server is kept connected is the supervisor's; turns and health are
-unknown here.
+unknown here. The mcp package takes a second to import, and is not needed without servers.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ import structlog
 
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.redaction import without
-from segue.domain.tool import Tool, ToolFailed, ToolRetry, ToolSpec
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.mcp.mcp_config import McpConfig, McpServerConfig
-from segue.mcp.resource_tools import ResourceTools, may_use
-from segue.mcp.status import FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
+from segue.mcp.status import MAX_URI_CHARS, FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
+from segue.tools.input_schema import object_schema
 from segue.tools.settling_check import unfit
 from segue.tools.tool_health import unknown_members
 
@@ -36,6 +37,29 @@ _CLOSE_S: Final = 10.0
 _WELCOME_S: Final = 5.0
 _APPLICATION: Final = ""  # owns the names of native tools; no server is called so
 
+LIST_RESOURCES: Final = ToolSpec(
+    name="mcp_list_resources",
+    description=(
+        "List what the connected servers have to read: documents, files, records, each with its `uri`; and templates, "
+        "whose places in braces you fill in to get one. Read one with mcp_read_resource."
+    ),
+    input_schema=object_schema({"server": {"type": "string", "maxLength": 64, "description": "Only of this one"}}),
+)
+READ_RESOURCE: Final = ToolSpec(
+    name="mcp_read_resource",
+    description=(
+        "Read one resource of a server: its `uri` as mcp_list_resources lists it, as a result links to it if it is "
+        "listed too, or made by filling in a template's places."
+    ),
+    input_schema=object_schema(
+        {
+            "server": {"type": "string", "maxLength": 64, "description": "The server that lists it"},
+            "uri": {"type": "string", "maxLength": MAX_URI_CHARS},
+        },
+        "server",
+        "uri",
+    ),
+)
 
 log = structlog.get_logger()
 
@@ -159,7 +183,19 @@ class McpServers:
         found = [each for each in self._shared() if each.name == server and may_use(each, owner, groups)]
         if not found:
             raise NotFound("mcp_server")
-        return await _fill(found[0], name, arguments)
+        offers, secrets = found[0].offers, found[0].config.secrets
+        try:
+            prompts = await offers.prompts() if offers.has_prompts else ()
+            known = existing("mcp_prompt", next((prompt for prompt in prompts if prompt.name == name), None))
+            if errors := _errors(known, arguments):
+                detail = "The prompt takes other arguments: GET /mcp/prompts lists them."
+                raise AppError("invalid_request", status=422, title="Invalid request", detail=detail, errors=errors)
+            filled = await offers.fill(name, arguments)
+        except (ToolFailed, ToolRetry) as failed:
+            detail = without(str(failed), secrets)
+            raise AppError("mcp_server_failed", status=502, title="The MCP server failed", detail=detail) from None
+        messages = [PromptMessage(each.role, without(each.content, secrets)) for each in filled.messages]
+        return FilledPrompt(without(filled.description, secrets), messages)
 
     async def apply(self, config: McpConfig) -> None:
         """Starts the servers that are new or defined otherwise, then ends those that are not wanted, once their calls
@@ -187,7 +223,7 @@ class McpServers:
 
     def _made(self, name: str, config: McpServerConfig) -> "Server":
         """Raises AppError if users are to log in there and their tokens cannot be kept."""
-        from segue.mcp.supervisor import Supervisor  # noqa: PLC0415 (mcp takes a second, and is not needed without servers)
+        from segue.mcp.supervisor import Supervisor  # noqa: PLC0415 (see above)
 
         timeout_s = config.timeout_s or self._timeout_s
         supervised = partial(
@@ -234,11 +270,8 @@ class McpServers:
         """
         owners = dict.fromkeys(self._taken, _APPLICATION)
         for server in servers:
-            unknown = _unknown_dependencies(server, server.tools) if server.state == "ready" else ()
-            if unknown:
-                raise _invalid_dependencies(server.name, unknown)
-            if server.state == "ready" and (why := _unfit_checks(server, server.tools)):
-                raise _invalid_verify(server.name, why)
+            if server.state == "ready":
+                _check_named(server)
             for tool in server.tools:
                 if (owner := owners.setdefault(tool.spec.name, server.name)) != server.name:
                     raise _collision(tool.spec.name, owner, server.name)
@@ -280,17 +313,21 @@ def _unknown_dependencies(server: "Server", tools: Iterable[Tool]) -> tuple[str,
     return unknown_members(server.dependencies, {tool.spec.original_name for tool in tools})
 
 
-def _unfit_checks(server: "Server", tools: Iterable[Tool]) -> str:
-    """Returns what is wrong with mcp.json's checks of tools that the server offers."""
-    offered = {tool.spec.original_name: tool.spec for tool in tools}
+def _check_named(server: "Server") -> None:
+    """Raises AppError if mcp.json names tools in `depends_on` or `verify` that the server does not offer."""
+    if unknown := _unknown_dependencies(server, server.tools):
+        detail = (
+            f"depends_on of the MCP server {server.name} names tools it does not offer: {', '.join(unknown)}. Correct "
+            "the names in mcp.json (they are the server's own, without prefix), or remove them."
+        )
+        title = "A tool depends on one that does not exist"
+        raise AppError("tool_dependencies_invalid", status=500, title=title, detail=detail)
+    offered = {tool.spec.original_name: tool.spec for tool in server.tools}
     checks = ((name, check) for name, check in server.config.verify.items() if server.config.offers(name))
     whys = [f"{name} does not exist" if name not in offered else unfit(name, check, offered) for name, check in checks]
-    return "; ".join(filter(None, whys))
-
-
-def _invalid_verify(server: str, why: str) -> AppError:
-    detail = f"verify of the MCP server {server}: {why}. Name a tool of the server that says readOnlyHint."
-    return AppError("tool_verify_invalid", status=500, title="A check of a tool cannot be used", detail=detail)
+    if why := "; ".join(filter(None, whys)):
+        detail = f"verify of the MCP server {server.name}: {why}. Name a tool of the server that says readOnlyHint."
+        raise AppError("tool_verify_invalid", status=500, title="A check of a tool cannot be used", detail=detail)
 
 
 def _collision(name: str, first: str, second: str) -> AppError:
@@ -299,30 +336,6 @@ def _collision(name: str, first: str, second: str) -> AppError:
         both = f"The MCP server {second} offers a tool called {name}, as this application does: give the server"
     detail = f"{both} another prefix in mcp.json, or list the tool under its disabled."
     return AppError("mcp_name_collision", status=500, title="Two MCP servers claim one tool name", detail=detail)
-
-
-def _invalid_dependencies(server: str, names: tuple[str, ...]) -> AppError:
-    return AppError(
-        "tool_dependencies_invalid",
-        status=500,
-        title="A tool depends on one that does not exist",
-        detail=f"depends_on of the MCP server {server} names tools it does not offer: {', '.join(names)}. Correct the "
-        "names in mcp.json (they are the server's own, without prefix), or remove them.",
-    )
-
-
-async def _fill(server: "Supervisor", name: str, arguments: Mapping[str, str]) -> FilledPrompt:
-    """Raises AppError `mcp_prompt_not_found`, `invalid_request` and `mcp_server_failed`."""
-    try:
-        prompts = await server.offers.prompts() if server.offers.has_prompts else ()
-        known = existing("mcp_prompt", next((prompt for prompt in prompts if prompt.name == name), None))
-        if errors := _errors(known, arguments):
-            detail = "The prompt takes other arguments: GET /mcp/prompts lists them."
-            raise AppError("invalid_request", status=422, title="Invalid request", detail=detail, errors=errors)
-        return _without_secrets(await server.offers.fill(name, arguments), server.config.secrets)
-    except (ToolFailed, ToolRetry) as failed:
-        detail = without(str(failed), server.config.secrets)
-        raise AppError("mcp_server_failed", status=502, title="The MCP server failed", detail=detail) from None
 
 
 async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:
@@ -346,6 +359,61 @@ def _errors(prompt: McpPrompt, given: Mapping[str, str]) -> list[dict[str, Any]]
     ]
 
 
-def _without_secrets(filled: FilledPrompt, secrets: frozenset[str]) -> FilledPrompt:
-    messages = [PromptMessage(each.role, without(each.content, secrets)) for each in filled.messages]
-    return FilledPrompt(without(filled.description, secrets), messages)
+def may_use(server: "Supervisor", owner: str, groups: Iterable[str], agent: str | None = None) -> bool:
+    """Returns whether a user in these groups may use what the server offers with the agent, or with any agent."""
+    audience = server.config.audience
+    return audience is None or audience.admits(owner, groups, agent)
+
+
+class ResourceTools:
+    """`servers` returns the servers there are now. A failure here counts against no tool: that of one server must not
+    take the resources of others away.
+    """
+
+    def __init__(self, servers: "Callable[[], Iterable[Supervisor]]", disabled: Collection[str]) -> None:
+        self._servers = servers
+        self._disabled = disabled
+        self._made: tuple[frozenset[str], tuple[Tool, ...]] | None = None
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Returns the same two while the servers' secrets are the same: no answer may have them."""
+        having = self._having()
+        if not having:
+            return ()
+        secrets = frozenset[str]().union(*(server.config.secrets for server in having))
+        if self._made is None or self._made[0] != secrets:
+            made = Tool(LIST_RESOURCES, self._list, secrets=secrets), Tool(READ_RESOURCE, self._read, secrets=secrets)
+            self._made = secrets, tuple(tool for tool in made if tool.spec.name not in self._disabled)
+        return self._made[1]
+
+    def _having(self) -> "list[Supervisor]":
+        return [server for server in self._servers() if server.offers.has_resources]
+
+    def _wanted(self, args: dict[str, Any], context: ToolContext) -> "list[Supervisor]":
+        """Returns the server that is named, or all that the user may use."""
+        who = context.owner, context.groups, context.agent
+        having = {server.name: server for server in self._having() if may_use(server, *who)}
+        if (name := args.get("server")) is None:
+            return list(having.values())
+        if name not in having:
+            raise ToolRetry(f"There is no server {name!r} with resources. There are: {', '.join(having)}.")
+        return [having[name]]
+
+    async def _list(self, args: dict[str, Any], context: ToolContext) -> object:
+        listed = await asyncio.gather(*map(_resources_of, self._wanted(args, context)))
+        return [resource for resources in listed for resource in resources]
+
+    async def _read(self, args: dict[str, Any], context: ToolContext) -> object:
+        [server] = self._wanted(args, context)
+        try:
+            return await server.offers.read(args["uri"])
+        except ToolFailed as failed:
+            raise ToolRetry(f"{failed} Other servers are not concerned.") from None
+
+
+async def _resources_of(server: "Supervisor") -> list[dict[str, Any]]:
+    try:
+        found = await server.offers.resources()
+    except (ToolFailed, ToolRetry) as failed:
+        return [{"server": server.name, "not_listed": str(failed)}]
+    return [{"server": server.name, **each} for each in (*found.listed, *found.templates)]

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from segue.domain.field_types import doc
 from segue.tools.catalog import DefinitionChange
 
+MAX_URI_CHARS: Final = 2000  # of a resource
 STDERR_SHOWN: Final = 10  # lines, but where all are
 CALLBACK_PATH: Final = "/mcp/oauth/callback"
 DOCUMENT_PATH: Final = "/mcp/oauth/client.json"

@@ -18,9 +18,17 @@ from segue.db.engine import Database
 from segue.domain.ids import Clock, new_id
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.oauth import store
-from segue.mcp.oauth.discovery import OAuthFault, asking
+from segue.mcp.oauth.authorization_server import (
+    OAuthClient,
+    OAuthFault,
+    SealedValue,
+    TokenRefused,
+    TokenSource,
+    asking,
+    refresh,
+    revoke,
+)
 from segue.mcp.oauth.store import LoginRow
-from segue.mcp.oauth.token_endpoint import OAuthClient, SealedValue, TokenRefused, TokenSource, refresh, revoke
 
 Sealed = TypeVar("Sealed", bound=SealedValue)
 SETTLED_S: Final = 5.0

@@ -19,18 +19,22 @@ from segue.domain.ids import Clock
 from segue.domain.user_request import UserRequest
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.mcp.oauth import store
-from segue.mcp.oauth.discovery import Asker, Authority, OAuthFault, asking, discover
-from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal, SealedClient, Servers
-from segue.mcp.oauth.token_endpoint import (
+from segue.mcp.oauth.authorization_server import (
     PUBLIC,
+    Asker,
+    Authority,
     OAuthClient,
+    OAuthFault,
     TokenRefused,
     TokenSource,
+    asking,
     described_client,
+    discover,
     exchange,
     known_client,
     register,
 )
+from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal, SealedClient, Servers
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH, BegunLogin, FinishedLogin, LoginRefused, McpLogin
 
 _DENIED: Final = "access_denied"
