@@ -25,11 +25,12 @@ from segue.tools.settling_check import unfit
 from segue.tools.tool_health import unknown_members
 
 if TYPE_CHECKING:
-    from segue.mcp.oauth.personal_server import PersonalServer, PersonalServers
+    from segue.mcp.oauth.logins import Logins
+    from segue.mcp.oauth.personal_server import PersonalServer
     from segue.mcp.supervisor import Supervisor
 
     Server = Supervisor | PersonalServer
-    MakePersonal = Callable[[Callable[[], Mapping[str, McpServerConfig]]], PersonalServers]
+    MakeLogins = Callable[[Callable[[], Mapping[str, McpServerConfig]]], Logins]
 
 MAX_GUESSED_SHOWN: Final = 20
 
@@ -67,8 +68,8 @@ log = structlog.get_logger()
 class McpServers:
     """All servers that are not switched off. Enter it to connect, leave it to end every child process.
 
-    `personal` makes those at which each user logs in, given what returns their definitions; it may raise AppError.
-    Their resources and prompts are left out. `taken` are names that no server's tool may have, `disabled` those of
+    `make_logins` makes the logins of users, given what returns the servers at which each logs in, whose resources and
+    prompts are left out; it may raise AppError. `taken` are names that no server's tool may have, `disabled` those of
     tools for resources that are not offered. `listed` is told the source and the tools of each list.
     `timeout_s` limits a call unless the server sets its own. Entering waits `start_timeout_s` at most; a server that
     needs longer, or fails, joins later. Entering raises AppError `mcp_name_collision` and `tool_dependencies_invalid`.
@@ -83,13 +84,13 @@ class McpServers:
         start_timeout_s: float = 4.0,
         handshake_timeout_s: float = 60.0,
         taken: Iterable[str] = (),
-        personal: "MakePersonal | None" = None,
+        make_logins: "MakeLogins | None" = None,
         listed: Callable[[str, list[ToolSpec]], None] | None = None,
         disabled: Collection[str] = (),
     ) -> None:
         self._listed = listed
-        self.personal: PersonalServers | None = None
-        self._make_personal = personal
+        self.logins: Logins | None = None
+        self._make_logins = make_logins
         self._config = config
         self.refused: str | None = None
         self._timeout_s = timeout_s
@@ -166,7 +167,7 @@ class McpServers:
 
     def _shared(self) -> "list[Supervisor]":
         """Returns those whose connection is for all users."""
-        each_logs_in = self._make_personal is not None
+        each_logs_in = self._make_logins is not None
         shared = (server for server in self.servers if server.config.oauth is None or not each_logs_in)
         return [cast("Supervisor", server) for server in shared]
 
@@ -229,11 +230,13 @@ class McpServers:
         supervised = partial(
             Supervisor, name, config, timeout_s=timeout_s, handshake_timeout_s=self._handshake_timeout_s
         )
-        if config.oauth is None or self._make_personal is None:
+        if config.oauth is None or self._make_logins is None:
             return supervised(accept=self._accept)
-        if self.personal is None:
-            self.personal = self._make_personal(lambda: self._config.with_logins)
-        return self.personal.of(name, config, supervised, timeout_s=timeout_s, accept=self._accept)
+        from segue.mcp.oauth.personal_server import PersonalServer  # noqa: PLC0415 (needed with such servers only)
+
+        if self.logins is None:
+            self.logins = self._make_logins(lambda: self._config.with_logins)
+        return PersonalServer(name, config, self.logins, supervised, timeout_s=timeout_s, accept=self._accept)
 
     async def _start(self, servers: Iterable["Server"]) -> None:
         """Returns once each has tried to connect, or after the time for it."""

@@ -257,13 +257,12 @@ async def _with_before(connection: AsyncConnection, changed: Sequence[_Redefined
     wanted = [(spec.name, digest) for spec, digest, _ in changed]
     statement = select(table.tool, table.definition).where(tuple_(table.tool, table.digest).in_(wanted))
     before = {row.tool: row.definition for row in await connection.execute(statement)}
-    return [_change(spec, before.get(spec.name), at) for spec, _, at in changed]
-
-
-def _change(spec: ToolSpec, stored: Any, at: datetime) -> DefinitionChange:
-    now = _definition(spec)
-    before = readable(_read, stored, "tool_definitions", spec.name) or now
-    return DefinitionChange(spec.name, at, _differences(before, now), before, now)
+    changes = []
+    for spec, _, at in changed:
+        now = _definition(spec)
+        was = readable(_read, before.get(spec.name), "tool_definitions", spec.name) or now
+        changes.append(DefinitionChange(spec.name, at, _differences(was, now), was, now))
+    return changes
 
 
 def _definition(spec: ToolSpec) -> Definition:

@@ -47,7 +47,7 @@ class Logins:
     """`servers` are those of mcp.json that ask for a login, `base_url` is where browsers reach this service."""
 
     def __init__(self, database: Database, seal: Seal, servers: Servers, base_url: str, clock: Clock) -> None:
-        self._database = database
+        self.database = database
         self._seal = seal
         self._servers = servers
         self._clock = clock
@@ -93,14 +93,14 @@ class Logins:
             scope=wanted,
         )
         state = secrets.token_urlsafe(32)
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             until = await store.save_attempt(connection, state, owner, server, self._seal.seal(attempt))
         log.info("mcp_login_begun", server=server)
         return BegunLogin(_link(attempt, state, proof.code_challenge), until)
 
     async def finish(self, state: str, *, code: str | None, iss: str | None, error: str | None) -> FinishedLogin:
         """Takes what an authorization server sends a browser back with. Raises LoginRefused."""
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             found = await store.take_attempt(connection, state)
         attempt = found and self._seal.open(LoginAttempt, found[2])
         if not found or not attempt or (attempt.owner, attempt.server) != found[:2]:
@@ -157,13 +157,13 @@ class Logins:
     async def _client(self, asker: Asker, server: str, authority: Authority, config: OAuthClientConfig) -> OAuthClient:
         if (known := known_client(authority, config, self._document_url)) is not None:
             return known
-        async with self._database.read_only() as connection:
+        async with self.database.read_only() as connection:
             found = await store.load_client(connection, server, authority.issuer, self.redirect_uri)
         if (usable := self._registered(found, server, authority.issuer)) is not None:
             return usable
         client = await register(asker, authority, self.redirect_uri)
         sealed = self._seal.seal(SealedClient(server=server, issuer=authority.issuer, client=client))
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             kept = await store.save_client(connection, server, authority.issuer, self.redirect_uri, sealed, found)
         return self._registered(kept, server, authority.issuer) or client
 

@@ -24,7 +24,6 @@ import structlog
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 from mcp_types import Tool as McpTool
 
-from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.ids import utc_now
@@ -122,10 +121,10 @@ class UserConnection:
 
 
 class UserConnections:
-    """`connect` makes a supervisor that sends with a token, `url` is the server's."""
+    """`connect` makes a supervisor whose requests are authorized so, `url` is the server's."""
 
     def __init__(
-        self, server: str, url: str, grants: Grants, connect: Callable[[Bearer], Supervisor], *, timeout_s: float
+        self, server: str, url: str, grants: Grants, connect: Callable[..., Supervisor], *, timeout_s: float
     ) -> None:
         self._server = server
         self._url = url
@@ -199,7 +198,7 @@ class UserConnections:
                 raise ToolFailed(f"Too many users call the MCP server {self._server} at once. Try again later.")
             self.retire(idle)
         bearer = Bearer(self._url, access, partial(self._grants.renewed, owner, self._server))
-        supervisor = self._connect(bearer)
+        supervisor = self._connect(auth=bearer)
         running = asyncio.create_task(supervisor.run(), name=f"mcp:{self._server}")
         self._open[owner] = UserConnection(bearer, supervisor, running, anyio.current_time())
         return self._open[owner]
@@ -211,7 +210,9 @@ async def _closed(gone: UserConnection) -> None:
 
 
 class PersonalServer:
-    """Stands where a Supervisor does: `state`, `tools` and `tried` are the same, for all users together."""
+    """Stands where a Supervisor does: `state`, `tools` and `tried` are the same, for all users together. `supervised`
+    makes the supervisor of one user's connection.
+    """
 
     away = False  # one user's connection may be; the others' are not
 
@@ -220,8 +221,7 @@ class PersonalServer:
         name: str,
         config: McpServerConfig,
         logins: Logins,
-        database: Database,
-        connect: Callable[[Bearer], Supervisor],
+        supervised: Callable[..., Supervisor],
         *,
         timeout_s: float,
         accept: Callable[["PersonalServer", list[Tool]], tuple[Tool, ...]],
@@ -232,7 +232,7 @@ class PersonalServer:
         self.tried = asyncio.Event()
         self.config = config
         self._logins = logins
-        self._database = database
+        connect = partial(supervised, accept=lambda _, tools: tuple(tools))
         self._connections = UserConnections(name, config.url or "", logins.grants, connect, timeout_s=timeout_s)
         self._timeout_s = timeout_s
         self._accept = accept
@@ -292,7 +292,7 @@ class PersonalServer:
 
     async def _follow_list(self) -> None:
         url = self.config.url or ""
-        async with self._database.read_only() as connection:
+        async with self._logins.database.read_only() as connection:
             at = await store.listed_at(connection, self.name, url)
             if self.tools and at == self._listed_at:
                 return
@@ -314,7 +314,7 @@ class PersonalServer:
         listed = supervisor.listed
         if listed is None or listed == self._listed:
             return
-        async with self._database.transaction() as connection:
+        async with self._logins.database.transaction() as connection:
             at = await store.save_list(connection, self.name, self.config.url or "", listed)
         await self._offer(listed, at)
         log.info("mcp_tools_listed", server=self.name, tools=len(self.tools))
@@ -392,30 +392,6 @@ class PersonalServer:
             return f"The user is logged in at {self.name}. Its tools can be called now: {names}"
 
         return Tool(spec, run, audience=self.config.audience)
-
-
-class PersonalServers:
-    """What all servers with logins share."""
-
-    def __init__(self, logins: Logins, database: Database) -> None:
-        self.logins = logins
-        self._database = database
-
-    def of(
-        self,
-        name: str,
-        config: McpServerConfig,
-        supervised: Callable[..., Supervisor],
-        *,
-        timeout_s: float,
-        accept: Callable[["PersonalServer", list[Tool]], tuple[Tool, ...]],
-    ) -> PersonalServer:
-        """`supervised` makes the supervisor of one connection."""
-
-        def connect(bearer: Bearer) -> Supervisor:
-            return supervised(accept=lambda _, tools: tuple(tools), auth=bearer)
-
-        return PersonalServer(name, config, self.logins, self._database, connect, timeout_s=timeout_s, accept=accept)
 
 
 async def _not_called(*_: object, **__: object) -> object:

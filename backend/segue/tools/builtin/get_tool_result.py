@@ -83,18 +83,21 @@ async def _search(database: Database, args: dict[str, Any], context: ToolContext
         found, total = await search_calls(
             connection, context.owner, context.session_id, words[:MAX_WORDS], offset=offset, limit=limit
         )
-    listed = [_entry(call) for call in found]
+    listed = [
+        {
+            "tool_call_id": call.tool_call_id,
+            "tool_name": call.tool_name,
+            "status": call.status,
+            "args": one_line(orjson.dumps(call.args).decode(), MAX_ARGS_CHARS),
+            "summary": call.metadata.summary,
+        }
+        for call in found
+    ]
     bound = Wanted(max_bytes=max_bytes, max_chars=MAX_ANSWER)
     while len(listed) > 1 and not bound.fits(orjson.dumps(listed)):
         listed = listed[: len(listed) // 2]
     end = offset + len(listed)
     return {"results": listed, "results_total": total, "next_offset": end if end < total else None}
-
-
-def _entry(call: ToolCall) -> dict[str, Any]:
-    args = one_line(orjson.dumps(call.args).decode(), MAX_ARGS_CHARS)
-    named = {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, "status": call.status}
-    return {**named, "args": args, "summary": call.metadata.summary}
 
 
 async def _text_of(stored: StoredResult, number: int) -> StoredResult:
