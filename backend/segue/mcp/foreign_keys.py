@@ -79,13 +79,10 @@ class Translation:
             elif key == "mcpServers" or (row is not None and row.becomes == "mcpServers"):
                 if made:
                     self._faults.append("servers stand beside mcpServers: put all of them under mcpServers")
-                made["mcpServers"] = self._servers(value)
+                servers = value.items() if isinstance(value, dict) else ()
+                translated = {name: self._server(f"mcpServers.{_shown(name)}", server) for name, server in servers}
+                made["mcpServers"] = translated if isinstance(value, dict) else value
         return made
-
-    def _servers(self, raw: object) -> object:
-        if not isinstance(raw, dict):
-            return raw
-        return {name: self._server(f"mcpServers.{_shown(name)}", server) for name, server in raw.items()}
 
     def _server(self, where: str, raw: object) -> object:
         if not isinstance(raw, dict):
@@ -95,7 +92,8 @@ class Translation:
         if isinstance(switch, bool):
             made |= {"disabled": [], "off": switch}
         if isinstance(env := made.get("env"), dict):
-            made["env"] = {name: _as_text(value) for name, value in env.items() if value is not None}
+            numbers = {name: str(value) for name, value in env.items() if type(value) in (int, float)}
+            made["env"] = {name: value for name, value in (env | numbers).items() if value is not None}
         if isinstance(login := made.get("oauth"), dict):
             made["oauth"] = self._login(f"{where}.oauth", login)
         for key, value in raw.items():
@@ -172,10 +170,6 @@ def _folded(key: str) -> str:
 
 def _shown(key: str) -> str:
     return key[:MAX_SHOWN_CHARS].encode("unicode_escape").decode()
-
-
-def _as_text(value: object) -> object:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _names(value: object) -> list[str]:

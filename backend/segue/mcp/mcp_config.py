@@ -24,7 +24,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from segue.domain.errors import AppError
 from segue.domain.redaction import configured_secrets
@@ -352,20 +351,15 @@ def _what_is_wrong(error: Exception) -> str:
         case Faults(faults=faults):
             problems = list(faults)
         case ValidationError():
-            problems = [
-                f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {_sentence(problem)}"
-                for problem in error.errors(include_url=False, include_context=False, include_input=False)
-            ]
+            problems = []
+            for each in error.errors(include_url=False, include_context=False, include_input=False):
+                is_no_object = each["type"] in {"model_type", "dict_type"}
+                said = "it must be an object, { … }" if is_no_object else each["msg"].removeprefix("Value error, ")
+                problems.append(f"{'.'.join(map(str, each['loc'])) or 'the file'}: {said}")
         case _:
             return "holds a number too long or lists too deep to be read"
     more = f" (and {len(problems) - _SHOWN_ERRORS} more)" if len(problems) > _SHOWN_ERRORS else ""
     return f"must be corrected: {'; '.join(problems[:_SHOWN_ERRORS])}{more}"
-
-
-def _sentence(problem: ErrorDetails) -> str:
-    if problem["type"] in {"model_type", "dict_type"}:
-        return "it must be an object, { … }"
-    return problem["msg"].removeprefix("Value error, ")
 
 
 def _resolved(server: McpServerConfig, where: str, variables: Variables) -> McpServerConfig:
@@ -384,9 +378,14 @@ def _resolved(server: McpServerConfig, where: str, variables: Variables) -> McpS
     def fill_all(secrets: dict[str, SecretStr], field: str) -> dict[str, SecretStr]:
         return {key: SecretStr(fill(secret.get_secret_value(), f"{field}.{key}")) for key, secret in secrets.items()}
 
+    def program(command: str) -> str:
+        if command in {"python", "python3"}:
+            return sys.executable
+        return str(variables.folder / command) if "/" in command else command
+
     in_file = {} if server.env_file is None else read(variables.env_file, server.env_file, "envFile")
     changes = {
-        "command": server.command and _program(fill(server.command, "command"), variables.folder),
+        "command": server.command and program(fill(server.command, "command")),
         "args": tuple(fill(argument, "args") for argument in server.args),
         "env": {key: SecretStr(value) for key, value in in_file.items()} | fill_all(server.env, "env"),
         "cwd": str(variables.folder / fill(server.cwd or "", "cwd")),
@@ -395,9 +394,3 @@ def _resolved(server: McpServerConfig, where: str, variables: Variables) -> McpS
         "oauth": server.oauth and server.oauth.expanded(lambda text, field: fill(text, f"oauth.{field}")),
     }
     return server.model_copy(update=changes)
-
-
-def _program(command: str, folder: Path) -> str:
-    if command in {"python", "python3"}:
-        return sys.executable
-    return str(folder / command) if "/" in command else command

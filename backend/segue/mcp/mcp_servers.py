@@ -313,7 +313,9 @@ def _wanted(config: McpConfig) -> dict[str, McpServerConfig]:
 
 
 def _unknown_dependencies(server: "Server", tools: Iterable[Tool]) -> tuple[str, ...]:
-    return unknown_members(server.dependencies, {tool.spec.original_name for tool in tools})
+    """Returns nothing for a server that has listed no tools: at one with logins, before the first."""
+    depends_on = server.config.dependencies if server.listed is not None else {}
+    return unknown_members(depends_on, {tool.spec.original_name for tool in tools})
 
 
 def _check_named(server: "Server") -> None:

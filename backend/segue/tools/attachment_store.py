@@ -62,9 +62,10 @@ class Attachments:
         except attachment_texts.UnreadableFile as refused:
             title = "The file cannot be read"
             raise AppError("unreadable_attachment", status=422, title=title, detail=str(refused)) from None
+        last = clean_text(name).replace("\\", "/").rpartition("/")[2]
         values: dict[str, Any] = {
             "id": new_id("att", self._clock()),
-            "name": _plain_name(name),
+            "name": "".join(filter(str.isprintable, last))[:MAX_NAME_CHARS].strip() or "file",
             "media_type": read.media_type,
             "size_bytes": len(content),
             "summary": read.summary,
@@ -205,12 +206,6 @@ async def _read(content: bytes, kind: str | None, *, max_bytes: int) -> attachme
         )
     except TooMuch as fault:
         raise attachment_texts.UnreadableFile(f"To read the file {fault}.") from None
-
-
-def _plain_name(name: str) -> str:
-    """Returns the last part of a path, without what cannot be shown."""
-    last = clean_text(name).replace("\\", "/").rpartition("/")[2]
-    return "".join(filter(str.isprintable, last))[:MAX_NAME_CHARS].strip() or "file"
 
 
 _STORED = (

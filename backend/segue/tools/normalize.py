@@ -368,7 +368,10 @@ class _Cleaning:
             case datetime() | date() | time():
                 return value.isoformat()
             case bytes() | bytearray() | memoryview():
-                return self._bytes(bytes(value))
+                content = bytes(value)
+                if len(content) < MIN_FILE_BYTES:
+                    return f"[{len(content)} bytes of binary data]"
+                return self._text(f"data:{UNKNOWN};base64,{b64encode(content).decode()}")  # a part of the result
             case _:
                 return self._container(value, inside)
 
@@ -393,12 +396,6 @@ class _Cleaning:
         if self.left < 0:
             return TOO_MUCH
         return text if type(text) is str and text.isascii() and text.isprintable() else clean_text(text)
-
-    def _bytes(self, content: bytes) -> str:
-        """A file becomes a `data:` text, which is a part of the result; a few bytes are none."""
-        if len(content) < MIN_FILE_BYTES:
-            return f"[{len(content)} bytes of binary data]"
-        return self._text(f"data:{UNKNOWN};base64,{b64encode(content).decode()}")
 
     def _key(self, key: object) -> str:
         return self._text(key) if isinstance(key, str) else str(self.plain(key, ()))

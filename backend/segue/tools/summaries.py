@@ -175,7 +175,8 @@ def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any]
     subject = _subject(args, schema)
     if not subject:
         return summarise(value)
-    done = f"{_words_of(name)}: {subject}"
+    words = " ".join(re.findall(r"[^\W\d_]+?(?=[A-Z][a-z]|[\W\d_]|\Z)|\d+", name))  # of `read_file` and of `readFile`
+    done = f"{one_line(words[:1].upper() + words[1:].lower(), MAX_NAME_CHARS) or name}: {subject}"
     text = text_in(value)
     lines = text.count("\n") + (not text.endswith("\n")) if text is not None else 0
     if text is not None and lines > 1 and not _table(text.strip()):
@@ -198,12 +199,6 @@ def text_in(value: Any) -> str | None:
             return None
         case _:
             return None
-
-
-def _words_of(name: str) -> str:
-    """Returns a tool's name as words: "Read file" for `read_file` and `readFile`."""
-    words = " ".join(re.findall(r"[^\W\d_]+?(?=[A-Z][a-z]|[\W\d_]|\Z)|\d+", name))
-    return one_line(words[:1].upper() + words[1:].lower(), MAX_NAME_CHARS) or name
 
 
 def _subject(args: Mapping[str, Any], schema: Mapping[str, Any]) -> str:

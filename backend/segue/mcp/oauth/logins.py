@@ -81,7 +81,10 @@ class Logins:
                 detail=f"A login at the MCP server {server} cannot begin: {fault}.",
                 retryable=True,
             ) from None
-        wanted = union_scopes(before.scope if before else None, scope) if scope else _scope(config, authority)
+        configured = _oauth(config).scopes
+        wanted = authority.scope if configured is None else " ".join(configured) or None
+        if scope:
+            wanted = union_scopes(before.scope if before else None, scope)
         proof = PKCEParameters.generate()
         attempt = LoginAttempt(
             owner=owner,
@@ -197,11 +200,6 @@ def login_request(server: str, link: str) -> UserRequest:
 
 def _oauth(config: McpServerConfig) -> OAuthClientConfig:
     return config.oauth or OAuthClientConfig()
-
-
-def _scope(config: McpServerConfig, authority: Authority) -> str | None:
-    scopes = _oauth(config).scopes
-    return authority.scope if scopes is None else " ".join(scopes) or None
 
 
 def _source(config: McpServerConfig, authority: Authority, client: OAuthClient) -> TokenSource:

@@ -10,7 +10,7 @@ is one tool, to log in.
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from mcp_types import Tool as McpTool
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.ids import utc_now
-from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.user_request import ToolAsks
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.oauth import store
@@ -236,16 +236,11 @@ class PersonalServer:
         self._connections = UserConnections(name, config.url or "", logins.grants, connect, timeout_s=timeout_s)
         self._timeout_s = timeout_s
         self._accept = accept
-        self._listed: list[McpTool] | None = None
+        self.listed: list[McpTool] | None = None
         self._left_out: list[LeftOut] = []
         self._listed_at: datetime | None = None
         self._stopping = asyncio.Event()
         self._retired = False
-
-    @property
-    def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
-        """Those of the tools that are listed: before the first login there are none."""
-        return self.config.dependencies if self._listed is not None else {}
 
     @property
     def status(self) -> McpServerStatus:
@@ -306,13 +301,13 @@ class PersonalServer:
                 tools_of, self.name, self.config, listed, _not_called, self._timeout_s
             )
             made += [replace(tool, run=partial(self._run, tool.spec)) for tool in bound]
-        self._listed, self._listed_at = listed, at
+        self.listed, self._listed_at = listed, at
         self.tools = self._accept(self, made)
 
     async def _take_over(self, supervisor: Supervisor) -> None:
         """Offers to all what one user's connection has listed, here and in other processes."""
         listed = supervisor.listed
-        if listed is None or listed == self._listed:
+        if listed is None or listed == self.listed:
             return
         async with self._logins.database.transaction() as connection:
             at = await store.save_list(connection, self.name, self.config.url or "", listed)
