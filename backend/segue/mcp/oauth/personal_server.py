@@ -4,14 +4,14 @@ closed, and a bounded number.
 A connection carries only calls of its user, with the token of one login, which it renews once if the server refuses it:
 a request that was refused for its token has not run, so that it is sent again. The tools are those that were listed
 last, by any user's connection, since a list for each user would cost every turn a query. Before the first login there
-is one tool, to log in.
+is one tool, to log in. Owns `mcp_tool_lists`: what servers listed last, under the address it came from.
 """
 
 import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,14 +23,17 @@ import httpx2
 import structlog
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 from mcp_types import Tool as McpTool
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
 
+from segue.db.models import mcp_tool_lists
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.ids import utc_now
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.user_request import ToolAsks
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.oauth import store
 from segue.mcp.oauth.authorization_server import OAuthFault
 from segue.mcp.oauth.login_tokens import Access, Grants
 from segue.mcp.oauth.logins import Logins, login_request
@@ -44,6 +47,7 @@ IDLE_S: Final = 300.0
 _CLOSE_S: Final = 5.0
 _MAX_SCOPE_CHARS: Final = 1000
 _LOGIN_TOOL: Final = "log_in_to_"
+_TOOLS: Final = TypeAdapter(list[McpTool])
 
 log = structlog.get_logger()
 
@@ -288,10 +292,14 @@ class PersonalServer:
     async def _follow_list(self) -> None:
         url = self.config.url or ""
         async with self._logins.database.read_only() as connection:
-            at = await store.listed_at(connection, self.name, url)
+            mine = (mcp_tool_lists.c.server == self.name, mcp_tool_lists.c.url == url)
+            at = await connection.scalar(select(mcp_tool_lists.c.listed_at).where(*mine))
             if self.tools and at == self._listed_at:
                 return
-            listed = await store.load_list(connection, self.name, url)
+            stored = await connection.scalar(select(mcp_tool_lists.c.tools).where(*mine))
+        listed = None
+        with suppress(ValidationError):  # there is none, or none that this release can read
+            listed = _TOOLS.validate_python(stored)
         await self._offer(listed, at)
 
     async def _offer(self, listed: list[McpTool] | None, at: datetime | None) -> None:
@@ -309,8 +317,17 @@ class PersonalServer:
         listed = supervisor.listed
         if listed is None or listed == self.listed:
             return
+        row = {
+            "server": self.name,
+            "url": self.config.url or "",
+            "tools": _TOOLS.dump_python(listed, mode="json", by_alias=True, exclude_none=True),
+            "listed_at": func.clock_timestamp(),
+        }
+        made = insert(mcp_tool_lists).values(row)
+        changed = {name: made.excluded[name] for name in row if name != "server"}
+        stored = made.on_conflict_do_update(index_elements=["server"], set_=changed)
         async with self._logins.database.transaction() as connection:
-            at = await store.save_list(connection, self.name, self.config.url or "", listed)
+            at = await connection.scalar(stored.returning(mcp_tool_lists.c.listed_at))
         await self._offer(listed, at)
         log.info("mcp_tools_listed", server=self.name, tools=len(self.tools))
 

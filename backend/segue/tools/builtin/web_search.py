@@ -64,24 +64,11 @@ def web_search_tool(
         case "searxng":
             if not searxng_url:
                 raise ValueError("web_search by SearXNG needs its address")
-            url = f"{searxng_url.rstrip('/')}/search"
-
-            async def search(query: str, _: int) -> list[Hit]:
-                request = client.build_request("GET", url, params={"q": query, "format": "json"})
-                return await _ask(client, request, name="SearXNG", refusal="is its JSON format enabled?")
-
-            return _tool(search, timeout_s)
+            return _tool(partial(_search_searxng, client, searxng_url.rstrip("/")), timeout_s)
         case "tavily":
             if tavily_api_key is None:
                 raise ValueError("web_search by Tavily needs an API key")
-            headers = {"Authorization": f"Bearer {tavily_api_key.get_secret_value()}"}
-
-            async def search_tavily(query: str, limit: int) -> list[Hit]:
-                asked, url = {"query": query, "max_results": limit}, f"{tavily_url.rstrip('/')}/search"
-                request = client.build_request("POST", url, json=asked, headers=headers)
-                return await _ask(client, request, name="Tavily", refusal="check the API key.")
-
-            return _tool(search_tavily, timeout_s)
+            return _tool(partial(_search_tavily, client, tavily_url.rstrip("/"), tavily_api_key), timeout_s)
         case _:
             assert_never(provider)
 
@@ -132,6 +119,21 @@ async def _search_ddgs(new_ddgs: Callable[[], DDGS], threads: ThreadPoolExecutor
             return []
         raise ToolFailed("The search engines could not be reached, or their answers could not be read.") from None
     return [_hit(result["href"], result["title"], result["body"]) for result in found]
+
+
+async def _search_searxng(client: httpx2.AsyncClient, url: str, query: str, _: int) -> list[Hit]:
+    request = client.build_request("GET", f"{url}/search", params={"q": query, "format": "json"})
+    return await _ask(client, request, name="SearXNG", refusal="is its JSON format enabled?")
+
+
+async def _search_tavily(client: httpx2.AsyncClient, url: str, key: SecretStr, query: str, limit: int) -> list[Hit]:
+    request = client.build_request(
+        "POST",
+        f"{url}/search",
+        json={"query": query, "max_results": limit},
+        headers={"Authorization": f"Bearer {key.get_secret_value()}"},
+    )
+    return await _ask(client, request, name="Tavily", refusal="check the API key.")
 
 
 async def _ask(client: httpx2.AsyncClient, request: httpx2.Request, *, name: str, refusal: str) -> list[Hit]:
