@@ -97,7 +97,6 @@ class McpServers:
         self._start_timeout_s = start_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._taken = tuple(taken)
-        self._owners: dict[str, str] = {}
         self._tasks: dict[Server, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._joined: frozenset[Server] = frozenset()
@@ -278,7 +277,7 @@ class McpServers:
             for tool in server.tools:
                 if (owner := owners.setdefault(tool.spec.name, server.name)) != server.name:
                     raise _collision(tool.spec.name, owner, server.name)
-        self._owners, self._joined = owners, frozenset(servers)
+        self._joined = frozenset(servers)
         for server in servers:
             self._tell(server, server.tools)
 
@@ -294,16 +293,13 @@ class McpServers:
             return tuple(tools)
         if unknown := _unknown_dependencies(server, tools):
             log.warning("mcp_dependencies_unknown", server=server.name, tools=unknown)
-        for name in [name for name, owner in self._owners.items() if owner == server.name]:
-            del self._owners[name]
-        kept = []
-        for tool in tools:
-            owner = self._owners.setdefault(tool.spec.name, server.name)
-            if owner == server.name:
-                kept.append(tool)
-            else:
-                reason = f"{owner or 'a native tool'} has this name"
-                log.warning("mcp_tool_skipped", server=server.name, tool=tool.spec.name, reason=reason)
+        owners = dict.fromkeys(self._taken, _APPLICATION)
+        for other in self._joined - {server}:
+            owners |= {tool.spec.name: other.name for tool in other.tools}
+        kept = [tool for tool in tools if tool.spec.name not in owners]
+        for name in (tool.spec.name for tool in tools if tool.spec.name in owners):
+            reason = f"{owners[name] or 'a native tool'} has this name"
+            log.warning("mcp_tool_skipped", server=server.name, tool=name, reason=reason)
         self._tell(server, kept)
         return tuple(kept)
 

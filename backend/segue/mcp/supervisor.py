@@ -70,9 +70,10 @@ class Supervisor:
         self.tried = asyncio.Event()
         self.away = False
         self.config = config
-        self._stderr = Stderr(_secrets_of(config))
+        secrets = config.never_logged | {each.get_secret_value() for each in config.env.values()}
+        self._stderr = Stderr(secrets)
         self._last_error: tuple[str, datetime] | None = None
-        self._questions = Questions(name, _secrets_of(config))
+        self._questions = Questions(name, secrets)
         self._timeout_s = timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._accept = accept
@@ -369,7 +370,3 @@ class Supervisor:
                 log.debug("mcp_listen_lost", server=self.name)
             self._in_doubt.set()
             await anyio.sleep(_FIRST_PAUSE_S)
-
-
-def _secrets_of(config: McpServerConfig) -> frozenset[str]:
-    return config.never_logged | {each.get_secret_value() for each in config.env.values()}

@@ -188,10 +188,10 @@ async def reset_sessions(
     for row in rows:
         before = _readable(row.tool, row.health, row.version)
         if row.status != "available" or needs_reset(before):
-            after = replace(reset(before, now), version=row.version + 1)
-            changes[row.session_id, row.tool] = Changed(before, after)
-            new = {"of_session": row.session_id, "of_tool": row.tool, "new_health": _written(after), "at": now}
-            written.append(new)
+            changed = Changed(before, replace(reset(before, now), version=row.version + 1))
+            changes[row.session_id, row.tool] = changed
+            health = _written(changed.after)
+            written.append({"of_session": row.session_id, "of_tool": row.tool, "new_health": health, "at": now})
     if changes:
         await connection.execute(_RESET, written)
         history = [_history_row(*where, each, turn_id=None, now=now) for where, each in changes.items()]

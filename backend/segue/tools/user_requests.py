@@ -103,9 +103,7 @@ def _field(field: object) -> dict[str, Any]:
     if not isinstance(field, Mapping) or not isinstance(kind, str) or kind not in _KEPT:
         raise UnfitRequest("a field is no text, number, truth value or choice")
     kept = {name: field[name] for name in _KEPT[kind] if name in field}
-    for name in _TEXTS:
-        if name in kept:
-            kept[name] = str(kept[name])[:MAX_TEXT_CHARS]
+    kept |= {name: str(kept[name])[:MAX_TEXT_CHARS] for name in _TEXTS if name in kept}
     if kept.get("format") not in (None, *_FORMATS):
         del kept["format"]
     if kind == "array":

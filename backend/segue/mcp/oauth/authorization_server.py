@@ -89,10 +89,7 @@ class Asker:
         if len(url) > MAX_URL_CHARS or parts.username is not None or parts.fragment:
             raise OAuthFault(f"{what} is no address that Segue uses: too long, or with a user or a fragment in it")
 
-    async def get(self, url: str, what: str) -> httpx2.Response:
-        return await self._ask(what, httpx2.Request("GET", url, headers={"Accept": "application/json"}))
-
-    async def post(
+    async def ask(
         self,
         url: str,
         what: str,
@@ -100,20 +97,18 @@ class Asker:
         form: Mapping[str, str] | None = None,
         json: object = None,
         headers: Mapping[str, str] | None = None,
+        is_stream: bool = False,
     ) -> httpx2.Response:
-        accept = {"Accept": "application/json", **(headers or {})}
-        return await self._ask(what, httpx2.Request("POST", url, data=form, json=json, headers=accept))
-
-    async def head_of(self, url: str, what: str, *, json: object) -> httpx2.Response:
-        """Returns the status and headers of an answer, whose body is not read: it may be a stream."""
-        accept = {"Accept": "application/json, text/event-stream"}
-        return await self._ask(what, httpx2.Request("POST", url, json=json, headers=accept), is_head=True)
-
-    async def _ask(self, what: str, request: httpx2.Request, *, is_head: bool = False) -> httpx2.Response:
-        self.check(str(request.url), what)
+        """Gets an address, or posts a `form` or `json` to it. Of an answer that may be a stream the body is not read.
+        Raises OAuthFault.
+        """
+        self.check(url, what)
+        accept = "application/json, text/event-stream" if is_stream else "application/json"
+        method = "GET" if form is None and json is None else "POST"
+        request = httpx2.Request(method, url, data=form, json=json, headers={"Accept": accept, **(headers or {})})
         try:
             async with asyncio.timeout(WITHIN_S):
-                if is_head:
+                if is_stream:
                     head = await self._client.send(request, stream=True, follow_redirects=False)
                     await head.aclose()
                     return httpx2.Response(head.status_code, headers=head.headers, request=head.request)
@@ -163,7 +158,7 @@ class Authority:
 
 async def discover(asker: Asker, url: str) -> Authority:
     """Raises OAuthFault."""
-    challenge = await asker.head_of(url, "the MCP server", json=_PING)
+    challenge = await asker.ask(url, "the MCP server", json=_PING, is_stream=True)
     described = await _resource_metadata(asker, url, challenge)
     resource = resource_url_from_server_url(url)
     issuer = None
@@ -187,7 +182,7 @@ async def _resource_metadata(asker: Asker, url: str, challenge: httpx2.Response)
     """Returns None for a server that describes nothing: then it is its own authorization server, as before 2025-06."""
     named = extract_resource_metadata_from_www_auth(challenge)
     for place in build_protected_resource_metadata_discovery_urls(named, url):
-        answer = await asker.get(place, _ABOUT_SERVER)
+        answer = await asker.ask(place, _ABOUT_SERVER)
         if answer.status_code >= _SERVER_ERROR:
             raise OAuthFault(f"{_ABOUT_SERVER} cannot be read (HTTP {answer.status_code})")
         if (found := await handle_protected_resource_response(answer)) is not None:
@@ -200,7 +195,7 @@ async def _resource_metadata(asker: Asker, url: str, challenge: httpx2.Response)
 async def _authority_metadata(asker: Asker, url: str, issuer: str | None) -> OAuthMetadata:
     """Raises OAuthFault, also for metadata of another issuer than the one that was asked (RFC 8414, 3.3)."""
     for place in build_oauth_authorization_server_metadata_discovery_urls(issuer, url):
-        _, found = await handle_auth_metadata_response(answer := await asker.get(place, _ABOUT_AUTHORITY))
+        _, found = await handle_auth_metadata_response(answer := await asker.ask(place, _ABOUT_AUTHORITY))
         if found is not None:
             origin = str(httpx2.URL(url).copy_with(raw_path=b"/", fragment=None)).rstrip("/")
             if issuer is None and issuers_match(str(found.issuer), origin):
@@ -275,7 +270,7 @@ async def revoke(asker: Asker, source: TokenSource, token: str, kind: str) -> No
         return
     form, headers = _as_client(source.client, {"token": token, "token_type_hint": kind})
     try:
-        answer = await asker.post(source.revocation_endpoint, "the revocation endpoint", form=form, headers=headers)
+        answer = await asker.ask(source.revocation_endpoint, "the revocation endpoint", form=form, headers=headers)
     except OAuthFault as fault:
         log.warning("mcp_token_not_revoked", reason=str(fault))
         return
@@ -285,7 +280,7 @@ async def revoke(asker: Asker, source: TokenSource, token: str, kind: str) -> No
 
 async def _ask(asker: Asker, source: TokenSource, form: dict[str, str]) -> OAuthToken:
     form, headers = _as_client(source.client, form)
-    answer = await asker.post(source.token_endpoint, _WHAT, form=form, headers=headers)
+    answer = await asker.ask(source.token_endpoint, _WHAT, form=form, headers=headers)
     if answer.status_code in _REFUSES:
         try:
             code = orjson.loads(answer.content)["error"]
@@ -352,9 +347,9 @@ async def register(asker: Asker, authority: Authority, redirect_uri: str) -> OAu
         )
     # Without a secret if that is possible: PKCE is the proof. Otherwise the server chooses.
     supported = authority.metadata.token_endpoint_auth_methods_supported
-    way = PUBLIC if supported is None or PUBLIC in supported else None
+    way: TokenEndpointAuthMethod | None = PUBLIC if supported is None or PUBLIC in supported else None
     wanted = described_client(redirect_uri, way, authority.scope)
-    answer = await asker.post(str(endpoint), "the registration endpoint", json=wanted)
+    answer = await asker.ask(str(endpoint), "the registration endpoint", json=wanted)
     try:
         given = await handle_registration_response(answer)
         check_registration_usable(given)
