@@ -62,7 +62,8 @@ class _AskingCall:
 
 
 _Responses = dict[str, mcp_types.InputResponse] | None
-_Send = Callable[..., Awaitable[Any]]
+_Result = mcp_types.CallToolResult | mcp_types.InputRequiredResult
+_Send = Callable[..., Awaitable[_Result]]
 _CALL: ContextVar[_AskingCall | None] = ContextVar("asking_call", default=None)
 
 
@@ -82,7 +83,7 @@ class Questions:
     ) -> mcp_types.CallToolResult:
         """Returns what a tool returned. Raises ToolAsks, MCPError, and what else the SDK raises."""
 
-        async def send(responses: _Responses = None, state: str | None = None) -> Any:
+        async def send(responses: _Responses = None, state: str | None = None) -> _Result:
             return await client.session.call_tool(
                 name, arguments, None, heard, input_responses=responses, request_state=state, allow_input_required=True
             )
@@ -148,15 +149,13 @@ class Questions:
     async def _rounds(self, client: Client, send: _Send, call: _AskingCall) -> mcp_types.CallToolResult:
         """A server of 2026-07-28 ends the call itself, and says what it needs to go on and the state to go on from."""
         left = _left_off(call.answers)
-        result = left
-        if result is None:
-            try:
-                result = await send()
-            except MCPError as error:
-                if error.code != mcp_types.HEADER_MISMATCH:
-                    raise
-                await client.session.list_tools()  # its schema says which arguments go into headers
-                result = await send()
+        try:
+            result: _Result = left or await send()
+        except MCPError as error:
+            if error.code != mcp_types.HEADER_MISMATCH:
+                raise
+            await client.session.list_tools()  # its schema says which arguments go into headers
+            result = await send()
         for _ in range(MAX_ROUNDS):
             if not isinstance(result, mcp_types.InputRequiredResult):
                 return result

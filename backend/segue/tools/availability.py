@@ -216,8 +216,8 @@ class ToolGuard:
     holds: Holds
     agent: Agent
     who: tuple[str, tuple[str, ...], str]
-    page: Mapping[str, Tool]
-    is_summarised: bool
+    page: Mapping[str, Tool] = field(default_factory=dict)
+    is_summarised: bool = False
     proposes: bool = False
     chosen_names: tuple[str, ...] | None = None
     later_names: frozenset[str] = frozenset()

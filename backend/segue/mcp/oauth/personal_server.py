@@ -399,7 +399,7 @@ class PersonalServer:
         )
 
         async def run(_: dict[str, Any], context: ToolContext) -> object:
-            supervisor, _ = await self._connected(context)
+            supervisor = (await self._connected(context))[0]
             names = ", ".join(tool.spec.name for tool in supervisor.tools)
             return f"The user is logged in at {self.name}. Its tools can be called now: {names}"
 
