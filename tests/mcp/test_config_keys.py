@@ -209,6 +209,14 @@ def test_the_login_of_another_clients_file_is_read_or_named_and_one_that_is_swit
     assert "mcpServers.a.oauth.client_idd is unknown: did you mean client_id?" in text
 
 
+def test_each_row_of_the_table_becomes_what_the_reader_knows() -> None:
+    login = {"client_id", "client_secret", "scopes", "off", "ignored"}
+    server = {"url", "disabled", "only", "off", "transport", "timeout_s", "env_file", "refused", "ignored"}
+    assert {key.becomes for key in FILE_KEYS.values()} == {"mcpServers", "inputs", "ignored"}
+    assert {key.becomes for key in SERVER_KEYS.values()} == server
+    assert {key.becomes for key in LOGIN_KEYS.values()} == login
+
+
 def test_the_docs_have_the_keys_of_other_clients_as_they_are_read() -> None:
     page = (ROOT / "docs" / "mcp.md").read_text("utf-8")
     section = page.partition("### Keys of other clients")[2].partition("\n#")[0].splitlines()
