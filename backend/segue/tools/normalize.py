@@ -361,8 +361,10 @@ class _Cleaning:
                 return self.plain(value.value, inside)
             case str():
                 return self._text(value)
+            case int() if -_INT64 <= value < _INT64:
+                return int(value)
             case int():
-                return self._integer(value)
+                return str(int(value)) if value.bit_length() <= _DECIMAL_BITS else hex(value)
             case float():
                 return float(value) if math.isfinite(value) else str(float(value))
             case datetime() | date() | time():
@@ -399,8 +401,3 @@ class _Cleaning:
 
     def _key(self, key: object) -> str:
         return self._text(key) if isinstance(key, str) else str(self.plain(key, ()))
-
-    def _integer(self, number: int) -> int | str:
-        if -_INT64 <= number < _INT64:
-            return int(number)
-        return str(int(number)) if number.bit_length() <= _DECIMAL_BITS else hex(number)
