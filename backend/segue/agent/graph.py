@@ -43,7 +43,7 @@ from segue.models.refusals import gave_no_answer, may_answer_otherwise
 from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.policy import claimed_effect, says_promise, should_search_web, without_forbidden
 from segue.plans.question import Question, joined, question_in, question_of
-from segue.tools.builtin.promise import PROMISE
+from segue.tools.builtin.builtin_tools import PROMISE
 from segue.tools.normalize import clean
 from segue.tools.results import calls_that_ran
 

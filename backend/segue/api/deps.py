@@ -75,7 +75,7 @@ class Services(TurnDeps):
 
     @property
     def mcp_logins(self) -> "Logins | None":
-        return self.mcp.personal.logins if self.mcp.personal else None
+        return self.mcp.logins
 
 
 class State(TypedDict):

@@ -24,8 +24,7 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.session_store import get_session, owner_of, search_said
 from segue.plans.store import StoredPlan, open_plan
 from segue.tools.availability import ToolAvailability
-from segue.tools.builtin.builtin_tools import builtin_tools
-from segue.tools.builtin.promise import promise_tool
+from segue.tools.builtin.builtin_tools import builtin_tools, promise_tool
 from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools.tool_health import is_blocked
