@@ -19,6 +19,7 @@ from segue.domain.field_types import doc
 from segue.domain.identity import Charge
 from segue.domain.session import LONGEST_MESSAGE, TurnOptions
 from segue.history.imports import Said
+from segue.language.lexicon import load_toml
 from segue.tools.input_schema import ANY_OBJECT, schema_text
 
 MAX_MESSAGES: Final = 5000
@@ -46,31 +47,9 @@ _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "tool", "f
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
 MAX_STOPS: Final = 4
 MAX_STOP_CHARS: Final = 100
-_NOT_OF_THE_CLIENT: Final = "The agent calls tools of its own, and none of the client's."
-_ONE_ANSWER: Final = "There is one answer, without probabilities."
-_SAMPLING: Final = "Of what sampling is like only `temperature` can be said."
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
-# What would change the answer and is not done: with which values it changes nothing, and why it is refused otherwise.
-# Everything else that is not a field of the bodies is taken and changes nothing, as `user`, `seed` and `store`.
-UNSUPPORTED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
-    "n": ((1,), _ONE_ANSWER),
-    "logprobs": ((False,), _ONE_ANSWER),
-    "top_logprobs": ((0,), _ONE_ANSWER),
-    "top_p": ((1,), _SAMPLING),
-    "presence_penalty": ((0,), _SAMPLING),
-    "frequency_penalty": ((0,), _SAMPLING),
-    "logit_bias": (({},), _SAMPLING),
-    "modalities": ((["text"],), "Answers are text."),
-    "audio": ((), "Answers are text."),
-    "tools": (([],), _NOT_OF_THE_CLIENT),
-    "functions": (([],), _NOT_OF_THE_CLIENT),
-    "tool_choice": (("auto", "none"), _NOT_OF_THE_CLIENT),
-    "function_call": (("auto", "none"), _NOT_OF_THE_CLIENT),
-    "max_tool_calls": ((), "How many calls a turn may make is a setting of the agent."),
-    "web_search_options": ((), "The agent searches the web when it sees fit."),
-    "prompt": ((), "No prompts are stored here: send the text."),
-}
+_UNSUPPORTED: Final[Mapping[str, Sequence[Any]]] = load_toml("unsupported.toml", package="segue.api.doors")
 # Open WebUI sends them with every message of a user who has any there.
 _OF_OPEN_WEBUI: Final = frozenset({"tools", "functions", "tool_choice", "function_call"})
 
@@ -96,7 +75,7 @@ TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of eac
 
 
 class OpenAIBody(BaseModel):
-    """What both APIs take. Its other fields are refused as UNSUPPORTED says, or taken and change nothing."""
+    """What both APIs take. Its other fields are refused as unsupported.toml says, or taken and change nothing."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -149,7 +128,7 @@ async def options_of(http: Request, messages: Sequence[Mapping[str, Any]], body:
     is not done.
     """
     tolerated = _OF_OPEN_WEBUI if is_open_webui(http) else frozenset()
-    for name, (harmless, why) in UNSUPPORTED.items():
+    for name, (harmless, why) in _UNSUPPORTED.items():
         value = body.get(name)
         if value is not None and value not in harmless and name not in tolerated:
             raise unsupported(name, why)

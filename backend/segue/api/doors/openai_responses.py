@@ -5,10 +5,10 @@ response says which session and turn it is of, so `previous_response_id` and wha
 kept.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from secrets import token_hex
-from typing import Annotated, Any, Final, Literal, assert_never
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import Path
@@ -18,23 +18,10 @@ from starlette.responses import Response
 
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
+from segue.api.doors import openai_chat
 from segue.api.doors.client_turns import begin
 from segue.api.doors.clients import DoorClientDep, known_session, turn_headers
-from segue.api.doors.openai_chat import (
-    BETWEEN,
-    Activity,
-    Answered,
-    AnswerText,
-    Called,
-    InWords,
-    Piece,
-    answer_of,
-    finish_reason_of,
-    is_in_words,
-    stream,
-    url_citations,
-    usage_of,
-)
+from segue.api.doors.openai_chat import Called, answer_of, at_once, finish_reason_of, is_in_words, usage_of
 from segue.api.doors.openai_request import (
     ResponseBody,
     do_task,
@@ -108,18 +95,18 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
     if is_task(client, messages, given):
         text, charge = await do_task(client, messages, given)
         task = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
-        begun, frames = task.begin(), task.frames([AnswerText(text), Answered({"usage": asdict(charge)})])
-        return EventStream(_once(begun + frames)) if body.stream else JSONResponse(task.response)
+        frames = task.begin() + task.said(text) + task.answered({"usage": asdict(charge)})
+        return EventStream(at_once(frames)) if body.stream else JSONResponse(task.response)
     request = await message_of(client.http, messages, given)
     turn, is_structured = (await begin(client, request)).turn, request.options.output_schema is not None
     head |= {"previous_response_id": body.previous_response_id, "background": bool(body.background)}
     writer = _writer(client, turn.session_id, turn.turn_id, head)
     if body.stream:
-        return stream(client, turn, writer, at_its_end=is_structured)
+        return openai_chat.stream(client, turn, writer, at_its_end=is_structured)
     if body.background:
         return JSONResponse(writer.response | {"status": "queued"}, headers=turn_headers(turn))
     answer = await answer_of(client, turn)
-    return JSONResponse(writer.answered(answer, is_structured=is_structured), headers=turn_headers(turn))
+    return JSONResponse(writer.whole(answer, is_structured=is_structured), headers=turn_headers(turn))
 
 
 @router.get("/responses/{response_id}", response_model=OpenAIResponse)
@@ -133,7 +120,7 @@ async def get_response(response_id: ResponseId, client: DoorClientDep) -> Respon
         async with client.services.database.read_only() as connection:
             is_structured = await asks_for_json(connection, turn.turn_id)
         answer = orjson.loads(orjson.dumps(turn.answer))
-        return JSONResponse(writer.answered(answer, is_structured=is_structured))
+        return JSONResponse(writer.whole(answer, is_structured=is_structured))
     error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
     status = "in_progress" if turn.status == "running" else turn.status
     return JSONResponse(writer.response | {"status": status, "error": error})
@@ -203,15 +190,6 @@ def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Mapping[
     return ResponseWriter({**head, **names}, as_functions=is_open_webui(client.http))
 
 
-def _called(call: Mapping[str, Any]) -> Called:
-    summary = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
-    return Called(call["tool_call_id"], call["tool_name"], orjson.dumps(call.get("args")).decode(), summary)
-
-
-async def _once(frames: bytes) -> AsyncIterator[bytes]:
-    yield frames
-
-
 class ResponseWriter:
     """Writes one turn as the events of a response. `response` is what it has become until then. Calls of tools are
     written `as_functions` for Open WebUI, which shows no others, and runs none of these.
@@ -233,44 +211,44 @@ class ResponseWriter:
     def begin(self) -> bytes:
         return b"".join(self._event(f"response.{name}", response=self.response) for name in ("created", "in_progress"))
 
-    def answered(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> dict[str, Any]:
+    def whole(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> dict[str, Any]:
         """Returns the response of a turn that has completed."""
-        text = answer["message"]["content"]
-        said = InWords(text) if is_structured and is_in_words(answer) else AnswerText(text)
-        self.frames([*map(_called, answer["tool_calls"]), said, Answered(answer)])
+        for call in answer["tool_calls"]:
+            reference = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
+            arguments = orjson.dumps(call.get("args")).decode()
+            self.called(Called(call["tool_call_id"], call["tool_name"], arguments, reference))
+        say = self.in_words if is_structured and is_in_words(answer) else self.said
+        say(answer["message"]["content"])
+        self.answered(answer)
         return self.response
 
-    def frames(self, pieces: Iterable[Piece]) -> bytes:
-        return b"".join(map(self.frame, pieces))
+    def said(self, delta: str) -> bytes:
+        return self._said(delta if self._text is not None else delta.removeprefix(openai_chat.BETWEEN), _TEXT)
 
-    def frame(self, piece: Piece) -> bytes:
-        match piece:
-            case AnswerText(delta):
-                return self._said(delta if self._text is not None else delta.removeprefix(BETWEEN))
-            case InWords(text):
-                return self._closed() + self._said(text, _REFUSAL)
-            case Called():
-                return self._closed() + self._called(piece)
-            case Answered(answer):
-                usage = usage_of(answer["usage"], "input", "output")
-                closed = self._closed(answer.get("sources", ()))
-                told = {"usage": usage, "effects": answer.get("effects", [])}
-                return closed + self._ended(_STATUS_OF[finish_reason_of(answer)], **told)
-            case AppError():
-                error = error_body(piece)["error"]
-                return self._closed() + self._ended("failed", error={name: error[name] for name in ("code", "message")})
-            case Activity():
-                return b""
-            case _:
-                assert_never(piece)
+    def shown(self, text: str, status: str | None = None, *, is_done: bool = False) -> bytes:  # noqa: ARG002 (`called` says it)
+        return b""
 
-    def _said(self, delta: str, kind: str = _TEXT) -> bytes:
+    def in_words(self, text: str) -> bytes:
+        return self._closed() + self._said(text, _REFUSAL)
+
+    def answered(self, answer: Mapping[str, Any]) -> bytes:
+        usage = usage_of(answer["usage"], "input", "output")
+        closed = self._closed(answer.get("sources", ()))
+        return closed + self._ended(
+            _STATUS_OF[finish_reason_of(answer)], usage=usage, effects=answer.get("effects", [])
+        )
+
+    def failed(self, error: AppError) -> bytes:
+        told = error_body(error)["error"]
+        return self._closed() + self._ended("failed", error={name: told[name] for name in ("code", "message")})
+
+    def _said(self, delta: str, kind: str) -> bytes:
         if not delta:
             return b""
         opened = b""
         if self._text is None:
             self._text, self._kind = [], kind
-            opened = self._event("response.output_item.added", output_index=self._index, item=self._message())
+            opened = self._added(self._message())
             opened += self._event("response.content_part.added", **self._place, part=_part(kind, ""))
         self._text.append(delta)
         return opened + self._event(f"response.{kind}.delta", **self._place, delta=delta, **_BESIDE[kind])
@@ -279,39 +257,42 @@ class ResponseWriter:
         if self._text is None:
             return b""
         text, kind, done = "".join(self._text), self._kind, b""
-        cited = [{"type": "url_citation", **each} for each in url_citations(text, sources)] if kind == _TEXT else []
+        cited = (
+            [{"type": "url_citation", **each} for each in openai_chat.url_citations(text, sources)]
+            if kind == _TEXT
+            else []
+        )
         for number, each in enumerate(cited):
             about = {**self._place, "annotation_index": number, "annotation": each}
             done += self._event("response.output_text.annotation.added", **about)
         done += self._event(f"response.{kind}.done", **self._place, **{_WORDS[kind]: text}, **_BESIDE[kind])
         done += self._event("response.content_part.done", **self._place, part=_part(kind, text, cited))
         item = {**self._message(), "status": "completed", "content": [_part(kind, text, cited)]}
-        done += self._event("response.output_item.done", output_index=self._index, item=item)
-        self.response["output"].append(item)
         self._text = None
-        return done
+        return done + self._done(item)
 
-    def _called(self, call: Called) -> bytes:
+    def called(self, call: Called) -> bytes:
+        written = self._closed()
         if self._as_functions:
-            return b"".join(map(self._whole_item, _call_items(call)))
+            for each in _call_items(call):
+                written += self._added(each) + self._done(each)
+            return written
         item = _mcp_item(call)
         place = {"item_id": item["id"], "output_index": self._index}
-        begun = item | {"status": "in_progress", "arguments": "", "output": None, "error": None}
-        arguments = {"arguments": call.arguments}
-        written = self._event("response.output_item.added", output_index=self._index, item=begun)
+        written += self._added(item | {"status": "in_progress", "arguments": "", "output": None, "error": None})
         written += self._event("response.mcp_call.in_progress", **place)
         written += self._event("response.mcp_call_arguments.delta", **place, delta=call.arguments)
-        written += self._event("response.mcp_call_arguments.done", **place, **arguments)
+        written += self._event("response.mcp_call_arguments.done", **place, arguments=call.arguments)
         written += self._event(f"response.mcp_call.{item['status']}", **place)
-        written += self._event("response.output_item.done", output_index=self._index, item=item)
-        self.response["output"].append(item)
-        return written
+        return written + self._done(item)
 
-    def _whole_item(self, item: Mapping[str, Any]) -> bytes:
-        place = {"output_index": self._index, "item": item}
-        written = b"".join(self._event(f"response.output_item.{name}", **place) for name in ("added", "done"))
+    def _added(self, item: Mapping[str, Any]) -> bytes:
+        return self._event("response.output_item.added", output_index=self._index, item=item)
+
+    def _done(self, item: Mapping[str, Any]) -> bytes:
+        done = self._event("response.output_item.done", output_index=self._index, item=item)
         self.response["output"].append(item)
-        return written
+        return done
 
     def _ended(self, status: str, **more: Any) -> bytes:
         self.response |= {"status": status, **more}
