@@ -25,7 +25,9 @@ from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
+from segue.domain.plan import Button
 from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey, TurnOptions, TurnStatus
+from segue.domain.tool import canonical_args
 from segue.events import user_feed
 from segue.history.fork import fork_session
 from segue.memory.session_store import check_session
@@ -96,6 +98,14 @@ class ClientRequest:
 
     def _streams(self, how: Delivery) -> bool:
         return how.stream or wants_events(self.http)
+
+
+def fingerprint_of(button: Button) -> tuple[str | int, ...]:
+    """Returns what has to be the same in a second request with the same idempotency key."""
+    more = canonical_args(button.args) if button.args is not None else button.message or None
+    answer = f"answer {canonical_args(button.answer)}" if button.answer is not None else None
+    said = (each for each in (more, button.remember, answer) if each is not None)
+    return (button.decision, button.version, *said, *sorted(button.chosen or ()))
 
 
 async def _client(

@@ -6,7 +6,7 @@ from fastapi import Path, Query, Request, Response
 from pydantic import Field, TypeAdapter, model_validator
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import AcceptedTurn, ClientDep, events_url
+from segue.api.chat import AcceptedTurn, ClientDep, events_url, fingerprint_of
 from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, PlanId, ServicesDep, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
@@ -60,10 +60,9 @@ async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -
     wait or its end.
     """
     services, stream = client.services, wants_events(client.http)
-    key = once(client.idempotency_key, "decision", *body.fingerprint)
-    turn = await services.turns.decide(
-        client.caller, session_id, body.button, once=key, stream=stream, origin=client.origin
-    )
+    button = body.button
+    key = once(client.idempotency_key, "decision", *fingerprint_of(button))
+    turn = await services.turns.decide(client.caller, session_id, button, once=key, stream=stream, origin=client.origin)
     bind_contextvars(turn_id=turn.turn_id)
     return await answer_or_events(services, turn, stream=stream)
 

@@ -49,9 +49,11 @@ OF_TURNS: Final = {
 }  # fmt: skip
 OF_FILES: Final = ("attachment_quota_exceeded", "unsupported_attachment", "unreadable_attachment")
 OF_DOORS: Final = (
-    *OF_FILES, "may_not_speak_for", "session_not_found", "turn_not_found", "unknown_agent", "turn_in_progress",
-    "not_in_history", "idempotency_key_reused", "parts_unsupported", "too_many_queued",
-    "option_not_allowed",
+    *OF_FILES, "session_not_found", "unknown_agent", "turn_in_progress", "too_many_queued", "parts_unsupported",
+)  # fmt: skip
+OF_OPENAI: Final = (
+    *OF_DOORS, "may_not_speak_for", "turn_not_found", "not_in_history", "idempotency_key_reused", "option_not_allowed",
+    "unsupported_parameter",
 )  # fmt: skip
 OF_DECISIONS: Final = (
     "invalid_answer", "invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable",

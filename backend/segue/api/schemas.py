@@ -158,13 +158,6 @@ class PlanDecision(Body):
     def button(self) -> Button:
         return Button(self.decision, self.version, self.args, self.message or "", self.remember, answer=self.answer)
 
-    @property
-    def fingerprint(self) -> tuple[str | int, ...]:
-        """What has to be the same in a second request with the same idempotency key."""
-        more = canonical_args(self.args) if self.args is not None else self.message
-        answer = f"answer {canonical_args(self.answer)}" if self.answer is not None else None
-        return (self.decision, self.version, *(each for each in (more, self.remember, answer) if each is not None))
-
 
 class OneDecision(PlanDecision):
     """A decision in one of several sessions."""

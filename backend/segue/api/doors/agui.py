@@ -18,27 +18,18 @@ from pydantic.alias_generators import to_camel
 
 from segue.api.agents import AgentId
 from segue.api.attachments import SentFile, sent_files
-from segue.api.chat import ClientDep, ClientRequest
+from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors.client_turns import (
-    decide,
-    decision_of_page,
-    interrupt_id,
-    options_of,
-    page_key,
-    plan_asked,
-    say,
-    text_of,
-)
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, on_disconnect, session_of_client, turn_headers
+from segue.api.doors import client_turns
+from segue.api.doors.clients import ClientId, on_disconnect, session_of_client, turn_headers
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
-from segue.api.problems import OF_DECISIONS, OF_FILES, problems
-from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText, PlanDecision
+from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
+from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json
-from segue.domain.plan import PAGE_MESSAGE, Plan, Step
+from segue.domain.plan import PAGE_MESSAGE, Button, Plan, Step
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions, UnreadableMessage
 from segue.domain.tool import RememberFor
 from segue.events.agui_encoding import answer_json, closing_events, replay_gap, run_ended, state_snapshot, to_json
@@ -47,7 +38,7 @@ from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
 from segue.plans.store import StalePlan
 from segue.tools.page_tools import result_of_page
-from segue.turns.queries import find_turn, first_open_turn, turn_of_key
+from segue.turns.queries import turn_of_key
 from segue.turns.store import ChatRequest, once
 
 PROTOCOL_VERSION: Final = "1.0"
@@ -72,7 +63,6 @@ _STARTED: Final = b'{"type":"RUN_STARTED"'
 _SAID: Final = b'{"type":"TEXT_MESSAGE_START","messageId":"%b"'
 
 Json = dict[str, Any]
-ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 
 router = router_of("doors", route_class=DoorRoute)
 
@@ -138,7 +128,7 @@ def page_calls(plan: Plan | None, said: Mapping[str, str]) -> list[bytes]:
         return []
     events = []
     for step in plan.page_steps:
-        of_call = {"toolCallId": f"{interrupt_id(plan)}:{step.id}"}
+        of_call = {"toolCallId": f"{client_turns.interrupt_id(plan)}:{step.id}"}
         events += [
             {"type": "TOOL_CALL_START", **of_call, "toolCallName": step.tool, **said},
             {"type": "TOOL_CALL_ARGS", **of_call, "delta": to_json(step.args or {}).decode()},
@@ -147,18 +137,16 @@ def page_calls(plan: Plan | None, said: Mapping[str, str]) -> list[bytes]:
     return list(map(to_json, events))
 
 
-def _results_of_page(messages: Sequence[Json]) -> tuple[str, PlanDecision] | None:
+def _results_of_page(messages: Sequence[Json]) -> Button | None:
     """Returns what the page gave for its calls, if nothing has been said after it."""
     given = [*takewhile(lambda each: each.get("role") == "tool", reversed(messages))][::-1]
-    results = (result_of_page(_value_of(each.get("content")), each.get("error")) for each in given)
-    return decision_of_page(list(zip((str(each.get("toolCallId")) for each in given), results, strict=True)))
-
-
-def _value_of(content: object) -> object:
-    """A page writes values as JSON; what is none is text."""
-    with suppress(ValueError):
-        return orjson.loads(content) if isinstance(content, str) else content
-    return content
+    results = []
+    for each in given:
+        value = each.get("content")
+        with suppress(ValueError):  # a page writes values as JSON; what is none is text
+            value = orjson.loads(value) if isinstance(value, str) else value
+        results.append((str(each.get("toolCallId")), result_of_page(value, each.get("error"))))
+    return client_turns.button_of_page(results)
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -185,7 +173,7 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] |
         return None
     asks = answer is not None and answer["plan"] is not None and answer["plan"]["id"] == plan.id
     return {
-        "id": interrupt_id(plan),
+        "id": client_turns.interrupt_id(plan),
         "reason": "confirmation",
         "message": answer["message"]["content"] if answer is not None and asks else step.description,
         "responseSchema": _response_schema(step),
@@ -258,7 +246,7 @@ class RunAgentInput(_Input):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a run asks for: words of the user's, a decision, or nothing but to be shown how the session stands.
+    """What a run asks for: words of the user's, a button, or nothing but to be shown how the session stands.
 
     Words that the assistant has spoken after (not `is_new`) can only be those of a run that is sent again. `content` is
     what they stand in, which may have files. `before` are the messages up to them. `abandons` is a plan, by id and
@@ -268,8 +256,7 @@ class RunRequest:
     text: str | None = None
     content: object = None
     is_new: bool = True
-    decision: PlanDecision | None = None
-    plan_id: str | None = None
+    button: Button | None = None
     abandons: tuple[str, int] | None = None
     before: Sequence[Json] = ()
     key: str | None = None
@@ -282,40 +269,32 @@ def run_of(body: RunAgentInput) -> RunRequest:
     if len(resume) > 1:
         raise InvalidRequest("`resume` has more than one entry: a session asks one question at a time.")
     roles = [each.get("role") for each in body.messages]
-    at = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else None
-    is_new = at is not None and "assistant" not in roles[at:]
+    at = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else -1
+    is_new, abandons = at >= 0 and "assistant" not in roles[at:], None
+    if resume and resume[0].status == "resolved":
+        return RunRequest(button=_button(resume[0]))
     if resume:
-        return _answered(resume[0], body.messages, at if is_new else None)
-    if (given := _results_of_page(body.messages)) is not None:
-        plan_id, decision = given
-        return RunRequest(decision=decision, plan_id=plan_id, key=page_key(plan_id, decision))
-    if at is None:
+        abandons = plan_id, version = client_turns.plan_asked(resume[0].interrupt_id) or ("", MAX_VERSION)
+        if not is_new:
+            return RunRequest(button=Button("reject", version, plan_id=plan_id), abandons=abandons)
+    elif (button := _results_of_page(body.messages)) is not None:
+        return RunRequest(button=button, key=client_turns.page_key(button))
+    elif at < 0:
         return RunRequest()
     content = body.messages[at].get("content")
-    return RunRequest(text_of(content), content, is_new=is_new, before=body.messages[: at + 1])
+    text, before = client_turns.text_of(content), body.messages[: at + 1]
+    return RunRequest(text, content, is_new=is_new, abandons=abandons, before=before)
 
 
-def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> RunRequest:
-    found = plan_asked(entry.interrupt_id)
-    plan_id, version = found or ("", MAX_VERSION)
-    reject = PlanDecision(decision="reject", version=version)
-    if entry.status == "cancelled":
-        if at is None:
-            return RunRequest(decision=reject, plan_id=plan_id, abandons=(plan_id, version))
-        content = messages[at].get("content")
-        return RunRequest(text_of(content), content, abandons=(plan_id, version), before=messages[: at + 1])
-    if found is None:
+def _button(entry: ResumeEntry) -> Button:
+    if (found := client_turns.plan_asked(entry.interrupt_id)) is None:
         raise StalePlan
-    given = entry.payload or InterruptAnswer()
+    (plan_id, version), given = found, entry.payload or InterruptAnswer()
     if given.approved is False:
-        decision = reject
-    elif given.message is not None:
-        decision = PlanDecision(decision="amend", version=version, message=given.message)
-    else:
-        decision = PlanDecision(
-            decision="confirm", version=version, args=given.args, remember=given.remember, answer=given.answer
-        )
-    return RunRequest(decision=decision, plan_id=plan_id)
+        return Button("reject", version, plan_id=plan_id)
+    if given.message is not None:
+        return Button("amend", version, message=given.message, plan_id=plan_id)
+    return Button("confirm", version, given.args, remember=given.remember, plan_id=plan_id, answer=given.answer)
 
 
 async def run_events(
@@ -364,11 +343,8 @@ async def _open_plan(client: ClientRequest, session_id: str) -> Plan | None:
 
 RESPONSES: dict[int | str, Any] = {
     200: {"description": "The events of the run", "content": EVENTS},
-    **problems(
-        "client_tools", "idempotency_key_reused", "parts_unsupported", "session_not_found", "turn_in_progress",
-        "too_many_queued", "unknown_agent", "option_not_allowed", *OF_DECISIONS, *OF_FILES,
-    ),
-}  # fmt: skip
+    **problems(*OF_DOORS, *OF_DECISIONS, "client_tools", "option_not_allowed"),
+}
 
 
 @router.post("/agui", response_class=Response, responses=RESPONSES)
@@ -385,12 +361,13 @@ async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: ClientD
 
 async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | None) -> Response:
     props = body.forwarded_props or ForwardedProps()
-    run = replace(run_of(body), options=options_of(client, body.tools, body.context, body.state, model=props.model))
+    run = run_of(body)
+    options = client_turns.options_of(client, body.tools, body.context, body.state, model=props.model)
     files = await sent_files(run.content)
     session = await session_of_client(client, body.thread_id, agent=agent)
     answers = [entry.interrupt_id for entry in body.resume or ()]  # some come under the id of the run that asked
     key = client.idempotency_key or run.key or f"agui:{digest_of_json([body.run_id, *answers])}"
-    turn, messages = await _begin(client, run, files, session, key)
+    turn, messages = await _begin(client, replace(run, options=options), files, session, key)
     frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)
     events = framed(run_events(client, session, turn, frames, messages))
     if turn is None:
@@ -412,13 +389,13 @@ async def _begin(
                 return await _look(client, session)
         known = once(key, run.text, *(file.digest for file in files), *TurnOptions(model=run.options.model).fingerprint)
         request = ChatRequest(run.text, options=run.options, once=known, stream=True, abandons=run.abandons)
-        admitted = await say(client, session.id, request, files)
+        admitted = await client_turns.say(client, session.id, request, files)
         return admitted.turn, None if admitted.fresh else run.before
-    if run.decision is None:
+    if run.button is None:
         return await _look(client, session)
-    button = replace(run.decision.button, plan_id=run.plan_id)
     try:
-        return await decide(client, session.id, button, once(key, *run.decision.fingerprint), run.options), None
+        known = once(key, *fingerprint_of(run.button))
+        return await client_turns.decide(client, session.id, run.button, known, run.options), None
     except AppError as error:
         if (run.abandons is None and run.key is None) or error.code not in NOT_TAKEN:
             raise
@@ -435,8 +412,7 @@ def is_shown(message: Message, running: str | None) -> bool:
 async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
     """Returns the turn that runs, and the history without what that has said so far: it comes with its events."""
     async with client.services.database.read_only() as connection:
-        running = await first_open_turn(connection, session.id)
+        turn = await client_turns.open_turn(connection, client, session.id)
         newest = await list_messages(connection, client.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
-        turn = await find_turn(connection, client.caller, session.id, running) if running is not None else None
-    shown = (each for each in reversed(newest) if is_shown(each, running))
+    shown = (each for each in reversed(newest) if is_shown(each, turn.turn_id if turn else None))
     return turn, [_message(each) for each in shown if each.content or each.tool_calls]

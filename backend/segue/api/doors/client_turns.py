@@ -19,7 +19,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.api.attachments import SentFile, is_file, parts_unsupported, with_files
 from segue.api.chat import ClientRequest
 from segue.api.doors.clients import NameTaken, agent_of, find_session, make_session, with_agent
-from segue.api.schemas import PlanDecision
 from segue.db.redis import turn_heard_key
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import Button, Plan
@@ -30,7 +29,7 @@ from segue.memory.session_store import find_named, name_session
 from segue.tools.page_tools import OfferedTools, about_page, given_tools
 from segue.turns.admission import Admitted
 from segue.turns.branches import opening_after
-from segue.turns.queries import find_turn, last_in_history, turn_after, turn_of_key
+from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after, turn_of_key
 from segue.turns.store import ChatRequest, Once, once
 
 # What a client says of a request: its own id of the message, and how often it has sent it before.
@@ -80,21 +79,27 @@ async def say(client: ClientRequest, session_id: str, request: ChatRequest, file
     return await client.services.turns.accept(client.caller, session_id, request)
 
 
-def decision_of_page(results: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, PlanDecision] | None:
-    """Returns the plan that has waited last for one of these results, which are by the ids of calls, and the decision
-    that has them; None if none did.
+def button_of_page(results: Sequence[tuple[str, dict[str, Any]]]) -> Button | None:
+    """Returns the decision that has these results, which are by the ids of calls, on the plan that has waited last for
+    one of them; None if none did.
     """
     found = [(match, result) for call_id, result in results if (match := CALL_ID.fullmatch(call_id))]
     if not found:
         return None
     plan_id, version = found[-1][0].group(1, 2)
     answer = {match[3]: result for match, result in found if match.group(1, 2) == (plan_id, version)}
-    return plan_id, PlanDecision(decision="confirm", version=int(version), answer=answer)
+    return Button("confirm", int(version), plan_id=plan_id, answer=answer)
 
 
-def page_key(plan_id: str, decision: PlanDecision) -> str:
+def page_key(button: Button) -> str:
     """Returns the idempotency key of what the page gave: it counts once, though several runs may bring it."""
-    return f"page:{plan_id}:{decision.version}"
+    return f"page:{button.plan_id}:{button.version}"
+
+
+async def open_turn(connection: AsyncConnection, client: ClientRequest, session_id: str) -> TurnKey | None:
+    """Returns the first turn of a session that has not ended."""
+    running = await first_open_turn(connection, session_id)
+    return None if running is None else await find_turn(connection, client.caller, session_id, running)
 
 
 def options_of(

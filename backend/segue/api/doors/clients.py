@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import Depends
+from pydantic import Field
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import ClientDep, ClientRequest
@@ -25,6 +26,7 @@ MAX_CLIENT_ID_CHARS = 200
 SIGNED_USER: Final = "x-openwebui-user-jwt"
 NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the first that is there counts
 ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
+ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 NO_METADATA: Final[Mapping[str, Any]] = {}
 
 

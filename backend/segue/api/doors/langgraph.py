@@ -22,10 +22,10 @@ from segue.api.doors import clients
 from segue.api.doors import langgraph_frames as frames
 from segue.api.doors.agui import Json
 from segue.api.doors.client_turns import decide, nothing_new, say, text_of
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, find_session, known_session
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, ClientId, find_session, known_session
 from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, encode, thread_view
 from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
-from segue.api.problems import OF_DECISIONS, OF_FILES, problems
+from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
 from segue.api.schemas import Metadata
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
@@ -53,17 +53,13 @@ REFUSED = (
 )
 OBJECT: Final[dict[str, Any]] = {"response_model": Json}
 OBJECTS: Final[dict[str, Any]] = {"response_model": list[Json]}
-RUN: Final = problems(
-    "not_supported", "parts_unsupported", "session_not_found", "turn_not_found", "turn_in_progress", "too_many_queued",
-    "unknown_agent", "not_in_history", *OF_DECISIONS, *OF_FILES,
-)  # fmt: skip
+RUN: Final = problems(*OF_DOORS, *OF_DECISIONS, "not_supported", "turn_not_found", "not_in_history")
 PARTS: Final = described_stream("Parts as LangGraph's server streams them.", 'event: values\ndata: {"messages":[]}\n\n')
 STREAM: Final[dict[str, Any]] = {"responses": {200: {"description": "The parts", "content": PARTS}, **RUN}}
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 router = router_of("doors", route_class=DoorRoute)
 
-GivenId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 OwnThreadId = Annotated[str, doc("What the client calls the thread, or the id of a session.")]
 ThreadId = Annotated[str, Path(description="What the client calls the thread, or the id of a session.")]
 AssistantId = Annotated[str, Path(description="One of `GET /agents`.")]
@@ -86,7 +82,7 @@ class _Sent(BaseModel):
 class NewRun(_Sent):
     """A run. `config`, `context`, `durability` and the like change nothing."""
 
-    assistant_id: Annotated[GivenId, doc("One of `GET /agents`, who answers from now on.")]
+    assistant_id: Annotated[ClientId, doc("One of `GET /agents`, who answers from now on.")]
     input: Annotated[Json | None, doc("`messages`: of these, what the user says last is read.")] = None
     command: Annotated[Json | None, doc("`resume` answers an interrupt, `goto: __end__` rejects what it asks.")] = None
     stream_mode: Annotated[list[StreamMode] | StreamMode | None, doc("What is streamed; null for `values`.")] = None
@@ -117,7 +113,7 @@ class NewRun(_Sent):
 class NewThread(_Sent):
     """A thread to make."""
 
-    thread_id: Annotated[GivenId | None, doc("What the client calls it; null for an id of ours.")] = None
+    thread_id: Annotated[ClientId | None, doc("What the client calls it; null for an id of ours.")] = None
     metadata: Annotated[Metadata | None, doc("Kept with it. `graph_id` is the agent.")] = None
     if_exists: Annotated[Literal["raise", "do_nothing"] | None, doc("`do_nothing` returns the one there is.")] = None
 
@@ -130,7 +126,7 @@ class LangGraphSearch(_Sent):
     graph_id: Annotated[str | None, doc("Of assistants: only this one.")] = None
     metadata: Annotated[Json | None, doc("Of threads: members they have. `graph_id` is the agent.")] = None
     status: Annotated[Literal["idle", "busy", "interrupted", "error"] | None, doc("Of threads.")] = None
-    before: Annotated[Json | GivenId | None, doc("Of states: only those before this checkpoint.")] = None
+    before: Annotated[Json | ClientId | None, doc("Of states: only those before this checkpoint.")] = None
 
     def finds(self, session: Session) -> bool:
         has = frames.thread_metadata(session)

@@ -23,7 +23,7 @@ from segue.api.doors.client_turns import begin, note_heard
 from segue.api.doors.clients import DoorClientDep, agent_of, agents_of, on_disconnect, turn_headers
 from segue.api.doors.openai_request import CompletionBody, do_task, is_open_webui, is_task, message_of
 from segue.api.event_streams import EventStream, described_stream
-from segue.api.problems import OF_DOORS, error_body, problems
+from segue.api.problems import OF_OPENAI, error_body, problems
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
@@ -288,7 +288,7 @@ def _model(speaker: Speaker) -> ModelOfAgent:
 @router.post(
     "/chat/completions",
     response_model=Completion,
-    responses={200: {"content": CHUNKS}, **problems(*OF_DOORS, "unsupported_parameter")},
+    responses={200: {"content": CHUNKS}, **problems(*OF_OPENAI)},
 )
 async def create_chat_completion(body: CompletionBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that the client names in

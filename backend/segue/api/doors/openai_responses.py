@@ -32,7 +32,7 @@ from segue.api.doors.openai_request import (
     turn_of_response,
 )
 from segue.api.event_streams import EventStream, described_stream
-from segue.api.problems import OF_DOORS, error_body, problems
+from segue.api.problems import OF_OPENAI, error_body, problems
 from segue.api.schemas import Body, Metadata, NewSession
 from segue.api.sessions import make_session
 from segue.domain import turn_errors
@@ -83,7 +83,7 @@ class OpenAIResponse(BaseModel):
 @router.post(
     "/responses",
     response_model=OpenAIResponse,
-    responses={200: {"content": EVENTS}, **problems(*OF_DOORS, "unsupported_parameter")},
+    responses={200: {"content": EVENTS}, **problems(*OF_OPENAI)},
 )
 async def create_response(body: ResponseBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's Responses API. The session is the one that

@@ -19,29 +19,19 @@ from pydantic.alias_generators import to_camel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import SentFile, sent_files
-from segue.api.chat import ClientDep, ClientRequest
+from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
+from segue.api.doors import client_turns
 from segue.api.doors.agui import Json, RunFrames, is_shown, run_events
-from segue.api.doors.client_turns import (
-    CALL_ID,
-    decide,
-    decision_of_page,
-    interrupt_id,
-    nothing_new,
-    options_of,
-    page_key,
-    say,
-    text_of,
-)
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, find_session, session_of_client, turn_headers
+from segue.api.doors.clients import ClientId, find_session, session_of_client, turn_headers
 from segue.api.event_streams import EventStream, described_stream, frame, framed
-from segue.api.problems import OF_DECISIONS, OF_FILES, problems
+from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
 from segue.api.schemas import BY_SEQ, Page, PagingDep, PlanDecision, encode_cursor
 from segue.domain import turn_errors
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
-from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Plan
+from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan
 from segue.domain.session import Message, Session, TurnKey, TurnOptions
 from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
@@ -49,7 +39,7 @@ from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
 from segue.plans.store import plan_taken_on
 from segue.tools.page_tools import result_of_page
-from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after, with_metadata
+from segue.turns.queries import first_open_turn, last_in_history, turn_after, with_metadata
 from segue.turns.store import ChatRequest, once
 
 DONE: Final = b"[DONE]"
@@ -68,8 +58,7 @@ _TEXTS: Final = {
 }
 CHUNKS: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
 
-ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
-ChatInPath = Annotated[ChatId, Path(description="What the client calls the chat.")]
+ChatInPath = Annotated[ClientId, Path(description="What the client calls the chat.")]
 
 router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
@@ -81,11 +70,9 @@ class Decided:
     others.
     """
 
-    plan_id: str | None
-    decision: PlanDecision
+    button: Button
     key: str | None
     continues: bool = True
-    chosen: frozenset[int] | None = None
     calls: Mapping[tuple[str | None, str], str] = field(default_factory=dict)
     denied: tuple[str, ...] = ()
 
@@ -141,7 +128,7 @@ class MessageChunks:
     def _of_call(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:
         call_id = event["toolCallId"]
         of_call: dict[str, Any] = {"toolCallId": self._ids.get(call_id, call_id)}
-        of_call |= {} if CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
+        of_call |= {} if client_turns.CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
         match kind:
             case "TOOL_CALL_START":
                 self._names[call_id] = event["toolCallName"]
@@ -189,14 +176,14 @@ class UiChat(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, strict=True)
 
-    id: Annotated[ChatId, doc("What the client calls the chat: a session, made on first use.")]
+    id: Annotated[ClientId, doc("What the client calls the chat: a session, made on first use.")]
     messages: Annotated[
         list[Json], Field(min_length=1), doc("The chat as the client has it. Only the last one is read.")
     ]
     trigger: Annotated[Literal["submit-message", "regenerate-message"], doc("What the user did.")] = "submit-message"
-    message_id: Annotated[ChatId | None, doc("The message to regenerate, or that was edited.")] = None
-    agent: Annotated[ChatId | None, doc("One of `GET /agents`, who answers from now on.")] = None
-    model: Annotated[ChatId | None, doc("One of the agent's `models`, for this answer.")] = None
+    message_id: Annotated[ClientId | None, doc("The message to regenerate, or that was edited.")] = None
+    agent: Annotated[ClientId | None, doc("One of `GET /agents`, who answers from now on.")] = None
+    model: Annotated[ClientId | None, doc("One of the agent's `models`, for this answer.")] = None
     tools: Annotated[
         list[Json] | dict[str, Json] | None,
         doc("Tools of the page, which it runs itself, in a list or by name: forty at most, in 64 kB."),
@@ -216,32 +203,29 @@ class UiDecision(PlanDecision):
     responses={
         200: {"description": "The chunks of the answer", "content": CHUNKS},
         **problems(
-            "client_tools", "idempotency_key_reused", "message_not_found", "not_in_history", "option_not_allowed",
-            "parts_unsupported", "session_not_found", "too_many_queued", "turn_in_progress", "unknown_agent",
-            *OF_DECISIONS, *OF_FILES,
+            *OF_DOORS, *OF_DECISIONS, "client_tools", "message_not_found", "not_in_history", "option_not_allowed"
         ),
     },
-)  # fmt: skip
+)
 async def ui_chat(body: UiChat, client: ClientDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
     said = body.messages[-1]
-    options = options_of(client, body.tools, body.context, model=body.model)
+    options = client_turns.options_of(client, body.tools, body.context, model=body.model)
     decided, text, files = _decided_in(said), "", tuple[SentFile, ...]()
     if decided is None and said.get("role") != "user":
-        raise nothing_new()
+        raise client_turns.nothing_new()
     if decided is None and body.trigger == "submit-message":
-        text, files = text_of(said.get("parts")), await sent_files(said.get("parts"))
+        text, files = client_turns.text_of(said.get("parts")), await sent_files(said.get("parts"))
     session = await session_of_client(client, body.id, agent=body.agent)
     if decided is not None:
-        fingerprint = (*decided.decision.fingerprint, *sorted(decided.chosen or ()))
-        button = replace(decided.decision.button, plan_id=decided.plan_id, chosen=decided.chosen)
-        known = once(client.idempotency_key or decided.key, *fingerprint)
-        return _stream(client, session, await decide(client, session.id, button, known, options), decided)
+        known = once(client.idempotency_key or decided.key, *fingerprint_of(decided.button))
+        turn = await client_turns.decide(client, session.id, decided.button, known, options)
+        return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
     asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
     known = once(client.idempotency_key or (_key(said, *asked) if instead_of is None else None), *asked)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, options=options)
-    return _stream(client, session, (await say(client, session.id, request, files)).turn)
+    return _stream(client, session, (await client_turns.say(client, session.id, request, files)).turn)
 
 
 def _decided_in(message: Json) -> Decided | None:
@@ -255,34 +239,30 @@ def _decided_in(message: Json) -> Decided | None:
                 decision = UiDecision.model_validate(part.get("data"))
             except ValueError as error:
                 raise InvalidRequest(f"The part `data-decision`: {error}") from error
-            return Decided(decision.plan_id, decision, _key(message, *decision.fingerprint), continues=False)
+            button = replace(decision.button, plan_id=decision.plan_id)
+            return Decided(button, _key(message, *fingerprint_of(button)), continues=False)
     return None
 
 
 def _continued(parts: Sequence[Json]) -> Decided | None:
     """Returns what a page has added: of what waited last for it or for an approval; what has no answer yet is none."""
-    found = [(match, part) for part in parts if (match := CALL_ID.fullmatch(str(part.get("toolCallId"))))]
+    found = [(match, part) for part in parts if (match := client_turns.CALL_ID.fullmatch(str(part.get("toolCallId"))))]
     last = [(match, part) for match, part in found if match.group(1, 2) == found[-1][0].group(1, 2)]
     if not any(part.get("state") == "approval-responded" for _, part in last):
         given = [(match[0], _result_of(part)) for match, part in found if part.get("state") in _GIVEN]
-        decided = decision_of_page(given)
-        return decided and Decided(*decided, page_key(*decided))
+        by_page = client_turns.button_of_page(given)
+        return Decided(by_page, client_turns.page_key(by_page)) if by_page else None
     plan_id, version = last[-1][0].group(1, 2)
-    yes = [(match, part) for match, part in last if _approval(part).get("approved") is True]
-    chosen = frozenset(int(match[3]) for match, _ in yes)
+    yes = [(match, part) for match, part in last if _is_approved(part.get("approval"))]
+    chosen = frozenset(int(match[3]) for match, _ in yes) if 0 < len(yes) < len(last) else None
     calls = {(part.get("toolName"), canonical_args(part.get("input") or {})): match[0] for match, part in yes}
-    return Decided(
-        plan_id,
-        PlanDecision(decision="confirm" if yes else "reject", version=int(version)),
-        f"approval:{plan_id}:{version}",
-        chosen=chosen if 0 < len(yes) < len(last) else None,
-        calls=calls,
-        denied=tuple(match[0] for match, _ in last if match[0] not in calls.values()),
-    )
+    button = Button("confirm" if yes else "reject", int(version), plan_id=plan_id, chosen=chosen)
+    denied = tuple(match[0] for match, _ in last if match[0] not in calls.values())
+    return Decided(button, f"approval:{plan_id}:{version}", calls=calls, denied=denied)
 
 
-def _approval(part: Json) -> Json:
-    return given if isinstance(given := part.get("approval"), dict) else {}
+def _is_approved(approval: object) -> bool:
+    return isinstance(approval, dict) and approval.get("approved") is True
 
 
 def _result_of(part: Json) -> dict[str, Any]:
@@ -304,11 +284,8 @@ async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     if session is None:
         return Response(status_code=204)
     async with client.services.database.read_only() as connection:
-        running = await first_open_turn(connection, session.id)
-        if running is None:
-            return Response(status_code=204)
-        turn = await find_turn(connection, client.caller, session.id, running)
-    return _stream(client, session, turn)
+        turn = await client_turns.open_turn(connection, client, session.id)
+    return _stream(client, session, turn) if turn else Response(status_code=204)
 
 
 class UiMessage(BaseModel):
@@ -411,7 +388,7 @@ def _waiting_parts(plan: Plan, *, approvals: bool) -> list[dict[str, Any]]:
     """Returns what a page shows of a plan that is open, as it was sent it when the turn ended."""
     parts = [{"type": "data-plan", "id": PLAN_ID, "data": orjson.loads(agui_encoding.to_json(plan))}]
     for step in plan.waiting_steps:
-        call_id, is_page = f"{interrupt_id(plan)}:{step.id}", step in plan.page_steps
+        call_id, is_page = f"{client_turns.interrupt_id(plan)}:{step.id}", step in plan.page_steps
         asked = {"state": "approval-requested", "approval": {"id": call_id}} if not is_page else {}
         if step.tool and (is_page or (approvals and step.asks is None and not plan.waits_for)):
             parts.append(_call_part(call_id, step.tool, step.args or {}, is_ours=not is_page, **asked))
@@ -475,17 +452,15 @@ def _answer_before(messages: Sequence[Json]) -> str | None:
 def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:
     chunks = MessageChunks(turn, decided, approvals=_knows_approvals(client))
     cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.interrupted()))
+
+    async def written() -> AsyncGenerator[Sequence[Entry]]:
+        frames = RunFrames(session.id, turn.turn_id, declares_version=False)
+        async with aclosing(run_events(client, session, turn, frames)) as parts:
+            async for entries in parts:
+                yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]
+
     return EventStream(
-        framed(_chunks(client, session, turn, chunks)),
+        framed(written()),
         headers={"x-vercel-ai-ui-message-stream": "v1", **turn_headers(turn)},
         farewell=b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off),
     )
-
-
-async def _chunks(
-    client: ClientRequest, session: Session, turn: TurnKey, chunks: MessageChunks
-) -> AsyncGenerator[Sequence[Entry]]:
-    frames = RunFrames(session.id, turn.turn_id, declares_version=False)
-    async with aclosing(run_events(client, session, turn, frames)) as parts:
-        async for entries in parts:
-            yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]
