@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import AfterValidator
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
@@ -30,6 +31,7 @@ from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Authenticator
 from segue.users.approval_links import ApprovalLinks
+from segue.users.audit import record_act
 from segue.users.spending import LimitsInForce
 
 if TYPE_CHECKING:  # not needed without logins
@@ -121,6 +123,25 @@ def require_ops(identity: Identity) -> None:
     if "ops" not in identity.scopes:
         detail = "This is for callers with the scope `ops`: `segue keys create --user … --scope ops`."
         raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+
+
+def require_content(identity: Identity) -> None:
+    """Raises AppError `forbidden` for a caller who may not see what other users said."""
+    if "ops:content" not in identity.scopes:
+        detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
+        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+
+
+async def record_reading(
+    connection: AsyncConnection, identity: Identity, origin: Origin, session_id: str, *, words: bool = True
+) -> None:
+    """Records in the audit that an operator reads a session of another user's. Raises AppError `forbidden` for one who
+    may not see its `words`.
+    """
+    if words:
+        require_content(identity)
+    operator = Operator(**asdict(identity), request_id=origin.request_id)
+    await record_act(connection, operator, "read_session", session_id=session_id)
 
 
 async def _ops(request: Request, identity: IdentityDep) -> Operator:

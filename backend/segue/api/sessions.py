@@ -3,7 +3,7 @@ say what one thinks of an answer.
 """
 
 import asyncio
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -11,13 +11,12 @@ from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 from starlette.responses import Response
 
-from segue.api import schemas
+from segue.api import deps, schemas
 from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
-from segue.domain.identity import Operator
 from segue.domain.ids import id_pattern
 from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.domain.session import (
@@ -40,7 +39,6 @@ from segue.memory.session_store import SearchPosition, search_sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory
-from segue.users.audit import record_act
 
 FACTS_SHOWN = 50
 
@@ -215,12 +213,8 @@ async def get_prompt(
             owner = await session_store.owner_of(connection, session_id)
             groups = groups if owner == identity.user else {*await groups_of_last(connection, session_id)}
     if include and owner != identity.user:
-        if "ops:content" not in identity.scopes:
-            detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
-            raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
         async with services.database.transaction() as connection:
-            operator = Operator(**asdict(identity), request_id=origin.request_id)
-            await record_act(connection, operator, "read_session", session_id=session_id)
+            await deps.record_reading(connection, identity, origin, session_id)
     return await services.turns.next_request(owner, session_id, groups, texts=include is not None)
 
 

@@ -1,5 +1,5 @@
 """Routes to tools: the tools as the model sees them, how they are doing in a session and for all, with what people may
-change about it, and the results of their calls.
+change about it, the results of their calls, and the receipts of those that changed something.
 """
 
 import mimetypes
@@ -12,13 +12,16 @@ import orjson
 from anyio import to_thread
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field, TypeAdapter
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.api import schemas
-from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
+from segue.api import deps, schemas
+from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import PROBLEMS, problems
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
+from segue.domain.identity import Identity
 from segue.domain.ids import id_pattern, is_id
+from segue.domain.receipt import ChainHead, Receipt
 from segue.domain.redaction import without_secret_texts
 from segue.domain.tool import (
     CallStatus,
@@ -34,7 +37,7 @@ from segue.domain.tool import (
 )
 from segue.memory.session_store import check_session, lock_session, owner_of
 from segue.plans.policy import needs_confirmation
-from segue.tools import results
+from segue.tools import receipts, results
 from segue.tools.availability import Specs
 from segue.tools.catalog import changed_at
 from segue.tools.normalize import BinaryPart
@@ -46,6 +49,7 @@ from segue.users.audit import record_act
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
 states_router = router_of("tool states")
 results_router = router_of("tool results", "/sessions/{session_id}/tool-results")
+receipts_router = router_of("receipts")
 
 LONGEST = timedelta(days=366)
 FIRST_PAGE = schemas.Paging(50, None)
@@ -330,3 +334,48 @@ def _download(call: ToolCall, part: BinaryPart, number: int) -> Response:
         "Content-Security-Policy": "sandbox",
     }
     return Response(part.content(), media_type=part.media_type, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptPage(schemas.Page[Receipt]):
+    """Receipts in their order, and the end of their chain: what `segue receipts verify` reads."""
+
+    head: Annotated[ChainHead | None, doc("The last receipt of the session by now; null if it has none.")]
+
+
+@receipts_router.get("/sessions/{session_id}/receipts", responses=problems("forbidden"))
+async def list_receipts(
+    session_id: SessionId, services: ServicesDep, identity: IdentityDep, origin: OriginDep, paging: schemas.PagingDep
+) -> ReceiptPage:
+    """Lists what a session's calls changed, who approved them and what was shown. Oldest first. Of other users for the
+    scopes `ops` and `ops:content`.
+    """
+    after, limit = paging.after(schemas.BY_SEQ) or 0, paging.limit + 1
+    async with services.database.transaction() as connection:
+        owner, head, found = await receipts.read_chain(connection, session_id, after=after, limit=limit)
+        await _check_reader(connection, identity, origin, owner, session_id, "session")
+    page = paging.page(found, lambda each: each.number)
+    return ReceiptPage(page.items, page.next_cursor, head)
+
+
+@receipts_router.get("/receipts/{tool_call_id}", responses=problems("receipt_not_found", "forbidden"))
+async def get_receipt(
+    tool_call_id: ToolCallId, services: ServicesDep, identity: IdentityDep, origin: OriginDep
+) -> Receipt:
+    """Shows the receipt of a call, the newest if its outcome was settled later. Of other users as the list."""
+    async with services.database.transaction() as connection:
+        owner, receipt = await receipts.get_receipt(connection, tool_call_id)
+        await _check_reader(connection, identity, origin, owner, receipt.session_id, "receipt")
+    return receipt
+
+
+async def _check_reader(
+    connection: AsyncConnection, identity: Identity, origin: Origin, owner: str | None, session_id: str, thing: str
+) -> None:
+    """Raises NotFound, AppError `forbidden`. What operators read of other users is in the audit."""
+    if owner == identity.user:
+        return
+    if "ops" not in identity.scopes:
+        raise NotFound(thing)
+    words = owner is not None  # of a user who was erased there are none left
+    await deps.record_reading(connection, identity, origin, session_id, words=words)

@@ -13,7 +13,7 @@ from fastapi import Depends, Path, Query, Response
 from pydantic import AfterValidator, Field, TypeAdapter
 from starlette.responses import StreamingResponse
 
-from segue.api.deps import KeyId, Ops, Services, ServicesDep, router_of
+from segue.api.deps import KeyId, Ops, Services, ServicesDep, require_content, router_of
 from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problems import problems
 from segue.api.schemas import KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
@@ -221,9 +221,7 @@ async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) 
     """Exports every row that is stored of a user, as `segue export` does: `{"table": …, "row": …}` a line. Without the
     hashes of secrets. For the scopes `ops` and `ops:content`, as it has what was said.
     """
-    if "ops:content" not in operator.scopes:
-        detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
-        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+    require_content(operator)
     await _check_exists(services, user)
     async with services.database.transaction() as connection:
         await record_act(connection, operator, "export_user", details={"user": user})
