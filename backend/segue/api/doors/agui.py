@@ -24,7 +24,7 @@ from segue.api.doors import client_turns
 from segue.api.doors.clients import ClientId, on_disconnect, session_of_client, turn_headers
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
-from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText
+from segue.api.schemas import MAX_VERSION, Body, ChangeInWords, Json
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
@@ -45,7 +45,7 @@ PROTOCOL_VERSION: Final = "1.0"
 MAX_ENTRIES: Final = 100
 MESSAGES_SHOWN: Final = 200
 NOT_TAKEN: Final = {"no_open_plan", "plan_changed", "plan_expired", "idempotency_key_reused"}
-RESPONSE_SCHEMA: Final[dict[str, Any]] = {
+RESPONSE_SCHEMA: Final[Json] = {
     "type": "object",
     "description": "Nothing in it approves exactly what was shown.",
     "properties": {
@@ -62,7 +62,6 @@ _CONTENT: Final = tuple(
 _STARTED: Final = b'{"type":"RUN_STARTED"'
 _SAID: Final = b'{"type":"TEXT_MESSAGE_START","messageId":"%b"'
 
-Json = dict[str, Any]
 
 router = router_of("doors", route_class=DoorRoute)
 
@@ -149,9 +148,9 @@ def _results_of_page(messages: Sequence[Json]) -> Button | None:
     return client_turns.button_of_page(results)
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message) -> Json:
     content = message.content if isinstance(message.content, str) else to_json(message.content).decode()
-    shown: dict[str, Any] = {"id": message.id, "role": message.role, "content": content}
+    shown: Json = {"id": message.id, "role": message.role, "content": content}
     if message.tool_call_id is not None:
         shown["toolCallId"] = message.tool_call_id
     if message.tool_calls:
@@ -166,7 +165,7 @@ def _message(message: Message) -> dict[str, Any]:
     return shown
 
 
-def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> Json | None:
     """Returns the question in the words of the answer, if that asked it; None if it is not the user's to answer."""
     step = plan.waiting_step
     if step is None or plan.page_steps or plan.waits_for:
@@ -182,7 +181,7 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] |
     }
 
 
-def _response_schema(step: Step) -> dict[str, Any]:
+def _response_schema(step: Step) -> Json:
     """Returns the schema of an answer, with the form that a tool asks the user to fill in."""
     if step.asks is None or step.asks.schema is None:
         return RESPONSE_SCHEMA
@@ -200,9 +199,7 @@ class InterruptAnswer(Body):
 
     approved: Annotated[bool | None, doc("False rejects.")] = None
     args: Annotated[Json | None, doc("Approves, with these in the place of the step's arguments.")] = None
-    message: Annotated[
-        Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("What is to be otherwise, in words.")
-    ] = None
+    message: Annotated[ChangeInWords | None, doc("What is to be otherwise, in words.")] = None
     remember: Annotated[RememberFor | None, doc("Approves, and the tool need not ask again in this session.")] = None
     answer: Annotated[Json | None, doc("Fills in the form that a tool asks for.")] = None
     reason: Annotated[str | None, doc("For the client alone.")] = None

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.api.attachments import SentFile, is_file, parts_unsupported, with_files
 from segue.api.chat import ClientRequest
 from segue.api.doors.clients import NameTaken, agent_of, find_session, make_session, with_agent
+from segue.api.schemas import Json
 from segue.db.redis import turn_heard_key
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import Button, Plan
@@ -79,7 +80,7 @@ async def say(client: ClientRequest, session_id: str, request: ChatRequest, file
     return await client.services.turns.accept(client.caller, session_id, request)
 
 
-def button_of_page(results: Sequence[tuple[str, dict[str, Any]]]) -> Button | None:
+def button_of_page(results: Sequence[tuple[str, Json]]) -> Button | None:
     """Returns the decision that has these results, which are by the ids of calls, on the plan that has waited last for
     one of them; None if none did.
     """
@@ -119,7 +120,7 @@ async def decide(
     client: ClientRequest, session_id: str, button: Button, known: Once | None, options: TurnOptions = NO_OPTIONS
 ) -> TurnKey:
     """Raises what `TurnService.decide` raises."""
-    given: dict[str, Any] = {"once": known, "stream": True, "origin": client.origin, "options": options}
+    given: Json = {"once": known, "stream": True, "origin": client.origin, "options": options}
     return await client.services.turns.decide(client.caller, session_id, button, **given)
 
 

@@ -20,13 +20,12 @@ from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import DoorRoute, TurnId, router_of
 from segue.api.doors import clients
 from segue.api.doors import langgraph_frames as frames
-from segue.api.doors.agui import Json
 from segue.api.doors.client_turns import decide, nothing_new, say, text_of
 from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, ClientId, find_session, known_session
 from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, encode, thread_view
 from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
-from segue.api.schemas import Metadata
+from segue.api.schemas import Json, Metadata
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
@@ -51,11 +50,11 @@ ON_BUSY: Final[Mapping[str | None, OnBusy]] = {"reject": "reject", "interrupt": 
 REFUSED = (
     "interrupt_before interrupt_after checkpoint_id webhook after_seconds supersteps ttl values ids sort_by extract"
 )
-OBJECT: Final[dict[str, Any]] = {"response_model": Json}
-OBJECTS: Final[dict[str, Any]] = {"response_model": list[Json]}
+OBJECT: Final[Json] = {"response_model": Json}
+OBJECTS: Final[Json] = {"response_model": list[Json]}
 RUN: Final = problems(*OF_DOORS, *OF_DECISIONS, "not_supported", "turn_not_found", "not_in_history")
 PARTS: Final = described_stream("Parts as LangGraph's server streams them.", 'event: values\ndata: {"messages":[]}\n\n')
-STREAM: Final[dict[str, Any]] = {"responses": {200: {"description": "The parts", "content": PARTS}, **RUN}}
+STREAM: Final[Json] = {"responses": {200: {"description": "The parts", "content": PARTS}, **RUN}}
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 router = router_of("doors", route_class=DoorRoute)
@@ -146,7 +145,7 @@ class LangGraphRun:
     async def view(self) -> ThreadView:
         return await _view(self.client, self.thread_id, self.turn.session_id)
 
-    def options(self, rest: str) -> dict[str, Any]:
+    def options(self, rest: str) -> Json:
         """The options of a stream. A client whose connection breaks goes on at `Location`, below what it calls."""
         name = self.thread_id if quote(self.thread_id, safe="") == self.thread_id else self.turn.session_id
         path = f"/threads/{name}/runs/{self.turn.turn_id}"
@@ -267,7 +266,7 @@ async def _outcome(run: LangGraphRun) -> AsyncIterator[bytes]:
 
 def _wait(run: LangGraphRun) -> Response:
     """Answers with what a run ends with. The headers come at once, and blanks until it has ended."""
-    how: dict[str, Any] = {"media_type": "application/json", "ping": HEARTBEAT_S, "ping_message_factory": _Blank}
+    how: Json = {"media_type": "application/json", "ping": HEARTBEAT_S, "ping_message_factory": _Blank}
     return EventSourceResponse(_outcome(run), **how, **run.options("join"))
 
 

@@ -24,6 +24,7 @@ from segue.api.doors.clients import DoorClientDep, agent_of, agents_of, on_disco
 from segue.api.doors.openai_request import CompletionBody, do_task, is_open_webui, is_task, message_of
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
+from segue.api.schemas import Json
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
@@ -60,7 +61,7 @@ class CompletionMessage(BaseModel):
     refusal: Annotated[
         str | None, doc("What is said in the place of JSON: the question of a plan, or what the service wrote.")
     ] = None
-    annotations: Annotated[list[dict[str, Any]], doc("Pages that it rests on, as `url_citation`.")] = []
+    annotations: Annotated[list[Json], doc("Pages that it rests on, as `url_citation`.")] = []
 
 
 class CompletionChoice(BaseModel):
@@ -96,7 +97,7 @@ class Completion(BaseModel):
     effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
 
 
-def usage_of(usage: Mapping[str, Any], given: str, got: str) -> dict[str, Any]:
+def usage_of(usage: Mapping[str, Any], given: str, got: str) -> Json:
     """`usage` is that of a ChatAnswer, or a Charge. `given` and `got` are the words of the API for input and output."""
     return {
         f"{given}_tokens": usage["input_tokens"],
@@ -246,9 +247,9 @@ async def at_once(frames: bytes) -> AsyncIterator[bytes]:
     yield frames
 
 
-async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
+async def answer_of(client: ClientRequest, turn: TurnKey) -> Json:
     """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
-    answer: dict[str, Any] | AppError
+    answer: Json | AppError
     try:
         answer = orjson.loads(await client.services.events.answer(turn))
     except AppError as error:
@@ -310,7 +311,7 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
         writer = Chunks(head, usage=wants_usage, events=is_open_webui(client.http))
         return stream(client, turn, writer, at_its_end=is_structured)
     answer = await answer_of(client, turn)
-    said: dict[str, Any] = {"content": answer["message"]["content"]}
+    said: Json = {"content": answer["message"]["content"]}
     if is_structured and is_in_words(answer):
         said = {"content": None, "refusal": said["content"]}
     elif pages := url_citations(said["content"], answer["sources"]):
@@ -324,7 +325,7 @@ def finish_reason_of(answer: Mapping[str, Any]) -> str:
     return str(answer.get("message", {}).get("metadata", {}).get("finish_reason", "stop"))
 
 
-def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[Json]:
     """Returns the pages among the sources of an answer, each with the place in its text, in characters, that cites it:
     the end of one that is not cited there.
     """
@@ -340,7 +341,7 @@ def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[dict[
 
 def _completion(
     head: Mapping[str, Any], said: Mapping[str, Any], usage: Mapping[str, Any], finish_reason: str = "stop"
-) -> dict[str, Any]:
+) -> Json:
     choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish_reason}
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage_of(usage, "prompt", "completion")}
 
@@ -405,5 +406,5 @@ class Chunks:
         end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}], **beside)
         return end + (self._chunk([], usage=usage_of(usage, "prompt", "completion")) if self._usage else b"")
 
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+    def _chunk(self, choices: list[Json], **more: Any) -> bytes:
         return _data({**self._head, "choices": choices, **more})

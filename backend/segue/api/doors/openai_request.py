@@ -14,6 +14,7 @@ from segue.api.attachments import SentFile, is_file, parts_unsupported, sent_fil
 from segue.api.chat import ClientRequest
 from segue.api.doors.client_turns import MESSAGE_ID_HEADER, RETRY_HEADER, SentMessage
 from segue.api.doors.clients import agent_of, agents_of, find_session
+from segue.api.schemas import Json
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import Charge
@@ -54,22 +55,22 @@ _UNSUPPORTED: Final[Mapping[str, Sequence[Any]]] = load_toml("unsupported.toml",
 _OF_OPEN_WEBUI: Final = frozenset({"tools", "functions", "tool_choice", "function_call"})
 
 
-def _with_role(message: dict[str, Any]) -> dict[str, Any]:
+def _with_role(message: Json) -> Json:
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise ValueError(f"There is no role {str(role)[:50]!r}: there are {', '.join(_ROLES)}.")
     return message
 
 
-def _with_role_or_type(item: dict[str, Any]) -> dict[str, Any]:
+def _with_role_or_type(item: Json) -> Json:
     return item if item.get("role") is None and isinstance(item.get("type"), str) else _with_role(item)
 
 
 _ROLE: Final = {"properties": {"role": {"type": "string", "enum": list(_ROLES)}}, "required": ["role"]}
 _TYPE: Final = {"properties": {"type": {"type": "string"}}, "required": ["type"]}
-Sent = Annotated[dict[str, Any], AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
+Sent = Annotated[Json, AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
 SentItem = Annotated[
-    dict[str, Any], AfterValidator(_with_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})
+    Json, AfterValidator(_with_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})
 ]
 TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
 
@@ -81,11 +82,9 @@ class OpenAIBody(BaseModel):
 
     model: Annotated[str, Field(min_length=1, max_length=200), doc("An agent: one of `GET /v1/models`.")]
     stream: Annotated[bool | None, doc("Answer with events.")] = None
-    conversation: Annotated[
-        str | dict[str, Any] | None, doc("The conversation's id, or an object that has it as `id`.")
-    ] = None
+    conversation: Annotated[str | Json | None, doc("The conversation's id, or an object that has it as `id`.")] = None
     metadata: Annotated[
-        dict[str, Any] | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
+        Json | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
     ] = None
     temperature: Annotated[
         Annotated[float, Field(ge=0, le=2)] | None, doc("For the model's calls, as far as it takes one.")
@@ -98,10 +97,8 @@ class CompletionBody(OpenAIBody):
     messages: Annotated[
         list[Sent], Field(min_length=1, max_length=MAX_MESSAGES), doc("The last one of the user's is new.")
     ]
-    stream_options: Annotated[
-        dict[str, Any] | None, doc("With `include_usage` the last chunk says what the turn took.")
-    ] = None
-    response_format: Annotated[dict[str, Any] | None, doc("`json_schema` or `json_object`: the answer fits it.")] = None
+    stream_options: Annotated[Json | None, doc("With `include_usage` the last chunk says what the turn took.")] = None
+    response_format: Annotated[Json | None, doc("`json_schema` or `json_object`: the answer fits it.")] = None
     stop: Annotated[StopText | Stops | None, doc("The answer ends before the first of them.")] = None
     max_tokens: TokenLimit = None
     max_completion_tokens: TokenLimit = None
@@ -118,7 +115,7 @@ class ResponseBody(OpenAIBody):
     ]
     previous_response_id: Annotated[str | None, doc("The `id` of the response that this goes on from.")] = None
     instructions: Annotated[str | None, doc("Go behind the agent's own.")] = None
-    text: Annotated[dict[str, Any] | None, doc("With a `format` that is `json_schema` or `json_object`.")] = None
+    text: Annotated[Json | None, doc("With a `format` that is `json_schema` or `json_object`.")] = None
     max_output_tokens: TokenLimit = None
     background: Annotated[bool | None, doc("Answer at once, and do not wait.")] = None
 

@@ -33,7 +33,7 @@ from segue.api.doors.openai_request import (
 )
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
-from segue.api.schemas import Body, Metadata, NewSession
+from segue.api.schemas import Body, Json, Metadata, NewSession
 from segue.api.sessions import make_session
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound
@@ -73,10 +73,10 @@ class OpenAIResponse(BaseModel):
         Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("How it stands.")
     ]
     model: Annotated[str, doc("The agent.")]
-    output: Annotated[list[dict[str, Any]], doc("Each tool that ran, as an `mcp_call` with its output; the message.")]
+    output: Annotated[list[Json], doc("Each tool that ran, as an `mcp_call` with its output; the message.")]
     conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
-    error: Annotated[dict[str, Any] | None, doc("Why it failed: `code` and `message`.")] = None
-    usage: Annotated[dict[str, Any] | None, doc("What the turn took, once it has ended.")] = None
+    error: Annotated[Json | None, doc("Why it failed: `code` and `message`.")] = None
+    usage: Annotated[Json | None, doc("What the turn took, once it has ended.")] = None
     effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
 
 
@@ -90,7 +90,7 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
     `previous_response_id`, `conversation` or another place names, or that has the earlier messages.
     """
     given = body.model_dump()
-    head: dict[str, Any] = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
+    head: Json = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     if is_task(client, messages, given):
         text, charge = await do_task(client, messages, given)
@@ -127,7 +127,7 @@ async def get_response(response_id: ResponseId, client: DoorClientDep) -> Respon
 
 
 @router.delete("/responses/{response_id}", responses=problems("in_conversation"))
-async def delete_response(response_id: ResponseId, client: DoorClientDep) -> dict[str, Any]:
+async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Json:
     """Deletes a response that is all there is of its session, and the session with it. One of several is refused: what
     came after rests on it.
     """
@@ -140,7 +140,7 @@ async def delete_response(response_id: ResponseId, client: DoorClientDep) -> dic
 
 
 @router.get("/responses/{response_id}/input_items")
-async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> dict[str, Any]:
+async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Json:
     """Lists what the user said in the turn of a response, as messages of OpenAI's."""
     turn = await _turn_of(client, response_id)
     async with client.services.database.read_only() as connection:
@@ -150,7 +150,7 @@ async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> di
     return {"object": "list", "data": items, "first_id": items[0]["id"], "last_id": items[-1]["id"], "has_more": False}
 
 
-def _input_item(said: Message) -> dict[str, Any]:
+def _input_item(said: Message) -> Json:
     content = [{"type": "input_text", "text": said.content}]
     return {"id": said.id, "type": "message", "role": "user", "status": "completed", "content": content}
 
@@ -162,18 +162,18 @@ class NewConversation(Body):
 
 
 @router.post("/conversations", responses=problems("session_exists"))
-async def create_conversation(body: NewConversation, client: DoorClientDep) -> dict[str, Any]:
+async def create_conversation(body: NewConversation, client: DoorClientDep) -> Json:
     """Makes a session, for clients of OpenAI's Conversations API. An Idempotency-Key makes one."""
     return _conversation(await make_session(client, NewSession(metadata=body.metadata or {})))
 
 
 @router.get("/conversations/{conversation_id}")
-async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> dict[str, Any]:
+async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> Json:
     """Shows a session as a conversation."""
     return _conversation(await known_session(client, conversation_id))
 
 
-def _conversation(session: Session) -> dict[str, Any]:
+def _conversation(session: Session) -> Json:
     created_at, metadata = int(session.created_at.timestamp()), session.metadata
     return {"id": session.id, "object": "conversation", "created_at": created_at, "metadata": metadata}
 
@@ -201,8 +201,8 @@ class ResponseWriter:
     end = b""
 
     def __init__(self, head: Mapping[str, Any], *, as_functions: bool = False) -> None:
-        begun: dict[str, Any] = {"object": "response", "status": "in_progress", "output": [], "error": None}
-        self.response: dict[str, Any] = {**_MADE_UP, **head, **begun}
+        begun: Json = {"object": "response", "status": "in_progress", "output": [], "error": None}
+        self.response: Json = {**_MADE_UP, **head, **begun}
         self._number = 0
         self._as_functions = as_functions
         self._text: list[str] | None = None  # of the message that is open, in a part of this kind
@@ -211,7 +211,7 @@ class ResponseWriter:
     def begin(self) -> bytes:
         return b"".join(self._event(f"response.{name}", response=self.response) for name in ("created", "in_progress"))
 
-    def whole(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> dict[str, Any]:
+    def whole(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> Json:
         """Returns the response of a turn that has completed."""
         for call in answer["tool_calls"]:
             reference = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
@@ -305,10 +305,10 @@ class ResponseWriter:
         return len(self.response["output"])
 
     @property
-    def _place(self) -> dict[str, Any]:
+    def _place(self) -> Json:
         return {"item_id": self._message()["id"], "output_index": self._index, "content_index": 0}
 
-    def _message(self) -> dict[str, Any]:
+    def _message(self) -> Json:
         message_id = f"msg_{self.response['id'].removeprefix('resp_')}_{self._index}"
         return {"id": message_id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}
 
@@ -318,11 +318,11 @@ class ResponseWriter:
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(event))
 
 
-def _part(kind: str, text: str, cited: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def _part(kind: str, text: str, cited: Sequence[Mapping[str, Any]] = ()) -> Json:
     return {"type": kind, _WORDS[kind]: text, **({"annotations": cited} if kind == _TEXT else {})}
 
 
-def _mcp_item(call: Called) -> dict[str, Any]:
+def _mcp_item(call: Called) -> Json:
     summary, has_failed = call.reference.get("summary") or "", call.reference.get("status") != "succeeded"
     error = {"type": "mcp_tool_execution_error", "content": summary}
     return {
@@ -337,7 +337,7 @@ def _mcp_item(call: Called) -> dict[str, Any]:
     }
 
 
-def _call_items(call: Called) -> tuple[dict[str, Any], dict[str, Any]]:
+def _call_items(call: Called) -> tuple[Json, Json]:
     """The output is a list of parts: a text in its place broke the next turn of a frontend."""
     summary = f"{call.reference.get('status')}: {call.reference.get('summary') or ''}"
     both = {"call_id": call.call_id, "status": "completed"}

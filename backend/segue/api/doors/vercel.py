@@ -22,11 +22,11 @@ from segue.api.attachments import SentFile, sent_files
 from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors import client_turns
-from segue.api.doors.agui import Json, RunFrames, is_shown, run_events
+from segue.api.doors.agui import RunFrames, is_shown, run_events
 from segue.api.doors.clients import ClientId, find_session, session_of_client, turn_headers
 from segue.api.event_streams import EventStream, described_stream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
-from segue.api.schemas import BY_SEQ, Page, PagingDep, PlanDecision, encode_cursor
+from segue.api.schemas import BY_SEQ, Json, Page, PagingDep, PlanDecision, encode_cursor
 from segue.domain import turn_errors
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
@@ -90,14 +90,14 @@ class MessageChunks:
         self._denied = decided.denied if decided is not None else ()
         self._names: dict[str, str] = {}
         self._ids: dict[str, str] = {}
-        self._plan: dict[str, Any] = {}
+        self._plan: Json = {}
 
     def of(self, encoded: bytes) -> list[bytes]:
         """Returns the chunks for an event of the run."""
         event = orjson.loads(encoded)
         return [orjson.dumps(chunk) if chunk else DONE for chunk in self._of(event["type"], event)]
 
-    def _of(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:  # noqa: PLR0911 (one line for each kind)
+    def _of(self, kind: str, event: Mapping[str, Any]) -> list[Json]:  # noqa: PLR0911 (one line for each kind)
         """Returns the same as objects; an empty one is the end of the stream."""
         if kind in _TEXTS:
             delta = {"delta": event["delta"]} if "delta" in event else {}
@@ -125,9 +125,9 @@ class MessageChunks:
             case _:
                 return []
 
-    def _of_call(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _of_call(self, kind: str, event: Mapping[str, Any]) -> list[Json]:
         call_id = event["toolCallId"]
-        of_call: dict[str, Any] = {"toolCallId": self._ids.get(call_id, call_id)}
+        of_call: Json = {"toolCallId": self._ids.get(call_id, call_id)}
         of_call |= {} if client_turns.CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
         match kind:
             case "TOOL_CALL_START":
@@ -143,9 +143,9 @@ class MessageChunks:
                 return [{"type": f"tool-{ended.pop('state')}", **of_call, **ended}]
         return []
 
-    def _asked(self, interrupt: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _asked(self, interrupt: Mapping[str, Any]) -> list[Json]:
         """Returns the requests for approvals of what waits, of this message alone. A form is no yes or no."""
-        chunks: list[dict[str, Any]] = []
+        chunks: list[Json] = []
         for step in interrupt["metadata"]["steps"] if self._approvals else ():
             call_id = f"{interrupt['id']}:{step['id']}:{self._turn.turn_id}"
             call = {"toolCallId": call_id, "toolName": step["tool"], "input": step["args"] or {}, **_OURS}
@@ -153,7 +153,7 @@ class MessageChunks:
             chunks += [{"type": "tool-input-available", **call}, request] if step["tool"] and not step["asks"] else []
         return chunks
 
-    def _of_plan(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def _of_plan(self, event: Mapping[str, Any]) -> Json:
         if "snapshot" in event:
             self._plan = event["snapshot"]["plan"]
         for change in event.get("delta", ()):
@@ -265,7 +265,7 @@ def _is_approved(approval: object) -> bool:
     return isinstance(approval, dict) and approval.get("approved") is True
 
 
-def _result_of(part: Json) -> dict[str, Any]:
+def _result_of(part: Json) -> Json:
     failed = part["state"] == "output-error" and (part.get("errorText") or "It failed.")
     return result_of_page(part.get("output"), failed)
 
@@ -308,7 +308,7 @@ async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep)
         return Page([], None)
     async with client.services.database.read_only() as connection:
         running = await first_open_turn(connection, session.id)
-        asked: dict[str, Any] = {"limit": paging.limit + 1, "before": MAX_SEQ if before is None else before}
+        asked: Json = {"limit": paging.limit + 1, "before": MAX_SEQ if before is None else before}
         newest = await list_messages(connection, client.caller, session.id, **asked, newest_first=True)
         newest = await with_metadata(connection, newest)
     kept = _of_whole_turns(newest, paging.limit)
@@ -334,7 +334,7 @@ def _of_whole_turns(newest: Sequence[Message], limit: int) -> Sequence[Message]:
 def _ui_messages(session_id: str, said: Iterable[Message], ours: Collection[str]) -> list[UiMessage]:
     """What the assistant says and does in a turn is one message. A tool that the service has not is the page's."""
     shown: dict[str, UiMessage] = {}
-    calls: dict[str, dict[str, Any]] = {}
+    calls: dict[str, Json] = {}
     for each in said:
         ids = {"session_id": session_id, "turn_id": each.turn_id, "message_id": each.id}
         if each.role == "user":
@@ -359,11 +359,11 @@ def _effects_part(effects: Sequence[Json] | None) -> list[Json]:
     return [{"type": "data-effects", "data": effects}] if effects else []
 
 
-def _text(message: Message) -> dict[str, Any]:
+def _text(message: Message) -> Json:
     return {"type": "text", "text": str(message.content), "state": "done"}
 
 
-def _source_part(turn_id: str, *, id: str, title: str, url: str | None, **_: object) -> dict[str, Any]:  # noqa: A002
+def _source_part(turn_id: str, *, id: str, title: str, url: str | None, **_: object) -> Json:  # noqa: A002
     """A part is the same as the chunk. Numbers count in a turn, and a message may go on in another."""
     named = {"sourceId": f"{turn_id}:{id}", "title": title}
     if url is not None:
@@ -371,20 +371,20 @@ def _source_part(turn_id: str, *, id: str, title: str, url: str | None, **_: obj
     return {"type": "source-document", **named, "mediaType": guess_type(title)[0] or "text/plain"}
 
 
-def _call_part(call_id: str, name: str | None, args: object, *, is_ours: bool, **more: object) -> dict[str, Any]:
+def _call_part(call_id: str, name: str | None, args: object, *, is_ours: bool, **more: object) -> Json:
     of_call = {"toolCallId": call_id, "state": "input-available", "input": args, **more}
     if is_ours:
         return {"type": "dynamic-tool", "toolName": name, **of_call, "providerExecuted": True}
     return {"type": f"tool-{name}", **of_call}
 
 
-def _ended(reference: Mapping[str, Any]) -> dict[str, Any]:
+def _ended(reference: Mapping[str, Any]) -> Json:
     if reference.get("status") == "succeeded":
         return {"state": "output-available", "output": reference}
     return {"state": "output-error", "errorText": reference.get("summary") or "It failed."}
 
 
-def _waiting_parts(plan: Plan, *, approvals: bool) -> list[dict[str, Any]]:
+def _waiting_parts(plan: Plan, *, approvals: bool) -> list[Json]:
     """Returns what a page shows of a plan that is open, as it was sent it when the turn ended."""
     parts = [{"type": "data-plan", "id": PLAN_ID, "data": orjson.loads(agui_encoding.to_json(plan))}]
     for step in plan.waiting_steps:
