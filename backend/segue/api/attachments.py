@@ -37,6 +37,9 @@ router = router_of("attachments", "/sessions/{session_id}/attachments", UploadRo
 MULTIPART_BYTES: Final = 65_536  # of a body beside the file
 MAX_END_CHARS: Final = 4000  # of a message that is too long, whose middle is attached
 MAX_WORD_CHARS: Final = 200
+NOT_ONE_FILE: Final = (
+    "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
+)
 _GAP: Final = f"\n{LEFT_OUT}\n"
 _KINDS: Final = frozenset(
     {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
@@ -70,7 +73,7 @@ async def upload_attachment(
         async with request.form(max_files=1, max_fields=0) as form:
             file = form.get("file")
             if not isinstance(file, UploadFile):
-                raise _not_one_file()
+                raise InvalidRequest(NOT_ONE_FILE)
             if (file.size or 0) > services.settings.attachment_max_bytes:
                 raise too_large("The", services.settings.attachment_max_bytes)
             async with attachments.places:
@@ -80,16 +83,11 @@ async def upload_attachment(
     except HTTPException as error:
         if error.status_code != 400:  # noqa: PLR2004 (what Starlette raises for another form than this)
             raise
-        raise _not_one_file() from None
+        raise InvalidRequest(NOT_ONE_FILE) from None
 
 
 def too_large(which: str, max_bytes: int) -> HTTPException:
     return HTTPException(413, f"{which} file is larger than {max_bytes} bytes.")
-
-
-def _not_one_file() -> AppError:
-    detail = "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
-    return InvalidRequest(detail)
 
 
 @router.get("")

@@ -62,6 +62,13 @@ def events_url(http: Request, turn: TurnKey) -> str:
     return f"{http.scope.get('root_path', '')}/sessions/{turn.session_id}/turns/{turn.turn_id}/events"
 
 
+def check_length(services: Services, message: str, advice: str = "") -> None:
+    """Raises AppError `invalid_request`."""
+    if len(message) > (at_most := services.settings.max_message_chars):
+        detail = f"The message has {len(message)} characters, and may have {at_most} (MAX_MESSAGE_CHARS).{advice}"
+        raise InvalidRequest(detail)
+
+
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
     """A request for a turn, and whose it is: what every route takes that answers as `chat` does."""
@@ -76,9 +83,7 @@ class ClientRequest:
         """`fingerprint` has to be the same in a second request with the same key, `more` are fields of the request.
         Raises AppError `invalid_request` for a message that is too long.
         """
-        if len(message) > (at_most := self.services.settings.max_message_chars):
-            detail = f"The message has {len(message)} characters, and may have {at_most} (MAX_MESSAGE_CHARS)."
-            raise InvalidRequest(f"{detail} Attach a longer text as a file.")
+        check_length(self.services, message, " Attach a longer text as a file.")
         if isinstance(how, Answerer) and how.model is not None:
             more["options"] = replace(more.get("options", NO_OPTIONS), model=how.model)
             fingerprint = (*fingerprint, "model", how.model)

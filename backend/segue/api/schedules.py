@@ -10,7 +10,7 @@ from fastapi import Request
 from pydantic import Field, model_validator
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import AcceptedTurn, events_url
+from segue.api.chat import AcceptedTurn, check_length, events_url
 from segue.api.deps import Caller, OriginDep, ScheduleId, Services, ServicesDep, TriggerId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, FilledText, Moment, Page, PagingDep, TimeZone, id_position
@@ -178,12 +178,6 @@ def check_place(services: Services, caller: str, place: InSession, message: str,
         raise NotFound("trigger" if isinstance(place, NewTrigger) else "schedule")
     services.agents.check(place.agent, caller, origin.groups, status=422)
     check_length(services, message)
-
-
-def check_length(services: Services, message: str) -> None:
-    if len(message) > (at_most := services.settings.max_message_chars):
-        detail = f"The message has {len(message)} characters, and may have {at_most} (MAX_MESSAGE_CHARS)."
-        raise InvalidRequest(detail)
 
 
 def _check_overlap(overlap: str, *, new_session: bool) -> None:

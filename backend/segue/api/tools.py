@@ -63,6 +63,8 @@ _SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
     tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
 )
 
+_OF_SPEC = ("name", "title", "description", "effect", "effect_guessed", "source")
+
 StateFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
 CallFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
 ToolName = Annotated[str, Path(description="One of `GET /tools`.")]
@@ -92,17 +94,12 @@ async def list_tools(services: ServicesDep, caller: Caller, origin: OriginDep) -
     changed = await changed_at(services.database, specs)
     described = [
         ToolDescription(
-            name=spec.name,
-            title=spec.title,
-            description=spec.description,
             schema=spec.input_schema,
-            effect=spec.effect,
-            effect_guessed=spec.effect_guessed,
             confirmation=needs_confirmation(spec, services.settings.confirm),
             always_asks=spec.always_asks and needs_confirmation(spec, services.settings.confirm),
             dependencies=spec.depends_on,
-            source=spec.source,
             changed_at=changed.get(spec.name),
+            **{name: getattr(spec, name) for name in _OF_SPEC},
         )
         for spec in specs
     ]
@@ -222,7 +219,12 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: sc
     sessions only the one that is named, of any user. What an operator had set for all ends too. For the scope `ops`.
     """
     specs = services.tools.specs(body.tool_name)
-    owner = await _owner_of_any(services, body.session_id) if body.session_id is not None else None
+    owner = None
+    if body.session_id is not None:
+        if not is_id("ses", body.session_id):
+            raise NotFound("session")
+        async with services.database.read_only() as connection:
+            owner = await owner_of(connection, body.session_id)
     async with services.database.transaction() as connection:
         await record_act(
             connection,
@@ -241,13 +243,6 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: sc
     elif body.scope != "fleet":
         await services.tools.reset_in_sessions(specs)
     return await _fleet_states(services, specs, status=None, after=None, paging=FIRST_PAGE)
-
-
-async def _owner_of_any(services: Services, session_id: str) -> str:
-    if not is_id("ses", session_id):
-        raise NotFound("session")
-    async with services.database.read_only() as connection:
-        return await owner_of(connection, session_id)
 
 
 async def _session_states(services: Services, owner: str, origin: Origin, session_id: str) -> SessionToolStates:

@@ -20,7 +20,7 @@ from segue.api.agents import AgentId
 from segue.api.attachments import SentFile, sent_files
 from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors import client_turns
+from segue.api.doors import clients
 from segue.api.doors.clients import ClientId, on_disconnect, session_of_client, turn_headers
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
@@ -29,7 +29,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json
-from segue.domain.plan import PAGE_MESSAGE, Button, Plan, Step
+from segue.domain.plan import PAGE_MESSAGE, Button, Plan
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions, UnreadableMessage
 from segue.domain.tool import RememberFor
 from segue.events.agui_encoding import answer_json, closing_events, replay_gap, run_ended, state_snapshot, to_json
@@ -127,7 +127,7 @@ def page_calls(plan: Plan | None, said: Mapping[str, str]) -> list[bytes]:
         return []
     events = []
     for step in plan.page_steps:
-        of_call = {"toolCallId": f"{client_turns.interrupt_id(plan)}:{step.id}"}
+        of_call = {"toolCallId": f"{clients.interrupt_id(plan)}:{step.id}"}
         events += [
             {"type": "TOOL_CALL_START", **of_call, "toolCallName": step.tool, **said},
             {"type": "TOOL_CALL_ARGS", **of_call, "delta": to_json(step.args or {}).decode()},
@@ -145,7 +145,7 @@ def _results_of_page(messages: Sequence[Json]) -> Button | None:
         with suppress(ValueError):  # a page writes values as JSON; what is none is text
             value = orjson.loads(value) if isinstance(value, str) else value
         results.append((str(each.get("toolCallId")), result_of_page(value, each.get("error"))))
-    return client_turns.button_of_page(results)
+    return clients.button_of_page(results)
 
 
 def _message(message: Message) -> Json:
@@ -170,22 +170,18 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> Json | None:
     step = plan.waiting_step
     if step is None or plan.page_steps or plan.waits_for:
         return None
+    schema = RESPONSE_SCHEMA
+    if step.asks is not None and step.asks.schema is not None:  # the form that a tool asks the user to fill in
+        schema = {**schema, "properties": {**schema["properties"], "answer": step.asks.schema}}
     asks = answer is not None and answer["plan"] is not None and answer["plan"]["id"] == plan.id
     return {
-        "id": client_turns.interrupt_id(plan),
+        "id": clients.interrupt_id(plan),
         "reason": "confirmation",
         "message": answer["message"]["content"] if answer is not None and asks else step.description,
-        "responseSchema": _response_schema(step),
+        "responseSchema": schema,
         "expiresAt": plan.expires_at,
         "metadata": {"step": step, "steps": plan.waiting_steps},
     }
-
-
-def _response_schema(step: Step) -> Json:
-    """Returns the schema of an answer, with the form that a tool asks the user to fill in."""
-    if step.asks is None or step.asks.schema is None:
-        return RESPONSE_SCHEMA
-    return {**RESPONSE_SCHEMA, "properties": {**RESPONSE_SCHEMA["properties"], "answer": step.asks.schema}}
 
 
 class _Input(BaseModel):
@@ -271,20 +267,20 @@ def run_of(body: RunAgentInput) -> RunRequest:
     if resume and resume[0].status == "resolved":
         return RunRequest(button=_button(resume[0]))
     if resume:
-        abandons = plan_id, version = client_turns.plan_asked(resume[0].interrupt_id) or ("", MAX_VERSION)
+        abandons = plan_id, version = clients.plan_asked(resume[0].interrupt_id) or ("", MAX_VERSION)
         if not is_new:
             return RunRequest(button=Button("reject", version, plan_id=plan_id), abandons=abandons)
     elif (button := _results_of_page(body.messages)) is not None:
-        return RunRequest(button=button, key=client_turns.page_key(button))
+        return RunRequest(button=button, key=clients.page_key(button))
     elif at < 0:
         return RunRequest()
     content = body.messages[at].get("content")
-    text, before = client_turns.text_of(content), body.messages[: at + 1]
+    text, before = clients.text_of(content), body.messages[: at + 1]
     return RunRequest(text, content, is_new=is_new, abandons=abandons, before=before)
 
 
 def _button(entry: ResumeEntry) -> Button:
-    if (found := client_turns.plan_asked(entry.interrupt_id)) is None:
+    if (found := clients.plan_asked(entry.interrupt_id)) is None:
         raise StalePlan
     (plan_id, version), given = found, entry.payload or InterruptAnswer()
     if given.approved is False:
@@ -359,7 +355,7 @@ async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: ClientD
 async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | None) -> Response:
     props = body.forwarded_props or ForwardedProps()
     run = run_of(body)
-    options = client_turns.options_of(client, body.tools, body.context, body.state, model=props.model)
+    options = clients.options_of(client, body.tools, body.context, body.state, model=props.model)
     files = await sent_files(run.content)
     session = await session_of_client(client, body.thread_id, agent=agent)
     answers = [entry.interrupt_id for entry in body.resume or ()]  # some come under the id of the run that asked
@@ -386,13 +382,13 @@ async def _begin(
                 return await _look(client, session)
         known = once(key, run.text, *(file.digest for file in files), *TurnOptions(model=run.options.model).fingerprint)
         request = ChatRequest(run.text, options=run.options, once=known, stream=True, abandons=run.abandons)
-        admitted = await client_turns.say(client, session.id, request, files)
+        admitted = await clients.say(client, session.id, request, files)
         return admitted.turn, None if admitted.fresh else run.before
     if run.button is None:
         return await _look(client, session)
     try:
         known = once(key, *fingerprint_of(run.button))
-        return await client_turns.decide(client, session.id, run.button, known, run.options), None
+        return await clients.decide(client, session.id, run.button, known, run.options), None
     except AppError as error:
         if (run.abandons is None and run.key is None) or error.code not in NOT_TAKEN:
             raise
@@ -409,7 +405,7 @@ def is_shown(message: Message, running: str | None) -> bool:
 async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
     """Returns the turn that runs, and the history without what that has said so far: it comes with its events."""
     async with client.services.database.read_only() as connection:
-        turn = await client_turns.open_turn(connection, client, session.id)
+        turn = await clients.open_turn(connection, client, session.id)
         newest = await list_messages(connection, client.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
     shown = (each for each in reversed(newest) if is_shown(each, turn.turn_id if turn else None))
     return turn, [_message(each) for each in shown if each.content or each.tool_calls]

@@ -20,7 +20,6 @@ from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import DoorRoute, TurnId, router_of
 from segue.api.doors import clients
 from segue.api.doors import langgraph_frames as frames
-from segue.api.doors.client_turns import decide, nothing_new, say, text_of
 from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, ClientId, find_session, known_session
 from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, encode, thread_view
 from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
@@ -181,18 +180,18 @@ async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGra
 async def _say(client: ClientRequest, body: NewRun, session: Session) -> TurnKey:
     """Says what is new in the input, after the newest state or in the place of what followed an older one."""
     said, key = frames.newest_message(body.input), client.idempotency_key
-    content, text = (said["content"], text_of(said["content"])) if said else (None, "")
+    content, text = (said["content"], clients.text_of(said["content"])) if said else (None, "")
     files = await sent_files(content)
     fingerprint = (text, body.place or "", *(file.digest for file in files))
     if key is None and said is not None and said["id"]:
         key = digest_of_json([said["id"], *fingerprint])
     instead_of = await _instead_of(client, session, body.place)
     if said is None and instead_of is None:
-        raise nothing_new()
+        raise clients.nothing_new()
     on_busy = ON_BUSY.get(body.multitask_strategy, "enqueue")
     known = once(key and f"langgraph:{key}", *fingerprint)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, on_busy=on_busy)
-    return (await say(client, session.id, request, files)).turn
+    return (await clients.say(client, session.id, request, files)).turn
 
 
 async def _instead_of(client: ClientRequest, session: Session, place: str | None) -> str | None:
@@ -222,14 +221,14 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
     answer = frames.answer_of(resume, plan if row is None and shown in (None, waiting) else None)
     asked = shown or waiting
     if answer.words is not None:
-        text, abandons = text_of(answer.words), asked if answer.verdict == "reject" else None
+        text, abandons = clients.text_of(answer.words), asked if answer.verdict == "reject" else None
         request = ChatRequest(text, once=known, stream=True, abandons=abandons)
-        return (await say(client, session.id, request)).turn
+        return (await clients.say(client, session.id, request)).turn
     if answer.verdict is None or (asked is None and row is None):
         raise no_open_plan()
     plan_id, version = asked or (None, 0)
     button = Button(answer.verdict, version, args=answer.args, plan_id=plan_id, answer=answer.form)
-    return await decide(client, session.id, button, known)
+    return await clients.decide(client, session.id, button, known)
 
 
 async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int = 0) -> AsyncIterator[bytes]:
@@ -256,18 +255,18 @@ async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int
             yield encode([("error", {"error": error.code, "message": error.detail})], position=end)
 
 
-async def _outcome(run: LangGraphRun) -> AsyncIterator[bytes]:
-    try:
-        await run.client.services.events.answer(run.turn)
-        yield to_json((await run.view()).final_values())
-    except AppError as error:
-        yield to_json({"__error__": {"error": error.code, "message": error.detail}})
-
-
 def _wait(run: LangGraphRun) -> Response:
     """Answers with what a run ends with. The headers come at once, and blanks until it has ended."""
+
+    async def outcome() -> AsyncIterator[bytes]:
+        try:
+            await run.client.services.events.answer(run.turn)
+            yield to_json((await run.view()).final_values())
+        except AppError as error:
+            yield to_json({"__error__": {"error": error.code, "message": error.detail}})
+
     how: Json = {"media_type": "application/json", "ping": HEARTBEAT_S, "ping_message_factory": _Blank}
-    return EventSourceResponse(_outcome(run), **how, **run.options("join"))
+    return EventSourceResponse(outcome(), **how, **run.options("join"))
 
 
 async def _shown(client: ClientRequest, thread_id: str, run_id: str) -> Json:

@@ -18,19 +18,11 @@ from starlette.responses import Response
 
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors import openai_chat
+from segue.api.doors import openai_chat, openai_request
 from segue.api.doors.client_turns import begin
 from segue.api.doors.clients import DoorClientDep, known_session, turn_headers
 from segue.api.doors.openai_chat import Called, answer_of, at_once, finish_reason_of, is_in_words, usage_of
-from segue.api.doors.openai_request import (
-    ResponseBody,
-    do_task,
-    is_open_webui,
-    is_task,
-    message_of,
-    response_id,
-    turn_of_response,
-)
+from segue.api.doors.openai_request import ResponseBody, is_open_webui, response_id, turn_of_response
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
 from segue.api.schemas import Body, Json, Metadata, NewSession
@@ -39,7 +31,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import is_id
-from segue.domain.session import Message, Session, Turn
+from segue.domain.session import Session, Turn
 from segue.domain.tool import TurnEffect
 from segue.memory.history import user_messages_of
 from segue.turns.queries import asks_for_json
@@ -92,12 +84,12 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
     given = body.model_dump()
     head: Json = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    if is_task(client, messages, given):
-        text, charge = await do_task(client, messages, given)
+    if openai_request.is_task(client, messages, given):
+        text, charge = await openai_request.do_task(client, messages, given)
         task = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
         frames = task.begin() + task.said(text) + task.answered({"usage": asdict(charge)})
         return EventStream(at_once(frames)) if body.stream else JSONResponse(task.response)
-    request = await message_of(client.http, messages, given)
+    request = await openai_request.message_of(client.http, messages, given)
     turn, is_structured = (await begin(client, request)).turn, request.options.output_schema is not None
     head |= {"previous_response_id": body.previous_response_id, "background": bool(body.background)}
     writer = _writer(client, turn.session_id, turn.turn_id, head)
@@ -144,15 +136,12 @@ async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Js
     """Lists what the user said in the turn of a response, as messages of OpenAI's."""
     turn = await _turn_of(client, response_id)
     async with client.services.database.read_only() as connection:
-        items = [_input_item(each) for each in await user_messages_of(connection, turn.turn_id)]
-    if not items:  # deleted just now
+        said = await user_messages_of(connection, turn.turn_id)
+    if not said:  # deleted just now
         raise NotFound("turn")
-    return {"object": "list", "data": items, "first_id": items[0]["id"], "last_id": items[-1]["id"], "has_more": False}
-
-
-def _input_item(said: Message) -> Json:
-    content = [{"type": "input_text", "text": said.content}]
-    return {"id": said.id, "type": "message", "role": "user", "status": "completed", "content": content}
+    of_all = {"type": "message", "role": "user", "status": "completed"}
+    items = [{"id": each.id, **of_all, "content": [{"type": "input_text", "text": each.content}]} for each in said]
+    return {"object": "list", "data": items, "first_id": said[0].id, "last_id": said[-1].id, "has_more": False}
 
 
 class NewConversation(Body):

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.api.attachments import SentFile, sent_files
 from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors import client_turns
+from segue.api.doors import clients
 from segue.api.doors.agui import RunFrames, is_shown, run_events
 from segue.api.doors.clients import ClientId, find_session, session_of_client, turn_headers
 from segue.api.event_streams import EventStream, described_stream, frame, framed
@@ -56,7 +56,9 @@ _TEXTS: Final = {
     "REASONING_MESSAGE_CONTENT": "reasoning-delta",
     "REASONING_MESSAGE_END": "reasoning-end",
 }
-CHUNKS: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
+_STREAM: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
+CHUNKS: Final[dict[int | str, Json]] = {200: {"description": "The chunks of the answer", "content": _STREAM}}
+OF_CHATS: Final = ("client_tools", "message_not_found", "not_in_history", "option_not_allowed")
 
 ChatInPath = Annotated[ClientId, Path(description="What the client calls the chat.")]
 
@@ -128,7 +130,7 @@ class MessageChunks:
     def _of_call(self, kind: str, event: Mapping[str, Any]) -> list[Json]:
         call_id = event["toolCallId"]
         of_call: Json = {"toolCallId": self._ids.get(call_id, call_id)}
-        of_call |= {} if client_turns.CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
+        of_call |= {} if clients.CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
         match kind:
             case "TOOL_CALL_START":
                 self._names[call_id] = event["toolCallName"]
@@ -157,18 +159,14 @@ class MessageChunks:
         if "snapshot" in event:
             self._plan = event["snapshot"]["plan"]
         for change in event.get("delta", ()):
-            self._change(change["path"].split("/")[2:], change["value"])
+            match change["path"].split("/")[2:]:  # as `agui_encoding` writes it
+                case []:
+                    self._plan = change["value"]
+                case [member]:
+                    self._plan[member] = change["value"]
+                case [member, index]:  # of one of its steps
+                    self._plan[member][int(index)] = change["value"]
         return {"type": "data-plan", "id": PLAN_ID, "data": self._plan}
-
-    def _change(self, path: list[str], value: Any) -> None:
-        """Carries out a change as `agui_encoding` writes it: of the plan, a member of it or one of its steps."""
-        match path:
-            case []:
-                self._plan = value
-            case [member]:
-                self._plan[member] = value
-            case [member, index]:
-                self._plan[member][int(index)] = value
 
 
 class UiChat(BaseModel):
@@ -197,35 +195,26 @@ class UiDecision(PlanDecision):
     plan_id: Annotated[str | None, Field(max_length=40), doc("The plan that was shown; null for the open one.")] = None
 
 
-@router.post(
-    "",
-    response_class=Response,
-    responses={
-        200: {"description": "The chunks of the answer", "content": CHUNKS},
-        **problems(
-            *OF_DOORS, *OF_DECISIONS, "client_tools", "message_not_found", "not_in_history", "option_not_allowed"
-        ),
-    },
-)
+@router.post("", response_class=Response, responses={**CHUNKS, **problems(*OF_DOORS, *OF_DECISIONS, *OF_CHATS)})
 async def ui_chat(body: UiChat, client: ClientDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
     said = body.messages[-1]
-    options = client_turns.options_of(client, body.tools, body.context, model=body.model)
+    options = clients.options_of(client, body.tools, body.context, model=body.model)
     decided, text, files = _decided_in(said), "", tuple[SentFile, ...]()
     if decided is None and said.get("role") != "user":
-        raise client_turns.nothing_new()
+        raise clients.nothing_new()
     if decided is None and body.trigger == "submit-message":
-        text, files = client_turns.text_of(said.get("parts")), await sent_files(said.get("parts"))
+        text, files = clients.text_of(said.get("parts")), await sent_files(said.get("parts"))
     session = await session_of_client(client, body.id, agent=body.agent)
     if decided is not None:
         known = once(client.idempotency_key or decided.key, *fingerprint_of(decided.button))
-        turn = await client_turns.decide(client, session.id, decided.button, known, options)
+        turn = await clients.decide(client, session.id, decided.button, known, options)
         return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
     asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
     known = once(client.idempotency_key or (_key(said, *asked) if instead_of is None else None), *asked)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, options=options)
-    return _stream(client, session, (await client_turns.say(client, session.id, request, files)).turn)
+    return _stream(client, session, (await clients.say(client, session.id, request, files)).turn)
 
 
 def _decided_in(message: Json) -> Decided | None:
@@ -246,12 +235,12 @@ def _decided_in(message: Json) -> Decided | None:
 
 def _continued(parts: Sequence[Json]) -> Decided | None:
     """Returns what a page has added: of what waited last for it or for an approval; what has no answer yet is none."""
-    found = [(match, part) for part in parts if (match := client_turns.CALL_ID.fullmatch(str(part.get("toolCallId"))))]
+    found = [(match, part) for part in parts if (match := clients.CALL_ID.fullmatch(str(part.get("toolCallId"))))]
     last = [(match, part) for match, part in found if match.group(1, 2) == found[-1][0].group(1, 2)]
     if not any(part.get("state") == "approval-responded" for _, part in last):
         given = [(match[0], _result_of(part)) for match, part in found if part.get("state") in _GIVEN]
-        by_page = client_turns.button_of_page(given)
-        return Decided(by_page, client_turns.page_key(by_page)) if by_page else None
+        by_page = clients.button_of_page(given)
+        return Decided(by_page, clients.page_key(by_page)) if by_page else None
     plan_id, version = last[-1][0].group(1, 2)
     yes = [(match, part) for match, part in last if _is_approved(part.get("approval"))]
     chosen = frozenset(int(match[3]) for match, _ in yes) if 0 < len(yes) < len(last) else None
@@ -270,21 +259,14 @@ def _result_of(part: Json) -> Json:
     return result_of_page(part.get("output"), failed)
 
 
-@router.get(
-    "/{chat_id}/stream",
-    response_class=Response,
-    responses={
-        200: {"description": "The chunks of the answer", "content": CHUNKS},
-        204: {"description": "Nothing runs."},
-    },
-)
+@router.get("/{chat_id}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}})
 async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
     session = await find_session(client, chat_id)
     if session is None:
         return Response(status_code=204)
     async with client.services.database.read_only() as connection:
-        turn = await client_turns.open_turn(connection, client, session.id)
+        turn = await clients.open_turn(connection, client, session.id)
     return _stream(client, session, turn) if turn else Response(status_code=204)
 
 
@@ -388,7 +370,7 @@ def _waiting_parts(plan: Plan, *, approvals: bool) -> list[Json]:
     """Returns what a page shows of a plan that is open, as it was sent it when the turn ended."""
     parts = [{"type": "data-plan", "id": PLAN_ID, "data": orjson.loads(agui_encoding.to_json(plan))}]
     for step in plan.waiting_steps:
-        call_id, is_page = f"{client_turns.interrupt_id(plan)}:{step.id}", step in plan.page_steps
+        call_id, is_page = f"{clients.interrupt_id(plan)}:{step.id}", step in plan.page_steps
         asked = {"state": "approval-requested", "approval": {"id": call_id}} if not is_page else {}
         if step.tool and (is_page or (approvals and step.asks is None and not plan.waits_for)):
             parts.append(_call_part(call_id, step.tool, step.args or {}, is_ours=not is_page, **asked))
