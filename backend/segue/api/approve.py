@@ -64,8 +64,7 @@ async def decide_by_link(token: str, request: Request, services: ServicesDep) ->
     found = None
     if link is not None:
         with suppress(NotFound):
-            async with services.database.read_only() as connection:
-                found = await get_approval(connection, link.identity, link.plan_id, now=services.clock())
+            found = await services.read(get_approval, link.identity, link.plan_id, now=services.clock())
     if link is None or found is None:
         return _page("en", _UNKNOWN, status=404)
     language = detect_language(found.told or found.goal)

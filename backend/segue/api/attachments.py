@@ -67,8 +67,7 @@ async def upload_attachment(
     other file the text is read once. What the file is, its content decides.
     """
     attachments = services.attachments
-    async with services.database.read_only() as connection:  # before the body is read
-        await check_session(connection, caller, session_id)
+    await services.read(check_session, caller, session_id)  # before the body is read
     try:
         async with request.form(max_files=1, max_fields=0) as form:
             file = form.get("file")
@@ -109,8 +108,7 @@ async def get_attachment(
     session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
 ) -> Response:
     """Loads a file as it was uploaded. An image may be shown, anything else is a download."""
-    async with services.database.read_only() as connection:
-        file, content = await attachment_store.get_file(connection, caller, session_id, attachment_id)
+    file, content = await services.read(attachment_store.get_file, caller, session_id, attachment_id)
     shown = "inline" if file.media_type in IMAGES else "attachment"
     headers = {
         "Content-Disposition": f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}",

@@ -1,9 +1,20 @@
 """What routes are declared with: a router, the services of this process, the caller, ids in the path, strict JSON."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypedDict
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+)
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Path, Request, Security, params
@@ -37,6 +48,8 @@ from segue.users.spending import LimitsInForce
 if TYPE_CHECKING:  # not needed without logins
     from segue.mcp.oauth.logins import Logins
 
+Asked = ParamSpec("Asked")
+Loaded = TypeVar("Loaded")
 MAX_DEPTH = 64
 _NOT_IN_QUERY = (params.Path, params.Header, params.Cookie)
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers
@@ -74,6 +87,16 @@ class Services(TurnDeps):
             return ()
         named = self.agents.groups() | self.tools.groups() | self.books.groups.keys() | {*self.settings.schedule_groups}
         return tuple(sorted(identity.groups & named))
+
+    async def read(
+        self,
+        load: Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]],
+        *args: Asked.args,
+        **named: Asked.kwargs,
+    ) -> Loaded:
+        """Returns what one statement reads: `load` gets a connection before its other arguments."""
+        async with self.database.read_only() as connection:
+            return await load(connection, *args, **named)
 
     @property
     def mcp_logins(self) -> "Logins | None":

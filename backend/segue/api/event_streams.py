@@ -111,8 +111,7 @@ async def follow_turn(
     """Follows the events of a turn. From the start, or after the last event that is known. A client that knows the last
     one of all gets a 204, which tells a browser to stop reconnecting.
     """
-    async with services.database.read_only() as connection:
-        turn = await find_turn(connection, caller, session_id, turn_id)
+    turn = await services.read(find_turn, caller, session_id, turn_id)
     position = after if last_event_id is None else last_event_id
     if position >= end_of(turn):
         return Response(status_code=204)

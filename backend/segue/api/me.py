@@ -117,8 +117,7 @@ async def list_memories(
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
     paging = Paging(limit, cursor)
     before = paging.after(_MEMORY_POSITION)
-    async with services.database.read_only() as connection:
-        found = await facts.list_facts(connection, caller, before=before, limit=limit + 1, session_id=session_id)
+    found = await services.read(facts.list_facts, caller, before=before, limit=limit + 1, session_id=session_id)
     return paging.page_of_placed(found)
 
 
@@ -180,8 +179,7 @@ async def get_usage(
         raise InvalidRequest(detail)
     owner = query.user if query.user is not None or of_all else identity.user
     after = query.paging.after(_USAGE_POSITION)
-    async with services.database.read_only() as connection:
-        found = await list_usage(
-            connection, owner, first=first, last=last, group=query.group, after=after, limit=query.limit + 1
-        )
+    found = await services.read(
+        list_usage, owner, first=first, last=last, group=query.group, after=after, limit=query.limit + 1
+    )
     return query.paging.page(found, lambda item: item.key or "")

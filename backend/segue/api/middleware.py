@@ -168,8 +168,7 @@ async def _identify(services: Services, request: Request) -> Identity:
         token, events = request.query_params.get("token"), _EVENTS_PATH.fullmatch(route_path(request.scope))
         if credential is not None or token is None or events is None or request.method != "GET":
             raise
-        async with services.database.read_only() as connection:
-            user = await user_of_stream_token(connection, token, events[1])
+        user = await services.read(user_of_stream_token, token, events[1])
         if user is None:
             raise Unauthorized("stream_token") from None
         return Identity(user)

@@ -145,8 +145,7 @@ async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> ope
     """Shows what a turn of any user did when: its attempts, nodes, calls of models and tools, and what it waited for.
     Without what was said and without arguments. For the scope `ops`.
     """
-    async with services.database.read_only() as connection:
-        return await operations.timeline_of(connection, services.cache, turn_id)
+    return await services.read(operations.timeline_of, services.cache, turn_id)
 
 
 @router.get("/sessions/{session_id}", responses=problems("forbidden"))
@@ -176,8 +175,7 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
 async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsApproval]:
     """Lists what waits for a yes of any user, without words and arguments. Newest first. For the scope `ops`."""
     before = paging.after(_PLAN_POSITION)
-    async with services.database.read_only() as connection:
-        found = await list_all_approvals(connection, before=before, limit=paging.limit + 1, now=services.clock())
+    found = await services.read(list_all_approvals, before=before, limit=paging.limit + 1, now=services.clock())
     return paging.page(found, lambda each: each.plan_id)
 
 
@@ -187,8 +185,7 @@ async def list_audit(
 ) -> Page[Act]:
     """Lists what operators did. Newest first. For the scope `ops`."""
     before = paging.after(BY_SEQ)
-    async with services.database.read_only() as connection:
-        found = await list_acts(connection, action=action, actor=actor, before=before, limit=paging.limit + 1)
+    found = await services.read(list_acts, action=action, actor=actor, before=before, limit=paging.limit + 1)
     return paging.page(found, lambda act: act.seq)
 
 
@@ -222,15 +219,13 @@ class Retried:
 @router.get("/webhooks", responses=problems("forbidden"))
 async def get_webhooks(services: ServicesDep, _: Ops) -> OutboxState:
     """Shows what waits to be sent to WEBHOOK_URL, and why. For the scope `ops`."""
-    async with services.database.read_only() as connection:
-        return await read_outbox(connection)
+    return await services.read(read_outbox)
 
 
 @router.get("/webhooks/events", responses=problems("forbidden"))
 async def list_webhook_events(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[WaitingEvent]:
     """Lists the events that wait to be sent to WEBHOOK_URL, oldest first. For the scope `ops`."""
-    async with services.database.read_only() as connection:
-        found = await list_events(connection, after=paging.after(BY_SEQ) or 0, limit=paging.limit + 1)
+    found = await services.read(list_events, after=paging.after(BY_SEQ) or 0, limit=paging.limit + 1)
     return paging.page(found, lambda event: event.seq)
 
 
@@ -243,8 +238,7 @@ async def retry_webhooks(services: ServicesDep, operator: Ops, event_id: OneEven
 
 
 async def _turn(services: Services, turn_id: str) -> operations.OpsTurn:
-    async with services.database.read_only() as connection:
-        turn = await operations.find_any(connection, turn_id)
+    turn = await services.read(operations.find_any, turn_id)
     return (await operations.with_activity(services.cache, [turn]))[0]
 
 

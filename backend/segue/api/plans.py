@@ -35,8 +35,7 @@ _TOOL: Final[TypeAdapter[str]] = TypeAdapter(Annotated[str, Field(pattern="^[^\x
 @router.get("/plan", responses=problems("no_open_plan"))
 async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Caller) -> Plan | UnreadablePlan:
     """Shows the plan that is open."""
-    async with services.database.read_only() as connection:
-        session = await get_session(connection, caller, session_id)
+    session = await services.read(get_session, caller, session_id)
     if session.pending_plan is None:
         raise store.no_open_plan()
     return session.pending_plan
@@ -84,10 +83,7 @@ async def get_approvals(
     newest plan first.
     """
     before, now = paging.after(_POSITION), services.clock()
-    async with services.database.read_only() as connection:
-        found = await list_approvals(
-            connection, identity, before=before, limit=paging.limit + 1, now=now, status=status
-        )
+    found = await services.read(list_approvals, identity, before=before, limit=paging.limit + 1, now=now, status=status)
     return paging.page(found, lambda each: each.plan_id)
 
 
@@ -138,8 +134,7 @@ class NewMandate(Terms):
 async def list_mandates(services: ServicesDep, caller: Caller, origin: OriginDep, paging: PagingDep) -> Page[Mandate]:
     """Lists the caller's standing approvals with what is used of them. Newest first."""
     before, tools = paging.after(_MANDATE_POSITION), services.tools.tools_for(caller, origin.groups)
-    async with services.database.read_only() as connection:
-        found = await mandates.list_mandates(connection, caller, before=before, limit=paging.limit + 1)
+    found = await services.read(mandates.list_mandates, caller, before=before, limit=paging.limit + 1)
     now = services.clock()
     return paging.page([mandates.shown(row, tools, now=now) for row in found], lambda each: each.id)
 

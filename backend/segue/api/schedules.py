@@ -125,16 +125,14 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
 async def list_schedules(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Schedule]:
     """Lists the caller's schedules, in all sessions. Newest first."""
     before = paging.after(_POSITION)
-    async with services.database.read_only() as connection:
-        found = await schedules.list_schedules(connection, caller, before=before, limit=paging.limit + 1)
+    found = await services.read(schedules.list_schedules, caller, before=before, limit=paging.limit + 1)
     return paging.page(found, lambda each: each.id)
 
 
 @router.get("/{schedule_id}")
 async def get_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller) -> Schedule:
     """Shows a schedule."""
-    async with services.database.read_only() as connection:
-        return await schedules.get_schedule(connection, caller, schedule_id)
+    return await services.read(schedules.get_schedule, caller, schedule_id)
 
 
 @router.patch("/{schedule_id}")

@@ -117,25 +117,22 @@ async def list_sessions(
     if words := (query or "").split():
         reached = paging.after(_SEARCHED)
         after = SearchPosition(*reached) if reached else None
-        async with services.database.read_only() as connection:
-            hits, behind = await search_sessions(
-                connection, caller, words, archived=archived, pinned=pinned, after=after, limit=paging.limit
-            )
+        hits, behind = await services.read(
+            search_sessions, caller, words, archived=archived, pinned=pinned, after=after, limit=paging.limit
+        )
         position = [each for each in astuple(behind) if each is not None] if behind else None
         return schemas.Page([*hits], schemas.encode_cursor(position) if position else None)
     before = paging.after(_ACTIVITY)
-    async with services.database.read_only() as connection:
-        found = await session_store.list_sessions(
-            connection, caller, archived=archived, pinned=pinned, before=before, limit=paging.limit + 1
-        )
+    found = await services.read(
+        session_store.list_sessions, caller, archived=archived, pinned=pinned, before=before, limit=paging.limit + 1
+    )
     return paging.page(found, lambda session: [session.updated_at, session.id])
 
 
 @router.get("/{session_id}")
 async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session | UnreadableSession:
     """Shows a session."""
-    async with services.database.read_only() as connection:
-        return await session_store.get_session(connection, caller, session_id)
+    return await services.read(session_store.get_session, caller, session_id)
 
 
 @router.patch("/{session_id}", responses=problems("unknown_agent"))
@@ -253,10 +250,9 @@ async def export_session(
     """Exports the turns that have ended, without secrets. A larger result is represented by its reference; Markdown has
     references only.
     """
-    async with services.database.read_only() as connection:
-        conversation = await load_conversation(
-            connection, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
-        )
+    conversation = await services.read(
+        load_conversation, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
+    )
     if format == "markdown":
         return Response(await asyncio.to_thread(as_markdown, conversation), media_type="text/markdown")
     settings = RecordedSettings.model_validate(services.settings, from_attributes=True)
@@ -286,6 +282,5 @@ async def get_feedback(
 ) -> schemas.Page[Feedback]:
     """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
     before = paging.after(schemas.BY_SEQ)
-    async with services.database.read_only() as connection:
-        found = await session_store.list_feedback(connection, rating=rating, before=before, limit=paging.limit + 1)
+    found = await services.read(session_store.list_feedback, rating=rating, before=before, limit=paging.limit + 1)
     return paging.page_of_placed(found)

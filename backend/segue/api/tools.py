@@ -129,8 +129,7 @@ async def get_tool_states(
     session_id: SessionId, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> SessionToolStates:
     """Shows how all tools are doing in a session. Also one that never ran."""
-    async with services.database.read_only() as connection:
-        await check_session(connection, caller, session_id)
+    await services.read(check_session, caller, session_id)
     return await _session_states(services, caller, origin, session_id)
 
 
@@ -223,8 +222,7 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: sc
     if body.session_id is not None:
         if not is_id("ses", body.session_id):
             raise NotFound("session")
-        async with services.database.read_only() as connection:
-            owner = await owner_of(connection, body.session_id)
+        owner = await services.read(owner_of, body.session_id)
     async with services.database.transaction() as connection:
         await record_act(
             connection,
@@ -306,8 +304,7 @@ async def get_tool_result(
     part: Annotated[int | None, Query(ge=0, le=2**31, description="The number of an image or a file in it.")] = None,
 ) -> Response:
     """Loads a page of a result. With `part`, the image or file of this number as it is, to be downloaded."""
-    async with services.database.read_only() as connection:
-        call, stored = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
+    call, stored = await services.read(results.load_result, caller, session_id, tool_call_id, now=services.clock())
     if part is not None:
         found, _ = await part_at(stored.content or "", part, is_json=stored.kind == "json")
         if found is None:

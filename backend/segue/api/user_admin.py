@@ -83,8 +83,7 @@ KeysDep = Annotated[ApiKeys, Depends(_api_keys)]
 async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *, user: OfUser = None) -> Page[OpsKey]:
     """Lists the API keys of all users. Also those that work no more. For the scope `ops`, with AUTH=api_key."""
     after = paging.after(_KEY_POSITION)
-    async with services.database.read_only() as connection:
-        found = await list_keys(connection, user, after=after, limit=paging.limit + 1)
+    found = await services.read(list_keys, user, after=after, limit=paging.limit + 1)
     return paging.page([_shown_key(key, services.clock()) for key in found], lambda key: key.id)
 
 
@@ -190,8 +189,7 @@ async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Pa
 @router.get("/{user}/limits", responses=problems("forbidden"))
 async def get_user_limits(user: UserName, services: ServicesDep, _: Ops) -> ShownLimits:
     """Shows what a user may use. For the scope `ops`."""
-    async with services.database.read_only() as connection:
-        own = await load_limits(connection, [user])
+    own = await services.read(load_limits, [user])
     return _shown_limits(services, user, own.get(user, NO_OWN))
 
 

@@ -137,8 +137,7 @@ async def _key_in(client: ClientRequest, session: Session, sent: SentMessage) ->
         return f"door:message:{_digest(sent.message_id)}"
     given = (str(sent.count), sent.agent, sent.after or "", sent.parent_id or "", sent.text, *sent.digests)
     asked = f"door:asked:{_digest(*given)}:"
-    async with client.services.database.read_only() as connection:
-        last = await last_in_history(connection, session.id)
+    last = await client.services.read(last_in_history, session.id)
     if last is None:
         return asked
     key = str(last.idempotency_key)

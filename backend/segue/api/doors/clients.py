@@ -81,14 +81,12 @@ async def find_session(client: ClientRequest, client_id: str) -> Session | None:
     if client_id.startswith("ses_"):
         if not is_id("ses", client_id):
             raise NotFound("session")
-        async with client.services.database.read_only() as connection:
-            return await session_store.get_session(connection, client.caller, client_id)
+        return await client.services.read(session_store.get_session, client.caller, client_id)
     if not (0 < len(client_id) <= MAX_CLIENT_ID_CHARS and client_id.isprintable()):
         raise InvalidRequest(
             f"The id of a conversation is one printable line of 1 to {MAX_CLIENT_ID_CHARS} characters."
         )
-    async with client.services.database.read_only() as connection:
-        return await session_store.find_named(connection, client.caller, client_id)
+    return await client.services.read(session_store.find_named, client.caller, client_id)
 
 
 async def make_session(

@@ -213,8 +213,7 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
     key = client.idempotency_key or (digest_of_json([seen, resume]) if seen else None)
     known, row = once(key and f"langgraph:{key}", digest_of_json(resume)), None
     if known is not None:
-        async with client.services.database.read_only() as connection:
-            row = await turn_of_key(connection, client.caller, session.id, known.key)
+        row = await client.services.read(turn_of_key, client.caller, session.id, known.key)
     if row is None and shown is None and await _instead_of(client, session, place) is not None:
         raise StalePlan
     waiting = (plan.id, plan.version) if plan is not None else None

@@ -109,8 +109,7 @@ async def get_response(response_id: ResponseId, client: DoorClientDep) -> Respon
     head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
     writer = _writer(client, turn.session_id, turn.turn_id, head)
     if turn.answer is not None:
-        async with client.services.database.read_only() as connection:
-            is_structured = await asks_for_json(connection, turn.turn_id)
+        is_structured = await client.services.read(asks_for_json, turn.turn_id)
         answer = orjson.loads(orjson.dumps(turn.answer))
         return JSONResponse(writer.whole(answer, is_structured=is_structured))
     error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
@@ -135,8 +134,7 @@ async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Jso
 async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Json:
     """Lists what the user said in the turn of a response, as messages of OpenAI's."""
     turn = await _turn_of(client, response_id)
-    async with client.services.database.read_only() as connection:
-        said = await user_messages_of(connection, turn.turn_id)
+    said = await client.services.read(user_messages_of, turn.turn_id)
     if not said:  # deleted just now
         raise NotFound("turn")
     of_all = {"type": "message", "role": "user", "status": "completed"}

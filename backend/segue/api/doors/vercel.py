@@ -265,8 +265,7 @@ async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     session = await find_session(client, chat_id)
     if session is None:
         return Response(status_code=204)
-    async with client.services.database.read_only() as connection:
-        turn = await clients.open_turn(connection, client, session.id)
+    turn = await client.services.read(clients.open_turn, client, session.id)
     return _stream(client, session, turn) if turn else Response(status_code=204)
 
 
