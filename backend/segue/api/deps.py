@@ -3,18 +3,7 @@
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypedDict,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Path, Request, Security, params
@@ -242,7 +231,7 @@ class StrictJsonRoute(APIRoute):
     `takes` says which setting bounds its body: that of JSON, of a file, or of a conversation that is sent whole.
     """
 
-    takes: ClassVar[Literal["json", "file", "history"]] = "json"
+    takes: Literal["json", "file", "history"] = "json"
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -13,7 +13,18 @@ from starlette.responses import StreamingResponse
 
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging, Seq, invalid_cursor
+from segue.api.schemas import (
+    BY_NAME,
+    Cursor,
+    Limit,
+    MemoryChanges,
+    NewMemory,
+    Page,
+    PageQuery,
+    Paging,
+    Seq,
+    invalid_cursor,
+)
 from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
@@ -39,7 +50,6 @@ Day = Annotated[date, Field(ge=date(2000, 1, 1))]
 _MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(
     tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]]
 )
-_USAGE_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +188,7 @@ async def get_usage(
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
     owner = query.user if query.user is not None or of_all else identity.user
-    after = query.paging.after(_USAGE_POSITION)
+    after = query.paging.after(BY_NAME)
     found = await services.read(
         list_usage, owner, first=first, last=last, group=query.group, after=after, limit=query.limit + 1
     )

@@ -159,12 +159,13 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
             connection, operations.TurnFilter(status="failed", session_id=session_id), limit=FAILED_SHOWN
         )
     content = await _content(services, owner, session, operator) if "ops:content" in operator.scopes else None
-    states = await services.tools.session_states(session_id)
+    states, plan = await services.tools.session_states(session_id), session.pending_plan
+    steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps) if plan else ()
     return OpsSession(
         owner=owner,
         open_turns=await operations.with_activity(services.cache, open_turns),
         failed_turns=failed,
-        plan=_plan(session.pending_plan) if session.pending_plan else None,
+        plan=OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps) if plan else None,
         tools={name: state for name, state in states.items() if not state.available},
         content=content,
         **{name: getattr(session, name) for name in _OF_SESSION},
@@ -247,11 +248,6 @@ async def _content(services: Services, owner: str, session: Session, operator: O
         await record_act(connection, operator, "read_session", session_id=session.id)
         said = await list_messages(connection, owner, session.id, limit=MESSAGES_SHOWN, newest_first=True)
     return OpsContent(session.title, session.metadata, session.pending_plan, said)
-
-
-def _plan(plan: Plan) -> OpsPlan:
-    steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps)
-    return OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps)
 
 
 @dataclass(frozen=True, slots=True)

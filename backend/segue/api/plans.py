@@ -1,11 +1,12 @@
 """Routes to plans, to decide on the steps that wait for the user, and to mandates, which are yeses that last."""
 
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
 from fastapi import Path, Query, Request, Response
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import model_validator
 from structlog.contextvars import bind_contextvars
 
+from segue.api import schemas
 from segue.api.chat import AcceptedTurn, ClientDep, events_url, fingerprint_of
 from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, PlanId, ServicesDep, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
@@ -29,7 +30,6 @@ mandates_router = router_of("mandates", "/mandates")
 grants_router = router_of("mandates", "/sessions/{session_id}/grants")
 
 _POSITION, _MANDATE_POSITION = id_position("plan"), id_position("man")
-_TOOL: Final[TypeAdapter[str]] = TypeAdapter(Annotated[str, Field(pattern="^[^\x00]*$")])
 
 
 @router.get("/plan", responses=problems("no_open_plan"))
@@ -168,7 +168,7 @@ async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: C
 @grants_router.get("")
 async def list_grants(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Grant]:
     """Lists the tools that need not ask again in this session, because a decision said so. By name."""
-    after, tools = paging.after(_TOOL), services.tools.tools()
+    after, tools = paging.after(schemas.BY_NAME), services.tools.tools()
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
         found = await mandates.list_grants(connection, session_id, tools, after=after, limit=paging.limit + 1)

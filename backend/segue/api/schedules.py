@@ -217,9 +217,7 @@ class BegunTurn:
 
 
 @triggers_router.post(
-    "",
-    status_code=201,
-    responses=problems(*CANNOT_BE_MADE, "trigger_not_found", "trigger_key_missing"),
+    "", status_code=201, responses=problems(*CANNOT_BE_MADE, "trigger_not_found", "trigger_key_missing")
 )
 async def create_trigger(
     body: NewTrigger, services: ServicesDep, caller: Caller, origin: OriginDep

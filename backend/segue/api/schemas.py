@@ -293,6 +293,7 @@ class PageAround(Page[Item]):
 
 Seq = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 BY_SEQ = TypeAdapter(Seq)  # a position in a list that is ordered by it
+BY_NAME: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 Limit = Annotated[int, Query(ge=1, le=200, description="How many items to give at most.")]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before, as it is.")]
 

@@ -224,14 +224,8 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: sc
             raise NotFound("session")
         owner = await services.read(owner_of, body.session_id)
     async with services.database.transaction() as connection:
-        await record_act(
-            connection,
-            operator,
-            "reset_tool_states",
-            session_id=body.session_id,
-            tool=body.tool_name,
-            details={"scope": body.scope},
-        )
+        session_id, tool, details = body.session_id, body.tool_name, {"scope": body.scope}
+        await record_act(connection, operator, "reset_tool_states", session_id=session_id, tool=tool, details=details)
         if body.scope != "sessions":
             await lift_holds(connection, specs)
     if body.scope != "sessions":

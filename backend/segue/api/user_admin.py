@@ -10,13 +10,13 @@ from decimal import Decimal
 from typing import Annotated
 
 from fastapi import Depends, Path, Query, Response
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator
 from starlette.responses import StreamingResponse
 
 from segue.api.deps import KeyId, Ops, Services, ServicesDep, require_content, router_of
 from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problems import problems
-from segue.api.schemas import KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
+from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
 from segue.db.owners import ErasedRows, has_rows
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
@@ -34,7 +34,6 @@ EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
 REFUSED = problems("forbidden", "no_api_keys")
 REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes")
 _KEY_POSITION = id_position("key")
-_USER_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 _OF_KEY = ("id", "name", "scopes", "groups", "roles", "created_at", "last_used_at", "expires_at", "revoked_at")
 
 OfUser = Annotated[
@@ -178,7 +177,7 @@ class OpsUser:
 @router.get("", responses=problems("forbidden"))
 async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsUser]:
     """Lists the users there are. By name: who has a session, a key, usage or limits. For the scope `ops`."""
-    after = paging.after(_USER_POSITION)
+    after = paging.after(BY_NAME)
     async with services.database.read_only() as connection:
         found = await list_users(connection, after=after, limit=paging.limit + 1, now=services.clock())
         own = await load_limits(connection, [each.user for each in found])

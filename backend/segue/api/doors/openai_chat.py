@@ -287,9 +287,7 @@ def _model(speaker: Speaker) -> ModelOfAgent:
 
 
 @router.post(
-    "/chat/completions",
-    response_model=Completion,
-    responses={200: {"content": CHUNKS}, **problems(*OF_OPENAI)},
+    "/chat/completions", response_model=Completion, responses={200: {"content": CHUNKS}, **problems(*OF_OPENAI)}
 )
 async def create_chat_completion(body: CompletionBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that the client names in

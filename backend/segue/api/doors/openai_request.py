@@ -285,13 +285,9 @@ def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None,
     metadata = body.get("metadata") or {}
     given += [(metadata.get(name), None) for name in CONVERSATION_METADATA]
     for client_id, after in given:
-        if client_id is None:
-            continue
-        if not isinstance(client_id, str):
+        if client_id is not None and not isinstance(client_id, str):
             raise InvalidRequest("The id of a conversation is a text.")
-        if client_id in NO_CONVERSATION:
-            continue
-        if not client_id.startswith(NO_CONVERSATION_PREFIX):
+        if client_id and client_id not in NO_CONVERSATION and not client_id.startswith(NO_CONVERSATION_PREFIX):
             return client_id, after
     return None, None
 

@@ -72,11 +72,7 @@ class OpenAIResponse(BaseModel):
     effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
 
 
-@router.post(
-    "/responses",
-    response_model=OpenAIResponse,
-    responses={200: {"content": EVENTS}, **problems(*OF_OPENAI)},
-)
+@router.post("/responses", response_model=OpenAIResponse, responses={200: {"content": EVENTS}, **problems(*OF_OPENAI)})
 async def create_response(body: ResponseBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's Responses API. The session is the one that
     `previous_response_id`, `conversation` or another place names, or that has the earlier messages.
