@@ -9,17 +9,8 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
-from segue.api.deps import (
-    Caller,
-    IdempotencyKey,
-    MessageId,
-    OriginDep,
-    Services,
-    ServicesDep,
-    SessionId,
-    TurnId,
-    router_of,
-)
+from segue.api import deps
+from segue.api.deps import Caller, IdempotencyKey, MessageId, OriginDep, ServicesDep, SessionId, TurnId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
@@ -62,7 +53,7 @@ def events_url(http: Request, turn: TurnKey) -> str:
     return f"{http.scope.get('root_path', '')}/sessions/{turn.session_id}/turns/{turn.turn_id}/events"
 
 
-def check_length(services: Services, message: str, advice: str = "") -> None:
+def check_length(services: deps.Services, message: str, advice: str = "") -> None:
     """Raises AppError `invalid_request`."""
     if len(message) > (at_most := services.settings.max_message_chars):
         detail = f"The message has {len(message)} characters, and may have {at_most} (MAX_MESSAGE_CHARS).{advice}"
@@ -74,7 +65,7 @@ class ClientRequest:
     """A request for a turn, and whose it is: what every route takes that answers as `chat` does."""
 
     caller: str
-    services: Services
+    services: deps.Services
     http: Request
     origin: Origin
     idempotency_key: str | None = None

@@ -11,20 +11,10 @@ from fastapi import Query
 from pydantic import Field, TypeAdapter
 from starlette.responses import StreamingResponse
 
+from segue.api import schemas
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
-from segue.api.schemas import (
-    BY_NAME,
-    Cursor,
-    Limit,
-    MemoryChanges,
-    NewMemory,
-    Page,
-    PageQuery,
-    Paging,
-    Seq,
-    invalid_cursor,
-)
+from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging, Seq, invalid_cursor
 from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
@@ -188,7 +178,7 @@ async def get_usage(
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
     owner = query.user if query.user is not None or of_all else identity.user
-    after = query.paging.after(BY_NAME)
+    after = query.paging.after(schemas.BY_NAME)
     found = await services.read(
         list_usage, owner, first=first, last=last, group=query.group, after=after, limit=query.limit + 1
     )
