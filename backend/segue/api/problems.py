@@ -23,24 +23,12 @@ from segue.domain.field_types import doc
 from segue.language.lexicon import load_toml
 from segue.version import VERSION
 
-WHAT_TO_DO: Final[Mapping[str, Sequence[Any]]] = load_toml("problems.toml", package="segue.api")
+_DESCRIBED: Final = load_toml("problems.toml", package="segue.api")
+WHAT_TO_DO: Final[Mapping[str, Sequence[Any]]] = _DESCRIBED["what_to_do"]
+OF_PARAMETERS: Final[Mapping[str, str]] = _DESCRIBED["of_parameters"]
 OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
 OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
 OF_CALLERS: Final = OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
-OF_PARAMETERS: Final[Mapping[str, str]] = {  # of others as `session_id` it is `session_not_found`
-    "chat_id": "session_not_found",
-    "thread_id": "session_not_found",
-    "run_id": "turn_not_found",
-    "assistant_id": "unknown_agent",
-    "tool_call_id": "tool_result_not_found",
-    "agent_id": "unknown_agent",
-    "tool": "unknown_tool",
-    "user": "invalid_request",
-    "response_id": "turn_not_found",
-    "conversation_id": "session_not_found",
-    "cursor": "invalid_cursor",
-    "idempotency-key": "idempotency_key_reused",
-}
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
 OF_TURNS: Final = {

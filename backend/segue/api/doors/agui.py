@@ -184,7 +184,7 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> Json | None:
     }
 
 
-class _Input(BaseModel):
+class CamelInput(BaseModel):
     """What it does not know is a newer client's."""
 
     model_config = ConfigDict(alias_generator=to_camel, strict=True)
@@ -201,7 +201,7 @@ class InterruptAnswer(Body):
     reason: Annotated[str | None, doc("For the client alone.")] = None
 
 
-class ResumeEntry(_Input):
+class ResumeEntry(CamelInput):
     """The answer to an interrupt."""
 
     interrupt_id: Annotated[ClientId, doc("As the run that ended with it said.")]
@@ -209,7 +209,7 @@ class ResumeEntry(_Input):
     payload: Annotated[InterruptAnswer | None, doc("Of a resolved one.")] = None
 
 
-class ForwardedProps(_Input):
+class ForwardedProps(CamelInput):
     """What the application asks of this service."""
 
     on_disconnect: Annotated[
@@ -218,7 +218,7 @@ class ForwardedProps(_Input):
     model: Annotated[ClientId | None, doc("One of the agent's `models`; null for its `model`.")] = None
 
 
-class RunAgentInput(_Input):
+class RunAgentInput(CamelInput):
     """A request of AG-UI to run the agent."""
 
     thread_id: Annotated[ClientId, doc("What the client calls the conversation: a session, made on first use.")]

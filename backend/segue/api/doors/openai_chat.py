@@ -140,8 +140,10 @@ class Writer(Protocol):
 
     def shown(self, text: str, status: str | None = None, *, is_done: bool = False) -> bytes:
         """Writes what goes on: `text` is Markdown for a reader who wants the details, `status` a line for all."""
+        return b""
 
-    def called(self, call: Called) -> bytes: ...
+    def called(self, call: Called) -> bytes:  # noqa: ARG002 (not all APIs have a place for it)
+        return b""
 
     def in_words(self, text: str) -> bytes:
         """Writes what stands in the place of an answer that was to fit a schema: a question, while a plan waits."""
@@ -348,7 +350,7 @@ def _data(value: object) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(value)
 
 
-class Chunks:
+class Chunks(Writer):
     """Writes the events of one turn as chunks. With `events` for Open WebUI: what goes on, which it shows above the
     answer, and the pages that it rests on. The sources that it found it shows of itself.
     """
@@ -373,9 +375,6 @@ class Chunks:
     def shown(self, text: str, status: str | None = None, *, is_done: bool = False) -> bytes:
         told = self._event("status", {"description": status, "done": is_done}) if status is not None else b""
         return self._delta(reasoning_content=text) + told
-
-    def called(self, call: Called) -> bytes:  # noqa: ARG002 (`shown` has said it)
-        return b""
 
     def in_words(self, text: str) -> bytes:
         return self._delta(refusal=text)

@@ -21,7 +21,7 @@ from segue.api.deps import DoorRoute, router_of
 from segue.api.doors import openai_chat, openai_request
 from segue.api.doors.client_turns import begin
 from segue.api.doors.clients import DoorClientDep, known_session, turn_headers
-from segue.api.doors.openai_chat import Called, answer_of, at_once, finish_reason_of, is_in_words, usage_of
+from segue.api.doors.openai_chat import Called, Writer, answer_of, at_once, finish_reason_of, is_in_words, usage_of
 from segue.api.doors.openai_request import ResponseBody, is_open_webui, response_id, turn_of_response
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
@@ -173,7 +173,7 @@ def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Mapping[
     return ResponseWriter({**head, **names}, as_functions=is_open_webui(client.http))
 
 
-class ResponseWriter:
+class ResponseWriter(Writer):
     """Writes one turn as the events of a response. `response` is what it has become until then. Calls of tools are
     written `as_functions` for Open WebUI, which shows no others, and runs none of these.
     """
@@ -207,9 +207,6 @@ class ResponseWriter:
 
     def said(self, delta: str) -> bytes:
         return self._said(delta if self._text is not None else delta.removeprefix(openai_chat.BETWEEN), _TEXT)
-
-    def shown(self, text: str, status: str | None = None, *, is_done: bool = False) -> bytes:  # noqa: ARG002 (`called` says it)
-        return b""
 
     def in_words(self, text: str) -> bytes:
         return self._closed() + self._said(text, _REFUSAL)

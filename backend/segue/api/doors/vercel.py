@@ -14,15 +14,14 @@ from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import Path, Response
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import SentFile, sent_files
 from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors import clients
-from segue.api.doors.agui import RunFrames, is_shown, run_events
+from segue.api.doors.agui import CamelInput, RunFrames, is_shown, run_events
 from segue.api.doors.clients import ClientId, find_session, session_of_client, turn_headers
 from segue.api.event_streams import EventStream, described_stream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
@@ -169,10 +168,8 @@ class MessageChunks:
         return {"type": "data-plan", "id": PLAN_ID, "data": self._plan}
 
 
-class UiChat(BaseModel):
+class UiChat(CamelInput):
     """What `useChat` sends. What it does not know is a newer client's."""
-
-    model_config = ConfigDict(alias_generator=to_camel, strict=True)
 
     id: Annotated[ClientId, doc("What the client calls the chat: a session, made on first use.")]
     messages: Annotated[
