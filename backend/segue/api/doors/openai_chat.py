@@ -138,7 +138,7 @@ class Writer(Protocol):
     def said(self, delta: str) -> bytes:
         """Writes more of the answer."""
 
-    def shown(self, text: str, status: str | None = None, *, is_done: bool = False) -> bytes:
+    def shown(self, text: str, status: str | None = None, *, is_done: bool = False) -> bytes:  # noqa: ARG002 (as `called`)
         """Writes what goes on: `text` is Markdown for a reader who wants the details, `status` a line for all."""
         return b""
 
