@@ -152,9 +152,14 @@ _NEXT = select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.facts_due_at).whe
 _NEXT = _NEXT.order_by(turns.c.seq).with_for_update()
 
 
-async def is_steered(connection: AsyncConnection, turn: TurnKey) -> bool:
+async def is_steered(database: Database, turn: TurnKey) -> bool:
     """Returns whether a message waits to be read by a turn."""
-    return bool(await connection.scalar(_IS_STEERED, {"at_session": turn.session_id, "steered": turn.turn_id}))
+
+    async def ask() -> bool:
+        async with database.read_only() as connection:
+            return bool(await connection.scalar(_IS_STEERED, {"at_session": turn.session_id, "steered": turn.turn_id}))
+
+    return await outlast(ask)
 
 
 async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRead]:

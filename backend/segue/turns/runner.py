@@ -54,10 +54,9 @@ from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.tools.page_tools import page_tools
 from segue.turns import call_starts, store, terminations
-from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
-from segue.turns.snapshot import load_context, who_answers
+from segue.turns.snapshot import load_context
 from segue.turns.store import StaleTurn
 from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.users.spending import Account
@@ -104,10 +103,8 @@ class UnstoredEnds:
             claim, error, calls = end.claim, end.error, None
             async with deps.database.transaction() as connection:
                 await end.account.book(connection)
-                timeout_s = deps.settings.turn_timeout_s
-                if error is None and not await terminations.hand_back(
-                    connection, claim, timeout_s=timeout_s, free=False
-                ):
+                again = partial(terminations.requeue, connection, claim, timeout_s=deps.settings.turn_timeout_s)
+                if error is None and not await again("storage_lost"):
                     error = turn_errors.cancelled()
                 if error is not None:
                     error = await terminations.with_approval(connection, claim.key.turn_id, error)
@@ -122,8 +119,7 @@ class UnstoredEnds:
                 self._wake(claim.key.session_id)
             elif calls is not None:
                 end.metrics.record_end(error)
-                deps.events.end(claim.key, error, calls)
-                deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, error))
+                deps.events.end(claim.key, error, calls, user=claim.owner)
                 if deps.sample is not None:
                     deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
 
@@ -258,7 +254,8 @@ class TurnRun:
         if claim.is_unreadable:
             raise Unreadable("message")
         await self._guard.load_global_state()
-        state = await outlast(self._load_context)
+        tools = self._guard, self._chooser
+        state = await outlast(lambda: load_context(deps, claim, self._speaker, tools, now=deps.clock()))
         self._metrics.start_from(state)
 
         def emit(event: Event) -> None:
@@ -289,8 +286,8 @@ class TurnRun:
             options=claim.options,
             settings=self._speaker.settings,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
-            start_calls=partial(start_calls, deps.database, claim),
-            is_steered=self._is_steered,
+            start_calls=partial(call_starts.start_calls, deps.database, claim),
+            is_steered=partial(call_starts.is_steered, deps.database, claim.key),
             read_steers=lambda connection: call_starts.read_steers(connection, claim),
             emit=emit,
             span=deps.span,
@@ -305,22 +302,6 @@ class TurnRun:
             spent = self._account.total
             span.set_attributes(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
         return cast(TurnState, ended["turn"])
-
-    async def _load_context(self) -> TurnInput:
-        deps = self._deps
-        return await load_context(
-            deps,
-            self.claim,
-            answering=who_answers(self._speaker, self._guard, self._chooser, self.claim),
-            now=deps.clock(),
-        )
-
-    async def _is_steered(self) -> bool:
-        async def ask() -> bool:
-            async with self._deps.database.read_only() as connection:
-                return await call_starts.is_steered(connection, self.claim.key)
-
-        return await outlast(ask)
 
     async def _finish(self, state: TurnState) -> ChatAnswer:
         claim, touched, problem = self.claim, state["touched_plan"], state.get("problem")
@@ -357,8 +338,7 @@ class TurnRun:
             self._deps.titles.wake()
         report = replace(report, effects=with_held(state.get("effects", ()), report.effects))
         answer = chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
-        self._deps.events.end(claim.key, answer)
-        self._deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, answer))
+        self._deps.events.end(claim.key, answer, user=claim.owner)
         if self._deps.sample is not None:
             self._deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
         self._metrics.record_end()
@@ -403,7 +383,7 @@ class TurnRun:
         timeout_s = self._deps.settings.turn_timeout_s
         try:
             async with self._deps.database.autocommit() as connection:
-                handed = await terminations.hand_back(connection, self.claim, timeout_s=timeout_s)
+                handed = await terminations.requeue(connection, self.claim, "handed_back", timeout_s=timeout_s)
         except AppError as error:
             log.warning("hand_back_failed", code=error.code)
             return
