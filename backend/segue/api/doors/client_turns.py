@@ -24,7 +24,7 @@ from segue.db.redis import turn_heard_key
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import Button, Plan
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions
-from segue.history.imports import Said
+from segue.history.beginnings import Said
 from segue.memory.history import final_messages
 from segue.memory.session_store import find_named, name_session
 from segue.tools.page_tools import OfferedTools, about_page, given_tools

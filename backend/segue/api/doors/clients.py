@@ -17,7 +17,7 @@ from segue.domain.identity import Identity, is_user, user_of_gateway
 from segue.domain.ids import is_id
 from segue.domain.session import Session, TurnKey
 from segue.events import user_feed
-from segue.history.imports import Said, import_history
+from segue.history.beginnings import Said, import_history
 from segue.memory import session_store
 from segue.turns.turn_deps import Speaker
 

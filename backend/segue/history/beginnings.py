@@ -1,13 +1,15 @@
-"""A session that begins with another one's history up to a message: rows of its own, under ids of its own.
+"""A session that begins with a history: a fork, with that of another session, or one with what a client has imported.
 
-Copied are messages with their files, their turns, tool calls with their results, and the health of tools; of the plans
-only what the turns tell of them. One id of a copied row is made of the fork's id and of the old one, so that each
-statement knows the ids that the others give, and none of them reads a row into this process.
+Copied for a fork are the messages up to one, with their files, their turns, tool calls with their results, and the
+health of tools; of the plans only what the turns tell of them. One id of a copied row is made of the fork's id and of
+the old one, so that each statement knows the ids that the others give, and none of them reads a row into this process.
+The turns of a conversation that was held elsewhere are stored as ended: no tool was called, no fact is noted from them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -40,13 +42,24 @@ from segue.db.rows import oldest_first
 from segue.domain import turn_errors
 from segue.domain.errors import existing
 from segue.domain.ids import new_id
-from segue.domain.session import READ_ATTACHMENT, Session
+from segue.domain.session import (
+    READ_ATTACHMENT,
+    AcknowledgementReport,
+    MemoryReport,
+    Session,
+    TurnReport,
+    Usage,
+    WebSearchReport,
+)
 from segue.memory import summary
 from segue.memory.history import IN_HISTORY
-from segue.memory.session_store import check_session, get_session
+from segue.memory.session_store import check_session, first_words, get_session
 from segue.turns.terminations import error_row
 
 KEPT_OF_AN_ID = 13  # its last characters, which are random; those before are the last ones of the fork's id
+MAX_TURNS = 100  # of an import, the newest: the window shows no more, and there is no summary of what is before
+MAX_CHARS = 32_000  # of a message
+_REPORT = TurnReport(AcknowledgementReport(), None, WebSearchReport(), MemoryReport(), Usage(), model="unknown")
 _SOURCE, _FORK, _OWN = bindparam("source", type_=Text), bindparam("fork", type_=Text), bindparam("own", type_=Text)
 _TURN_SEQ, _SEQ = bindparam("cut_turn_seq", type_=BigInteger), bindparam("cut_seq", type_=BigInteger)
 _CUT_TURN = bindparam("cut_turn", type_=Text)  # the turn that the cut divides, null if it is between two
@@ -311,3 +324,64 @@ def _counted() -> Update:
 
 _CUT = _cut()
 _COPY = (_session(), _turns(), _messages(), _attachments(), _calls(), _results(), _states(), _counted())
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one of the two said."""
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
+async def import_history(
+    connection: AsyncConnection, session_id: str, said: Sequence[Said], *, key: str, now: datetime
+) -> None:
+    """Stores the newest turns in a session that has none yet. The last of them is found under the idempotency `key`."""
+    exchanges = _exchanges(said)[-MAX_TURNS:]
+    if not exchanges:
+        return
+    turn_rows: list[dict[str, Any]] = []
+    message_rows: list[dict[str, Any]] = []
+    for question, answer in exchanges:
+        turn = {"id": new_id("turn", now), "session_id": session_id, "seq": len(message_rows) + 1}
+        for role, words in (("user", question), ("assistant", answer)):
+            if words:
+                of_turn = {"session_id": session_id, "turn_id": turn["id"], "turn_seq": turn["seq"]}
+                place = {"id": new_id("msg", now), "seq": len(message_rows) + 1, "created_at": now}
+                message_rows.append({**of_turn, **place, "role": role, "content": words[:MAX_CHARS]})
+        turn_rows.append(turn | _ended(answer, now=now) | {"idempotency_key": None})
+    turn_rows[-1]["idempotency_key"] = key
+    await connection.execute(insert(turns), turn_rows)
+    await connection.execute(insert(messages), message_rows)
+    answered = [turn["id"] for turn in turn_rows if turn["status"] == "completed"]
+    held = {"next_seq": len(message_rows) + 1, "last_turn_id": answered[-1] if answered else None}
+    held["title"] = first_words(exchanges[0][0])
+    await connection.execute(update(sessions).where(sessions.c.id == session_id).values(held))
+
+
+def _exchanges(said: Sequence[Said]) -> list[tuple[str, str]]:
+    """Returns what the user said, each with what was answered; empty if nothing was, which only the last can be."""
+    exchanges: list[tuple[str, str]] = []
+    for each in said:
+        if each.role == "user" and (not exchanges or exchanges[-1][1]):
+            exchanges.append((each.text, ""))
+        elif exchanges:
+            question, answer = exchanges.pop()
+            if each.role == "user":
+                question = f"{question}\n\n{each.text}"
+            else:
+                answer = f"{answer}\n\n{each.text}".strip()
+            exchanges.append((question, answer))
+    return exchanges
+
+
+def _ended(answer: str, *, now: datetime) -> dict[str, Any]:
+    return {
+        "status": "completed" if answer else "cancelled",
+        "report": asdict(_REPORT) if answer else None,
+        "error": None if answer else error_row(turn_errors.cancelled()),
+        "request": {"force_web_search": False},
+        "created_at": now,
+        "finished_at": now,
+    }
