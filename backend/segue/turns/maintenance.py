@@ -51,12 +51,12 @@ async def recover_forever(
     while True:
         with outage.logged():
             await _recover(deps, worker, send, takes_turns=takes_turns())
-            if time.monotonic() - swept >= deps.settings.lease_s:
+            if time.monotonic() - swept >= presence.lease_s:
                 await sweep(
                     deps.database, deps.cache, deps.events, deps.settings, now=deps.clock(), observe=deps.observe
                 )
                 swept = time.monotonic()
-        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.settings.lease_s / 4))
+        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, presence.lease_s / 4))
 
 
 async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendSession, *, takes_turns: bool) -> None:

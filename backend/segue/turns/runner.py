@@ -157,12 +157,13 @@ class TurnRun:
     A run whose answer is being stored is not stopped any more: the guard in the statement decides.
     """
 
-    def __init__(self, deps: TurnDeps, claim: Claim, unstored: UnstoredEnds) -> None:
+    def __init__(self, deps: TurnDeps, claim: Claim, unstored: UnstoredEnds, *, lease_s: float) -> None:
         self.claim = claim
         self.stopped: Stop | None = None
         self.stored_messages = 0
         self._deps = deps
         self._unstored = unstored
+        self._lease_s = lease_s
         self._task: asyncio.Task[ChatAnswer | None] | None = None
         self._finishing = False
         self._began = time.monotonic()
@@ -170,15 +171,8 @@ class TurnRun:
         self._thought = ""
         speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
         self._speaker = speaker.answering_with(claim.options.model)
-        self._account = Account(
-            deps.books,
-            claim.owner,
-            claim.key.session_id,
-            claim.key.turn_id,
-            agent=self._speaker.id,
-            epoch=claim.epoch,
-            groups=claim.origin.groups,
-        )
+        who, groups = (claim.owner, claim.key.session_id, claim.key.turn_id), claim.origin.groups
+        self._account = Account(deps.books, *who, agent=self._speaker.id, epoch=claim.epoch, groups=groups)
         self._model = MeteredModel(self._speaker.models, self._speaker.settings.max_model_calls, self._account)
         # With a method of its own to save, the run would not be freed by itself.
         save = partial(store.store_tool_choice, deps.database, claim)
@@ -222,7 +216,7 @@ class TurnRun:
         """Returns None if the turn failed or another process holds its lease."""
         claim, timeout_s = self.claim, self._deps.settings.turn_timeout_s
         try:
-            with outlasting(self._deps.settings.lease_s):  # after that another process may take the turn
+            with outlasting(self._lease_s):  # after that another process may take the turn
                 left_s = timeout_s if claim.left_s is None else min(timeout_s, claim.left_s)
                 async with asyncio.timeout(left_s) as limit:
                     state = await self._answer()
@@ -231,7 +225,12 @@ class TurnRun:
             await self._lose()
             return None
         except asyncio.CancelledError:
-            await self._end_stopped()
+            if self.stopped == "cancelled":
+                await self._stop_for(turn_errors.cancelled())
+            elif self.stopped == "handed_back":
+                await self._hand_back()
+            else:
+                await self._lose()
             raise
         except AppError as error:
             if isinstance(error, StorageUnavailable) and claim.attempt < terminations.MAX_ATTEMPTS:
@@ -365,15 +364,6 @@ class TurnRun:
                 improves_title=self._deps.titles is not None,
                 charges=self._account.unbooked,
             )
-
-    async def _end_stopped(self) -> None:
-        match self.stopped:
-            case "cancelled":
-                await self._stop_for(turn_errors.cancelled())
-            case "handed_back":
-                await self._hand_back()
-            case _:
-                await self._lose()
 
     async def _lose(self) -> None:
         log.warning("turn_lost", epoch=self.claim.epoch)

@@ -21,6 +21,7 @@ from segue.domain.session import Attached, Message
 from segue.domain.tool import Reference
 from segue.memory import short_term
 from segue.memory.history import StoredWindow, last_exchange, load_window
+from segue.memory.history_window import WindowLimits
 from segue.memory.short_term import ShortTermMemory
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.attachment_store import read_attached
@@ -113,7 +114,9 @@ async def load_context(
         tool_tokens=tool_tokens,
         page=claim.options.page,
     )
-    prompt = build_prompt(content, deps.window, deps.count)
+    tokens, summarises = settings.context_token_budget, deps.summaries is not None
+    limits = WindowLimits(settings.history_limit, tokens, summarises=summarises)
+    prompt = build_prompt(content, limits, deps.count)
     return TurnInput(
         message=message,
         attachments=attachments,
