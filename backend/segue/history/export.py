@@ -224,11 +224,7 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None, s
     """Returns the model's part of an answer that has words of the engine in it; None if the model said all of it."""
     if answer is None:
         return None
-    if (
-        plan is not None
-        and standing is not None
-        and (told := _ending(answer, partial(plan_messages.superseded, standing)))
-    ):
+    if plan and standing and (told := _ending(answer, partial(plan_messages.superseded, standing))):
         answer = answer.removesuffix(f"\n\n{told}")
     if plan is not None and plan.waiting_step is not None:
         openings = (plan_messages.opening(plan, language) for language in TRANSLATIONS.now)
@@ -248,9 +244,7 @@ def _usage(report: TurnReport | None) -> recording.RecordedUsage | None:
     """Returns None if no tokens were counted, as for the offline model."""
     if report is None or not report.usage.input_tokens:
         return None
-    return recording.RecordedUsage(
-        **{name: getattr(report.usage, name) for name in recording.RecordedUsage.model_fields}
-    )
+    return recording.RecordedUsage.model_validate(report.usage, from_attributes=True)
 
 
 def _pressed(request: TurnRequest | None, opening: Message) -> Pressed | None:

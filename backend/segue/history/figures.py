@@ -4,7 +4,7 @@ A turn counts at the time when its message was accepted; those of deleted sessio
 import has copied never ran. Of no user more than COUNTED sessions and turns are counted: an exact count would read all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -311,7 +311,11 @@ async def list_users(
     midnight = datetime.combine(today, time(), UTC)
     times = {"now": now, "midnight": midnight}
     counts = {row.name: row for row in await connection.execute(_COUNTS, {"names": names, **times})}
-    spent = {row.owner: row for row in await connection.execute(_spent(names, usage.c.day == today))}
+    tokens = func.sum(usage.c.input_tokens + usage.c.output_tokens).cast(BigInteger)
+    sums = {"tokens": tokens, "cost": func.sum(usage.c.cost).cast(Float), "complete": IS_COMPLETE}
+    of_today = select(usage.c.owner, *(each.label(name) for name, each in sums.items())).group_by(usage.c.owner)
+    of_today = of_today.where(usage.c.owner.in_(names), usage.c.day == today)
+    spent = {row.owner: row for row in await connection.execute(of_today)}
     return [
         UserOverview(
             user=name,
@@ -324,14 +328,3 @@ async def list_users(
         )
         for name in names
     ]
-
-
-def _spent(names: Sequence[str], *conditions: ColumnElement[bool]) -> Select[Any]:
-    cost = func.sum(usage.c.cost).cast(Float)
-    tokens = func.sum(usage.c.input_tokens + usage.c.output_tokens).cast(BigInteger)
-    of_names = usage.c.owner.in_(names)
-    return (
-        select(usage.c.owner, tokens.label("tokens"), cost.label("cost"), IS_COMPLETE.label("complete"))
-        .where(of_names, *conditions)
-        .group_by(usage.c.owner)
-    )

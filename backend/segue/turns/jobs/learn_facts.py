@@ -142,8 +142,25 @@ class FactExtraction:
     log_raised = "extraction_raised"
 
     async def claim(self) -> DueExtraction | None:
+        """The wait for the next try grows with the turn's age; after GIVE_UP there is none. The turns of a session come
+        in order, or a correction could be stored before what it corrects.
+        """
+        earlier, is_due = turns.alias("earlier"), turns.c.finished_at.is_not(None)
+        waits = exists().where(
+            earlier.c.session_id == turns.c.session_id,
+            earlier.c.seq < turns.c.seq,
+            earlier.c.facts_due_at.is_not(None),
+            earlier.c.finished_at.is_not(None),
+        )
+        age = func.now() - turns.c.finished_at
+        next_try = func.now() + func.greatest(timedelta(seconds=self.lease_s), age)
+        leased = {"facts_due_at": case((age > GIVE_UP, null()), else_=next_try)}
+        read = (sessions.c.owner, turns.c.session_id, turns.c.id.label("turn_id"), _TIME_ZONE)
+        of_session = [sessions.c.id == turns.c.session_id]
+        claiming = partial(claim_row, values=leased, returning=read, joined=of_session)
         async with self.database.autocommit() as connection:
-            return await _claim_due(connection, lease_s=self.lease_s)
+            row = await claiming(connection, turns, "facts_due_at", is_due, ~waits)
+        return DueExtraction(**row._asdict()) if row else None
 
     async def run(self, job: DueExtraction) -> bool:
         """Returns True: the next turn of the session waits for this one."""
@@ -205,30 +222,3 @@ def _is_the_users(fact: NewFact, known: Iterable[Memory], *said: str) -> bool:
     """Said in the message, or in it and the fact it corrects: "no longer Monday, Tuesday" is short for a whole fact."""
     corrected = [memory.content for memory in known if memory.id == fact.supersedes]
     return is_said(fact.content, *said, *corrected)
-
-
-async def _claim_due(connection: AsyncConnection, *, lease_s: float) -> DueExtraction | None:
-    """The longest due turn, leased. The wait for the next try grows with the turn's age; after GIVE_UP there is none.
-
-    The turns of a session come in order, or a correction could be stored before what it corrects.
-    """
-    earlier = turns.alias("earlier")
-    waits = exists().where(
-        earlier.c.session_id == turns.c.session_id,
-        earlier.c.seq < turns.c.seq,
-        earlier.c.facts_due_at.is_not(None),
-        earlier.c.finished_at.is_not(None),
-    )
-    age = func.now() - turns.c.finished_at
-    next_try = func.now() + func.greatest(timedelta(seconds=lease_s), age)
-    row = await claim_row(
-        connection,
-        turns,
-        "facts_due_at",
-        turns.c.finished_at.is_not(None),
-        ~waits,
-        values={"facts_due_at": case((age > GIVE_UP, null()), else_=next_try)},
-        returning=(sessions.c.owner, turns.c.session_id, turns.c.id, _TIME_ZONE),
-        joined=[sessions.c.id == turns.c.session_id],
-    )
-    return DueExtraction(row.owner, row.session_id, row.id, row.time_zone) if row else None
