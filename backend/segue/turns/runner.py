@@ -31,19 +31,10 @@ from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.agent.tool_choice import ToolChooser
 from segue.db.engine import outlast, outlasting
 from segue.db.outages import StorageUnavailable
-from segue.domain import turn_errors
+from segue.domain import session, turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, ReasoningAdded, ReasoningEnded, SteerRead, TextEnded
-from segue.domain.session import (
-    ChatAnswer,
-    Message,
-    PromptReport,
-    TurnError,
-    TurnReport,
-    chat_answer,
-    with_held,
-)
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
@@ -164,7 +155,7 @@ class TurnRun:
         self._deps = deps
         self._unstored = unstored
         self._lease_s = lease_s
-        self._task: asyncio.Task[ChatAnswer | None] | None = None
+        self._task: asyncio.Task[session.ChatAnswer | None] | None = None
         self._finishing = False
         self._began = time.monotonic()
         self._said: NewMessage | None = None
@@ -187,19 +178,19 @@ class TurnRun:
         waits = ModelWait(asked[0], self._deps.clock() - timedelta(seconds=clock - asked[1])) if asked else None
         return TurnActivity(self.claim.epoch, self._metrics.node, waits, self._metrics.timeline())
 
-    def start(self) -> asyncio.Task[ChatAnswer | None]:
+    def start(self) -> asyncio.Task[session.ChatAnswer | None]:
         """Returns the task of the run; its result is None for a turn that ended without an answer or was lost."""
         self._task = asyncio.create_task(self._run(), name=self.claim.key.turn_id)
         return self._task
 
-    def stop(self, why: Stop) -> asyncio.Task[ChatAnswer | None] | None:
+    def stop(self, why: Stop) -> asyncio.Task[session.ChatAnswer | None] | None:
         """Returns the task that ends soon, also if it was stopped before; None if the run was never started."""
         if self._task is not None and self.stopped is None and not self._finishing:
             self.stopped = why
             self._task.cancel()
         return self._task
 
-    async def _run(self) -> ChatAnswer | None:
+    async def _run(self) -> session.ChatAnswer | None:
         key, origin = self.claim.key, self.claim.origin
         ids = {"session_id": key.session_id, "turn_id": key.turn_id}
         with (
@@ -212,7 +203,7 @@ class TurnRun:
                 self._deps.events.close(key, epoch=self.claim.epoch)
                 await self._account.close()
 
-    async def _run_to_an_end(self, span: Span) -> ChatAnswer | None:
+    async def _run_to_an_end(self, span: Span) -> session.ChatAnswer | None:
         """Returns None if the turn failed or another process holds its lease."""
         claim, timeout_s = self.claim, self._deps.settings.turn_timeout_s
         try:
@@ -302,10 +293,10 @@ class TurnRun:
             span.set_attributes(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
         return cast(TurnState, ended["turn"])
 
-    async def _finish(self, state: TurnState) -> ChatAnswer:
+    async def _finish(self, state: TurnState) -> session.ChatAnswer:
         claim, touched, problem = self.claim, state["touched_plan"], state.get("problem")
         is_gone = claim.agent != self._speaker.id
-        report = TurnReport(
+        report = session.TurnReport(
             acknowledgement=acknowledgement_report(state),
             plan=touched.plan if touched else None,
             web_search=web_search_report(state),
@@ -320,7 +311,7 @@ class TurnRun:
             prompt=await self._last_request(state),
             written_by="service" if problem else None,
             problem=problem.code if problem else None,
-            error=TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
+            error=session.TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
             reasoning=clean(self._thought[:MAX_REASONING_CHARS]).strip() or None,
             sources=sources_of(state),
             effects=held_of(state, self._guard.tools()),
@@ -335,22 +326,22 @@ class TurnRun:
             self._deps.summaries.wake()
         if self._deps.titles is not None and claim.answered_turn_id is None:
             self._deps.titles.wake()
-        report = replace(report, effects=with_held(state.get("effects", ()), report.effects))
-        answer = chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
+        report = replace(report, effects=session.with_held(state.get("effects", ()), report.effects))
+        answer = session.chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
         self._deps.events.end(claim.key, answer, user=claim.owner)
         if self._deps.sample is not None:
             self._deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
         self._metrics.record_end()
         return answer
 
-    async def _last_request(self, state: TurnState) -> PromptReport | None:
+    async def _last_request(self, state: TurnState) -> session.PromptReport | None:
         if self._model.last_request is None:
             return None
         (messages, tools), deps = self._model.last_request, self._deps
         asked = partial(request_parts, state["prompt_parts"], messages, deps.tool_tokens(tools), deps.count)
         return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
 
-    async def _store_answer(self, state: TurnState, report: TurnReport) -> Message:
+    async def _store_answer(self, state: TurnState, report: session.TurnReport) -> session.Message:
         note = BY_SERVICE.strip() if report.written_by else None
         answer = NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"], note=note)
         async with self._deps.database.autocommit() as connection:
