@@ -148,13 +148,11 @@ class _Recorder:
             force_web_search=request is not None and request.force_web_search,
             approves=BY_PROGRAM not in opening.metadata,
             rounds=tuple(_rounds(rest, self.conversation, report, opening)),
-            acknowledgement=_acknowledgement(report),
-            reading=_reading(report),
             plan=self._numbered(plan) if plan else None,
             status="failed" if status in ("queued", "running") else status,
             answer=answer,
             said=_models_part(answer, plan, self.standing, self.conversation.session.id),
-            usage=_usage(report),
+            **_reported(report),
         )
         self.standing = plan or self.standing
         return turn
@@ -240,29 +238,24 @@ def _ending(answer: str, tell: Callable[[str], str]) -> str:
     return next((told for told in map(tell, TRANSLATIONS.now) if told and answer.endswith(told)), "")
 
 
-def _usage(report: TurnReport | None) -> recording.RecordedUsage | None:
-    """Returns None if no tokens were counted, as for the offline model."""
-    if report is None or not report.usage.input_tokens:
-        return None
-    return recording.RecordedUsage.model_validate(report.usage, from_attributes=True)
+def _reported(report: TurnReport | None) -> dict[str, Any]:
+    """Returns how the message was read, also by the model if the rules could not read it, and what its calls took: None
+    if no tokens were counted, as for the offline model.
+    """
+    if report is None:
+        return {}
+    read, used = report.acknowledgement, report.usage
+    return {
+        "acknowledgement": recording.RecordedAcknowledgement.model_validate(read, from_attributes=True),
+        "reading": read.rule.removeprefix(READ_BY_MODEL) if read.rule.startswith(READ_BY_MODEL) else None,
+        "usage": recording.RecordedUsage.model_validate(used, from_attributes=True) if used.input_tokens else None,
+    }
 
 
 def _pressed(request: TurnRequest | None, opening: Message) -> Pressed | None:
     if request is not None and request.amends:
         return "amend"
     return decision_of(opening.content) if request is not None and request.decided_plan_id else None
-
-
-def _acknowledgement(report: TurnReport | None) -> recording.RecordedAcknowledgement | None:
-    if report is None:
-        return None
-    return recording.RecordedAcknowledgement.model_validate(report.acknowledgement, from_attributes=True)
-
-
-def _reading(report: TurnReport | None) -> str | None:
-    """Returns how the model read a reply to a plan; None if the rules could read it."""
-    rule = report.acknowledgement.rule if report else ""
-    return rule.removeprefix(READ_BY_MODEL) if rule.startswith(READ_BY_MODEL) else None
 
 
 def _definitions(

@@ -55,12 +55,8 @@ _RELEASE: Final = "return redis.call('ZREM', KEYS[1], ARGV[1])"
 
 Holders = dict[str, float]
 MAX_QUEUED = 10  # beside the one that runs
-_ROOM: Final[dict[OnBusy, int]] = {
-    "enqueue": MAX_QUEUED + 1,
-    "steer": MAX_QUEUED + 1,
-    "reject": 1,
-    "interrupt": 2**31 - 1,
-}
+_IN_LINE: Final = MAX_QUEUED + 1
+_ROOM: Final[dict[OnBusy, int]] = {"enqueue": _IN_LINE, "steer": _IN_LINE, "reject": 1, "interrupt": 2**31 - 1}
 
 
 class Limiter:

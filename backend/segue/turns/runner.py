@@ -129,16 +129,10 @@ def tools_of_turn(
         page=page_tools(claim.options.page_tools) if claim.options.page_tools else {},
         is_summarised=claim.summary is not None,
     )
-    chooser = ToolChooser(
-        deps.tool_search,
-        guard,
-        deps.settings,
-        deps.tool_tokens,
-        stored=claim.tool_choice,
-        seq=claim.key.turn_seq,
-        save=save,
+    stored, seq = claim.tool_choice, claim.key.turn_seq
+    return guard, ToolChooser(
+        deps.tool_search, guard, deps.settings, deps.tool_tokens, stored=stored, seq=seq, save=save
     )
-    return guard, chooser
 
 
 class TurnRun:

@@ -258,12 +258,4 @@ async def _rebuild(
     if exchange is None and not results:
         return None, 0
     opening, final = exchange or (None, None)
-    memory = ShortTermMemory(
-        session_id=session_id,
-        turn_id=last.turn_id,
-        last_user_message=opening,
-        last_assistant_message=final,
-        message_count=message_count,
-        tool_results=results,
-    )
-    return memory, left_s
+    return ShortTermMemory(session_id, last.turn_id, opening, final, message_count, results), left_s

@@ -332,22 +332,14 @@ async def finish_turn(
     whether a model is to give a session a title after its first answer.
     """
     values = message_values(claim.key, answer)
-    outcome = {
-        "outcome": without_defaults(replace(report, prompt=None)),
-        "run": stored_run(timeline, report),
-        "cut_off": cut_off,
-        "seen_seq": claim.summary_seq,
-        "improves_title": improves_title,
-    }
-    spent = charged(claim.owner, charges)
-    finish = _FINISH[outbox_of(connection)]
-    stored = await connection.execute(finish, {**outcome, **held(claim), **spent, **values})
-    seq = stored.scalar_one_or_none()
+    outcome = {"outcome": without_defaults(replace(report, prompt=None)), "run": stored_run(timeline, report)}
+    due = {"cut_off": cut_off, "seen_seq": claim.summary_seq, "improves_title": improves_title}
+    finish, spent = _FINISH[outbox_of(connection)], charged(claim.owner, charges)
+    seq = await connection.scalar(finish, {**outcome, **due, **held(claim), **spent, **values})
     if seq is None:
         raise StaleTurn
-    return Message(
-        values[NEW_MESSAGE_COLUMNS["id"].key], seq, claim.key.turn_id, answer.role, answer.content, answer.created_at
-    )
+    message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
+    return Message(message_id, seq, claim.key.turn_id, answer.role, answer.content, at)
 
 
 _LAST_ENDED = select(turns.c.id, turns.c.finished_at).where(turns.c.id == last_ended_turn())

@@ -268,13 +268,8 @@ async def run_again(
     """
     retried = request.once and asdict(request.once)
     asked = {"stream": request.stream, "origin": without_defaults(request.origin), "retried": retried}
-    values = {
-        "failed_turn": turn.turn_id,
-        "at_session": turn.session_id,
-        "asked": asked,
-        "room": room,
-        "left_to": new_id("br", now),
-    }
+    values = {"failed_turn": turn.turn_id, "at_session": turn.session_id, "room": room, "asked": asked}
+    values["left_to"] = new_id("br", now)
     row = (await connection.execute(_RUN_AGAIN, values)).one_or_none()
     return turn_key(row.session_id, row) if row else None
 
