@@ -294,9 +294,8 @@ def _results() -> Insert:
     names, values = _copied(
         tool_results, {"tool_call_id": copy.c.id, "session_id": _FORK, "stored_before": func.coalesce(before, 0)}
     )
-    kept = tool_results.join(tool_calls, tool_calls.c.id == tool_results.c.tool_call_id).join(
-        copy, copy.c.id == _own(tool_calls.c.id)
-    )
+    kept = tool_results.join(tool_calls, tool_calls.c.id == tool_results.c.tool_call_id)
+    kept = kept.join(copy, copy.c.id == _own(tool_calls.c.id))
     mine = (tool_calls.c.session_id == _SOURCE, copy.c.session_id == _FORK)
     return insert(tool_results).from_select(names, select(*values).select_from(kept).where(*mine))
 

@@ -13,7 +13,7 @@ from itertools import repeat
 
 import structlog
 from pydantic import BaseModel, Field, ValidationError
-from sqlalchemy import Update, case, exists, func, null, or_, select, update
+from sqlalchemy import case, exists, func, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import EXTRACTOR, as_json
@@ -186,7 +186,10 @@ class FactExtraction:
             session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)
             if await connection.scalar(session.with_for_update(read=True, key_share=True)) is None:
                 return True
-            if await connection.scalar(_settled(job)) is None:
+            # Its mark was cleared meanwhile if the turn is gone; the last try before GIVE_UP runs without one.
+            is_meant = or_(turns.c.facts_due_at.is_not(None), func.now() - turns.c.finished_at > GIVE_UP)
+            settled = update(turns).where(turns.c.id == job.turn_id, is_meant).values(facts_due_at=None)
+            if await connection.scalar(settled.returning(turns.c.id)) is None:
                 return True
             stored = [
                 await self.long_term.store(connection, job.owner, fact, now=now, source=source, embedding=embedding)
@@ -210,12 +213,6 @@ async def cancel_extraction(connection: AsyncConnection, owner: str, session_id:
     mine = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
     of_session = (turns.c.session_id.in_(mine), turns.c.facts_due_at.is_not(None))
     await connection.execute(update(turns).where(*of_session).values(facts_due_at=None))
-
-
-def _settled(job: DueExtraction) -> Update:
-    """Clears the mark of a turn and returns its id, unless it is gone. The last try before GIVE_UP runs without one."""
-    is_meant = or_(turns.c.facts_due_at.is_not(None), func.now() - turns.c.finished_at > GIVE_UP)
-    return update(turns).where(turns.c.id == job.turn_id, is_meant).values(facts_due_at=None).returning(turns.c.id)
 
 
 def _is_the_users(fact: NewFact, known: Iterable[Memory], *said: str) -> bool:
