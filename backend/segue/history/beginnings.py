@@ -6,7 +6,7 @@ the old one, so that each statement knows the ids that the others give, and none
 The turns of a conversation that was held elsewhere are stored as ended: no tool was called, no fact is noted from them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -113,28 +113,17 @@ def _cut() -> Select[*tuple[Any, ...]]:
         .order_by(turns.c.seq)
         .limit(1)
     )
-    return select(
-        messages.c.seq,
-        messages.c.turn_seq,
-        messages.c.turn_id,
-        messages.c.branch,
-        busy.scalar_subquery().label("busy"),
-        select(rest.c.id)
-        .where(*of_turn, rest.c.seq > messages.c.seq, rest.c.branch.is_(None))
-        .exists()
-        .label("is_divided"),
-    ).where(messages.c.session_id == _SOURCE, messages.c.id == bindparam("message"))
+    is_divided = select(rest.c.id).where(*of_turn, rest.c.seq > messages.c.seq, rest.c.branch.is_(None)).exists()
+    found = (busy.scalar_subquery().label("busy"), is_divided.label("is_divided"))
+    cut = select(*(messages.c[name] for name in ("seq", "turn_seq", "turn_id", "branch")), *found)
+    return cut.where(messages.c.session_id == _SOURCE, messages.c.id == bindparam("message"))
 
 
 def _placed() -> FromClause:
     """The messages to copy, and their places. A question that came while another turn ran stands before its answer."""
+    place = func.row_number().over(order_by=(messages.c.turn_seq, messages.c.seq)).label("new_seq")
     numbered = (
-        select(
-            messages.c.id,
-            messages.c.seq,
-            messages.c.turn_seq,
-            func.row_number().over(order_by=(messages.c.turn_seq, messages.c.seq)).label("new_seq"),
-        )
+        select(messages.c.id, messages.c.seq, messages.c.turn_seq, place)
         .where(messages.c.session_id == _SOURCE, IN_HISTORY)
         .where(tuple_(messages.c.turn_seq, messages.c.seq) <= tuple_(_TURN_SEQ, _SEQ))
         .subquery("numbered")
@@ -156,8 +145,11 @@ def _own_ids(found_in: ColumnElement[Any], before: str, flags: str = "g") -> Col
     return func.regexp_replace(found_in, before + _FIRST_PART, literal("\\1", Text).concat(_OWN), flags)
 
 
-def _copied(table: Table, changed: Mapping[str, Any], *, left_out: str = "") -> tuple[list[str], list[Any]]:
-    """The columns of a copy, and what each is: what the row has, unless it is changed."""
+def _copied(
+    table: Table, changed: Mapping[str, Any], *, own: Collection[str] = (), left_out: str = ""
+) -> tuple[list[str], list[Any]]:
+    """The columns of a copy, and what each is: what the row has, unless it is `changed` or one of the `own` ids."""
+    changed = {"session_id": _FORK, **{name: _own(table.c[name]) for name in own}, **changed}
     columns = {each.name: changed.get(each.name, each) for each in table.c if each.name != left_out}
     return list(columns), list(columns.values())
 
@@ -194,8 +186,6 @@ def _turns() -> Insert:
     names, values = _copied(
         turns,
         {
-            "id": _own(turns.c.id),
-            "session_id": _FORK,
             "seq": _PLACED.c.new_seq,
             "status": case((is_divided, "cancelled"), else_=turns.c.status),
             "request": turns.c.request.op("||")(literal(unplanned, JSONB)),
@@ -206,6 +196,7 @@ def _turns() -> Insert:
             "body_hash": null(),
             "facts_due_at": null(),
         },
+        own=["id"],
     )
     opened = and_(turns.c.session_id == _SOURCE, turns.c.seq == _PLACED.c.seq, _PLACED.c.seq == _PLACED.c.turn_seq)
     return insert(turns).from_select(names, select(*values).select_from(turns.join(_PLACED, opened)))
@@ -234,17 +225,14 @@ def _messages() -> Insert:
     names, values = _copied(
         messages,
         {
-            "id": _own(messages.c.id),
-            "session_id": _FORK,
             "seq": _PLACED.c.new_seq,
-            "turn_id": _own(messages.c.turn_id),
             "turn_seq": _PLACED.c.new_turn_seq,
             "content": case((messages.c.role == "tool", reference), else_=messages.c.content),
             "tool_calls": case((is_list, calls), else_=messages.c.tool_calls),
-            "tool_call_id": _own(messages.c.tool_call_id),
             "opaque": case((and_(messages.c.turn_id == _CUT_TURN, is_list), null()), else_=messages.c.opaque),
             "attachments": cast(_own_ids(cast(messages.c.attachments, Text), _CARRIED), JSONB),
         },
+        own=["id", "turn_id", "tool_call_id"],
     )
     placed = messages.join(_PLACED, _PLACED.c.id == messages.c.id)
     return insert(messages).from_select(names, select(*values).select_from(placed))
@@ -255,7 +243,7 @@ def _attachments() -> Insert:
     own = _own(attachments.c.id)
     file = func.jsonb_array_elements(messages.c.attachments).table_valued("value")
     carried = select(cast(file.c.value, JSONB)["id"].astext).select_from(messages).join(file, literal(True))
-    names, values = _copied(attachments, {"id": own, "session_id": _FORK}, left_out="seq")
+    names, values = _copied(attachments, {}, own=["id"], left_out="seq")
     copied = select(*values).where(attachments.c.session_id == _SOURCE)
     copied = copied.where(own.in_(carried.where(messages.c.session_id == _FORK))).order_by(*oldest_first(attachments))
     return insert(attachments).from_select(names, copied)
@@ -266,15 +254,10 @@ def _calls() -> Insert:
     names, values = _copied(
         tool_calls,
         {
-            "id": _own(tool_calls.c.id),
-            "session_id": _FORK,
-            "turn_id": _own(tool_calls.c.turn_id),
-            "message_id": _own(tool_calls.c.message_id),
-            "plan_id": _own(tool_calls.c.plan_id),
-            "settled_by": _own(tool_calls.c.settled_by),
             "args": case((tool_calls.c.tool_name == READ_ATTACHMENT, read), else_=tool_calls.c.args),
             "covered": cast(_own_ids(cast(tool_calls.c.covered, Text), f"({_ORIGINS})"), JSONB),
         },
+        own=["id", "turn_id", "message_id", "plan_id", "settled_by"],
         left_out="seq",
     )
     made = (
@@ -291,9 +274,7 @@ def _results() -> Insert:
     copy = tool_calls.alias("copy")
     order = (func.coalesce(tool_results.c.stored_before, 0), *oldest_first(tool_calls))
     before = func.sum(tool_calls.c.size_bytes).over(order_by=order, rows=(None, -1))
-    names, values = _copied(
-        tool_results, {"tool_call_id": copy.c.id, "session_id": _FORK, "stored_before": func.coalesce(before, 0)}
-    )
+    names, values = _copied(tool_results, {"tool_call_id": copy.c.id, "stored_before": func.coalesce(before, 0)})
     kept = tool_results.join(tool_calls, tool_calls.c.id == tool_results.c.tool_call_id)
     kept = kept.join(copy, copy.c.id == _own(tool_calls.c.id))
     mine = (tool_calls.c.session_id == _SOURCE, copy.c.session_id == _FORK)
@@ -302,7 +283,7 @@ def _results() -> Insert:
 
 def _states() -> Insert:
     """As they are now: whether a tool works is no matter of the history."""
-    names, values = _copied(tool_states, {"session_id": _FORK})
+    names, values = _copied(tool_states, {})
     return insert(tool_states).from_select(names, select(*values).where(tool_states.c.session_id == _SOURCE))
 
 
