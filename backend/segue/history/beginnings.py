@@ -39,18 +39,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, attachments, messages, sessions, tool_calls, tool_results, tool_states, turns
 from segue.db.rows import oldest_first
-from segue.domain import turn_errors
+from segue.domain import session, turn_errors
 from segue.domain.errors import existing
 from segue.domain.ids import new_id
-from segue.domain.session import (
-    READ_ATTACHMENT,
-    AcknowledgementReport,
-    MemoryReport,
-    Session,
-    TurnReport,
-    Usage,
-    WebSearchReport,
-)
 from segue.memory import summary
 from segue.memory.history import IN_HISTORY
 from segue.memory.session_store import check_session, first_words, get_session
@@ -59,7 +50,8 @@ from segue.turns.terminations import error_row
 KEPT_OF_AN_ID = 13  # its last characters, which are random; those before are the last ones of the fork's id
 MAX_TURNS = 100  # of an import, the newest: the window shows no more, and there is no summary of what is before
 MAX_CHARS = 32_000  # of a message
-_REPORT = TurnReport(AcknowledgementReport(), None, WebSearchReport(), MemoryReport(), Usage(), model="unknown")
+_OF_NOTHING = (session.WebSearchReport(), session.MemoryReport(), session.Usage())
+_REPORT = session.TurnReport(session.AcknowledgementReport(), None, *_OF_NOTHING, model="unknown")
 _SOURCE, _FORK, _OWN = bindparam("source", type_=Text), bindparam("fork", type_=Text), bindparam("own", type_=Text)
 _TURN_SEQ, _SEQ = bindparam("cut_turn_seq", type_=BigInteger), bindparam("cut_seq", type_=BigInteger)
 _CUT_TURN = bindparam("cut_turn", type_=Text)  # the turn that the cut divides, null if it is between two
@@ -74,7 +66,7 @@ _CARRIED, _READ = '("id": "att_)', '("attachment_id": "att_)'
 
 async def fork_session(
     connection: AsyncConnection, owner: str, session_id: str, message_id: str, *, now: datetime
-) -> Session:
+) -> session.Session:
     """Returns a new session with the history of this one up to and with a message, in the caller's transaction, of
     which this is the beginning. Raises NotFound, AppError `not_in_history`, and `turn_in_progress` if a turn up to that
     message has not ended.
@@ -254,7 +246,7 @@ def _calls() -> Insert:
     names, values = _copied(
         tool_calls,
         {
-            "args": case((tool_calls.c.tool_name == READ_ATTACHMENT, read), else_=tool_calls.c.args),
+            "args": case((tool_calls.c.tool_name == session.READ_ATTACHMENT, read), else_=tool_calls.c.args),
             "covered": cast(_own_ids(cast(tool_calls.c.covered, Text), f"({_ORIGINS})"), JSONB),
         },
         own=["id", "turn_id", "message_id", "plan_id", "settled_by"],

@@ -18,7 +18,7 @@ from segue.db.redis import Cache, Rates, turn_places_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge
-from segue.domain.ids import Clock, new_id
+from segue.domain.ids import new_id
 from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, end, next_version
 from segue.domain.session import NO_OPTIONS, TurnKey, TurnStatus, turn_key
 from segue.domain.tool import Tool, ToolFailed
@@ -60,14 +60,19 @@ _ROOM: Final[dict[OnBusy, int]] = {"enqueue": _IN_LINE, "steer": _IN_LINE, "reje
 
 
 class Limiter:
-    """`first_call` returns what the first call of the model for a message takes at most."""
+    """`first_call` returns what the first call of the model for a message takes at most.
+
+    Redis holds which turns took a place. Only if none is free are the rows asked which of those turns have ended, so a
+    place costs one round trip, ends with its turn although no process gives it back, and survives a crash.
+    """
 
     def __init__(self, books: Books, cache: Cache, *, first_call: Callable[[str], Charge]) -> None:
         self._limits_of = books.limits_of
         self._rates = Rates(cache)
+        self._cache = cache
         self._books = books
         self._first_call = first_call
-        self._concurrency = ConcurrencyLimit(cache, books.database, books.clock)
+        self._local: dict[str, Holders] = {}
 
     async def request(self, user: str) -> None:
         """Raises AppError `rate_limited`."""
@@ -87,7 +92,7 @@ class Limiter:
             if wait_s is not None:
                 raise turn_errors.rate_limited("turns_per_minute", limits.turns_per_minute, wait_s)
         at_once = limits.concurrent_turns
-        if at_once and not await self._concurrency.take(user, turn_id, at_most=at_once):
+        if at_once and not await self._take_place(user, turn_id, at_once):
             raise turn_errors.rate_limited("concurrent_turns", at_once, ASK_AGAIN_S)
         try:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
@@ -99,22 +104,11 @@ class Limiter:
     async def release(self, user: str, turn_id: str) -> None:
         """Frees the place of a turn that was not accepted, and what it had reserved."""
         if self._limits_of(user).concurrent_turns:
-            await self._concurrency.release(user, turn_id)
+            self._local.get(user, {}).pop(turn_id, None)
+            await self._cache.evaluate(_RELEASE, (turn_places_key(user),), turn_id)
         await self._books.release(user, turn_id)
 
-
-class ConcurrencyLimit:
-    """Redis holds which turns took a place. Only if none is free are the rows asked which of those turns have ended, so
-    a place costs one round trip, ends with its turn although no process gives it back, and survives a crash.
-    """
-
-    def __init__(self, cache: Cache, database: Database, clock: Clock) -> None:
-        self._cache = cache
-        self._database = database
-        self._clock = clock
-        self._local: dict[str, Holders] = {}
-
-    async def take(self, user: str, turn_id: str, *, at_most: int) -> bool:
+    async def _take_place(self, user: str, turn_id: str, at_most: int) -> bool:
         ended: Collection[str] = ()
         for _ in range(ATTEMPTS):
             holders = await self._try(user, turn_id, ended, at_most)
@@ -125,13 +119,9 @@ class ConcurrencyLimit:
                 return False
         return False
 
-    async def release(self, user: str, turn_id: str) -> None:
-        self._local.get(user, {}).pop(turn_id, None)
-        await self._cache.evaluate(_RELEASE, (turn_places_key(user),), turn_id)
-
     async def _try(self, user: str, turn_id: str, ended: Collection[str], at_most: int) -> Holders:
         """Takes a place. Returns the holders of all places if none was free."""
-        now = self._clock().timestamp()
+        now = self._books.clock().timestamp()
         answer = await self._cache.evaluate(_TAKE, (turn_places_key(user),), turn_id, now, at_most, KEPT_S, *ended)
         if answer is not None:
             return {holder.decode(): float(since) for holder, since in zip(answer[::2], answer[1::2], strict=True)}
@@ -145,9 +135,9 @@ class ConcurrencyLimit:
 
     async def _ended(self, holders: Holders) -> list[str]:
         """Returns the holders that have no open turn, except those that may be about to get their row."""
-        async with self._database.read_only() as connection:
+        async with self._books.database.read_only() as connection:
             stored = await statuses_of(connection, holders)
-        accepting_since = self._clock().timestamp() - ACCEPTING_S
+        accepting_since = self._books.clock().timestamp() - ACCEPTING_S
         return [
             turn
             for turn, since in holders.items()
