@@ -232,12 +232,12 @@ async def _sample(
     folder, share = settings.data_dir.expanduser() / "recordings", settings.record_sample
     if not share and not folder.is_dir():
         return None
-    from segue.history.sample import EVERY_S, Samples  # noqa: PLC0415 (most services record nothing)
+    from segue.history.export import SAMPLE_EVERY_S, Samples  # noqa: PLC0415 (most services record nothing)
 
     recorded = RecordedSettings.model_validate(settings, from_attributes=True)
     samples = Samples(folder, share, database, tools, recorded, clock)
     stack.push_async_callback(samples.look)
-    await stack.enter_async_context(Watch("samples of sessions", samples.look, every_s=EVERY_S))
+    await stack.enter_async_context(Watch("samples of sessions", samples.look, every_s=SAMPLE_EVERY_S))
     return samples.note
 
 

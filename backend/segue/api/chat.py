@@ -20,7 +20,7 @@ from segue.domain.plan import Button
 from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey, TurnOptions, TurnStatus
 from segue.domain.tool import canonical_args
 from segue.events import user_feed
-from segue.history.fork import fork_session
+from segue.history.beginnings import fork_session
 from segue.memory.session_store import check_session
 from segue.tools.input_schema import schema_text
 from segue.turns.admission import Admitted

@@ -20,7 +20,7 @@ from segue.domain.events import CallEnded, Event, ReasoningAdded, TextAdded
 from segue.domain.session import EPOCHS, TurnAnswer, TurnKey
 from segue.events import agui_encoding
 from segue.events.event_buffer import ATTEMPT, CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
-from segue.events.user_feed import GAP
+from segue.events.user_feed import GAP, turn_ended
 
 TEXT_INTERVAL_S = 0.03
 TEXTS_PER_SLOWDOWN = 256  # after as many the interval grows by TEXT_INTERVAL_S, so that no answer fills a log
@@ -212,10 +212,14 @@ class EventLog:
             self._someone_follows.set()
             self._release(publisher.buffer)
 
-    def end(self, turn: TurnKey, outcome: TurnAnswer, calls: Sequence[CallEnded] = ()) -> None:
-        """Emits the calls that ended with the turn, and the terminal event. Call it after the outcome is committed; a
-        second call changes nothing.
+    def end(
+        self, turn: TurnKey, outcome: TurnAnswer, calls: Sequence[CallEnded] = (), *, user: str | None = None
+    ) -> None:
+        """Emits the calls that ended with the turn, and the terminal event, and adds the end to the feed of its user.
+        Call it after the outcome is committed; a second call changes nothing in the log.
         """
+        if user is not None:
+            self.tell(user, *turn_ended(turn, outcome))
         event = agui_encoding.run_ended(turn, outcome)
         publisher = self._publishers.get(turn.turn_id)
         if publisher is not None:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     CTE,
     BigInteger,
     ColumnElement,
+    Float,
     Insert,
     Row,
     Text,
@@ -155,34 +156,27 @@ async def approval_requested(connection: AsyncConnection, plan: Plan, *, session
     outbox, step = outbox_of(connection), plan.waiting_step
     if outbox is None or step is None or plan.status != "waiting" or plan.page_steps:
         return
-    about: dict[str, Any] = {
-        "turn_id": turn_id,
-        "plan_id": plan.id,
-        "plan_version": plan.version,
-        "step_id": step.id,
-        "tool": step.tool,
-        "expires_at": plan.expires_at.isoformat(),
-    }
+    about: dict[str, Any] = {"turn_id": turn_id, "plan_id": plan.id, "plan_version": plan.version}
+    about |= {"step_id": step.id, "tool": step.tool, "expires_at": plan.expires_at.isoformat()}
     if (waits_for := plan.waits_for) is not None:
         yes_by = list(step.others.yes_by) if step.others else []
         about["waits_for"] = {"group": waits_for.group, "who": waits_for.who, "yes_by": yes_by}
     if outbox.content:
         about |= {"goal": plan.goal, "args": step.args if len(orjson.dumps(step.args)) <= MAX_ARGS_BYTES else None}
-    payload = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
-    await _store(connection, f"evt_{plan.id}_{plan.version}", "approval.requested", payload, session_id)
+    await _store(connection, f"evt_{plan.id}_{plan.version}", "approval.requested", about, session_id)
 
 
 async def schedule_failed(connection: AsyncConnection, schedule_id: str, turn: Row[Any]) -> None:
     """Stores the event for a schedule whose turn, by its `id`, `session_id` and `error`, is not run again."""
     if outbox_of(connection) is not None:
         about = {"schedule_id": schedule_id, "turn_id": turn.id, "error_code": turn.error["code"]}
-        payload = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
-        await _store(connection, f"evt_{schedule_id}_{turn.id}", "schedule.failed", payload, turn.session_id)
+        await _store(connection, f"evt_{schedule_id}_{turn.id}", "schedule.failed", about, turn.session_id)
 
 
 async def _store(
-    connection: AsyncConnection, event_id: str, kind: str, payload: ColumnElement[Any], session_id: str
+    connection: AsyncConnection, event_id: str, kind: str, about: Mapping[str, Any], session_id: str
 ) -> None:
+    payload = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
     row = select(literal(event_id), sessions.c.id, literal(kind), payload, func.clock_timestamp(), _due())
     await connection.execute(insert(webhook_events).from_select(_WRITTEN, row.where(sessions.c.id == session_id)))
 
@@ -235,19 +229,14 @@ async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueEvent 
     earlier = webhook_events.alias("earlier")
     waits = exists().where(earlier.c.session_id == webhook_events.c.session_id, earlier.c.seq < webhook_events.c.seq)
     until = due_in(lease_s)
-    row = await claim_row(
-        connection,
-        webhook_events,
-        "due_at",
-        ~waits,
-        values={"due_at": until, "leased_until": until, "tries": webhook_events.c.tries + 1},
-        returning=(
-            *(webhook_events.c[name] for name in ("id", "session_id", "type", "data", "created_at", "tries")),
-            webhook_events.c.failure.is_not(None).label("has_failed"),
-            func.extract("epoch", func.now() - webhook_events.c.created_at).label("age_s"),
-        ),
+    leased = {"due_at": until, "leased_until": until, "tries": webhook_events.c.tries + 1}
+    read = (
+        *(webhook_events.c[name] for name in ("id", "session_id", "type", "data", "created_at", "tries")),
+        webhook_events.c.failure.is_not(None).label("has_failed"),
+        func.extract("epoch", func.now() - webhook_events.c.created_at).cast(Float).label("age_s"),
     )
-    return DueEvent(**{**row._asdict(), "age_s": float(row.age_s)}) if row else None
+    row = await claim_row(connection, webhook_events, "due_at", ~waits, values=leased, returning=read)
+    return DueEvent(**row._asdict()) if row else None
 
 
 async def drop(connection: AsyncConnection, event: DueEvent) -> bool:
@@ -332,26 +321,18 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
         if group.failure is not None:
             failing[group.failure] += group.events
     oldest_at = min((group.oldest_at for group in groups), default=None)
-    in_flight = await _in_flight(connection)
-    return OutboxState(by_type.total(), in_flight, oldest_at, by_type, failing, await _last_failure(connection))
+    leased = select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at).limit(IN_FLIGHT_SHOWN)
+    in_flight = [TriedEvent(**row) for row in (await connection.execute(leased)).mappings()]
+    failed_at = webhook_events.c.failed_at
+    newest = _WAITING.where(failed_at.is_not(None)).order_by(failed_at.desc()).limit(1)
+    last_failures = [WaitingEvent(**row) for row in (await connection.execute(newest)).mappings()]
+    return OutboxState(by_type.total(), in_flight, oldest_at, by_type, failing, next(iter(last_failures), None))
 
 
 async def list_events(connection: AsyncConnection, *, after: int, limit: int) -> list[WaitingEvent]:
     """Returns what waits behind the position `after`, oldest first."""
     waiting = _WAITING.where(webhook_events.c.seq > after).order_by(webhook_events.c.seq).limit(limit)
     return [WaitingEvent(**row) for row in (await connection.execute(waiting)).mappings()]
-
-
-async def _in_flight(connection: AsyncConnection) -> list[TriedEvent]:
-    leased = select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at)
-    return [TriedEvent(**row) for row in (await connection.execute(leased.limit(IN_FLIGHT_SHOWN))).mappings()]
-
-
-async def _last_failure(connection: AsyncConnection) -> WaitingEvent | None:
-    failed_at = webhook_events.c.failed_at
-    newest = _WAITING.where(failed_at.is_not(None)).order_by(failed_at.desc()).limit(1)
-    row = (await connection.execute(newest)).mappings().one_or_none()
-    return WaitingEvent(**row) if row else None
 
 
 def _is_ours(event: DueEvent) -> tuple[ColumnElement[bool], ...]:

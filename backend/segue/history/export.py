@@ -1,31 +1,40 @@
-"""A session for others: as a Recording that `segue replay` plays, or as Markdown for people, both without secrets.
+"""A session for others: as a Recording that `segue replay` plays, or as Markdown for people, both without secrets; and
+a sample of recordings.
 
 Not every model call has a row: a planner's answer, a synthesis and a call that waits for a yes have none. A recording
 has what came of them (a turn's plan, its answer, the model's part of it), and a replay answers those calls from that.
 """
 
+import asyncio
+import hashlib
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+import structlog
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
+from segue.db.engine import Database
 from segue.domain import recording
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
+from segue.domain.ids import Clock
 from segue.domain.plan import Plan, Pressed, decision_of
 from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
 from segue.domain.session import Message, Session, TurnReport
 from segue.domain.tool import Tool, ToolCall, canonical_args
 from segue.language.shown_call import TRANSLATIONS
 from segue.memory.history import BY_PROGRAM, STEERED, list_messages
-from segue.memory.session_store import get_session
+from segue.memory.session_store import get_session, those_there
 from segue.plans.policy import WEB_SEARCH
 from segue.plans.store import StoredPlan, list_plans
+from segue.tools.availability import ToolAvailability
 from segue.tools.results import StoredResult, list_calls, load_results
 from segue.turns.claims import TurnRequest, request_of
 from segue.turns.queries import ended_turns, report_of, status_of
@@ -35,6 +44,12 @@ MAX_RESULTS_BYTES = 10_000_000  # of all results together: each is searched for 
 READ_BY_MODEL = "model_"  # the prefix of the rule in a verdict that a model gave
 _SPEAKERS = {"user": "User", "assistant": "Assistant"}
 MAX_ARGS_CHARS = 300
+MAX_FILE_BYTES: Final = 2_000_000  # of a sample: a longer session stays as it was recorded last
+MAX_FILES: Final = 500  # the oldest go first
+MAX_SAMPLED_BYTES: Final = 20_000  # of a result
+SAMPLE_EVERY_S: Final = 10.0
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +148,11 @@ class _Recorder:
             force_web_search=request is not None and request.force_web_search,
             approves=BY_PROGRAM not in opening.metadata,
             rounds=tuple(_rounds(rest, self.conversation, report, opening)),
-            acknowledgement=_acknowledgement(report),
-            reading=_reading(report),
             plan=self._numbered(plan) if plan else None,
             status="failed" if status in ("queued", "running") else status,
             answer=answer,
             said=_models_part(answer, plan, self.standing, self.conversation.session.id),
-            usage=_usage(report),
+            **_reported(report),
         )
         self.standing = plan or self.standing
         return turn
@@ -209,11 +222,7 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None, s
     """Returns the model's part of an answer that has words of the engine in it; None if the model said all of it."""
     if answer is None:
         return None
-    if (
-        plan is not None
-        and standing is not None
-        and (told := _ending(answer, partial(plan_messages.superseded, standing)))
-    ):
+    if plan and standing and (told := _ending(answer, partial(plan_messages.superseded, standing))):
         answer = answer.removesuffix(f"\n\n{told}")
     if plan is not None and plan.waiting_step is not None:
         openings = (plan_messages.opening(plan, language) for language in TRANSLATIONS.now)
@@ -229,31 +238,24 @@ def _ending(answer: str, tell: Callable[[str], str]) -> str:
     return next((told for told in map(tell, TRANSLATIONS.now) if told and answer.endswith(told)), "")
 
 
-def _usage(report: TurnReport | None) -> recording.RecordedUsage | None:
-    """Returns None if no tokens were counted, as for the offline model."""
-    if report is None or not report.usage.input_tokens:
-        return None
-    return recording.RecordedUsage(
-        **{name: getattr(report.usage, name) for name in recording.RecordedUsage.model_fields}
-    )
+def _reported(report: TurnReport | None) -> dict[str, Any]:
+    """Returns how the message was read, also by the model if the rules could not read it, and what its calls took: None
+    if no tokens were counted, as for the offline model.
+    """
+    if report is None:
+        return {}
+    read, used = report.acknowledgement, report.usage
+    return {
+        "acknowledgement": recording.RecordedAcknowledgement.model_validate(read, from_attributes=True),
+        "reading": read.rule.removeprefix(READ_BY_MODEL) if read.rule.startswith(READ_BY_MODEL) else None,
+        "usage": recording.RecordedUsage.model_validate(used, from_attributes=True) if used.input_tokens else None,
+    }
 
 
 def _pressed(request: TurnRequest | None, opening: Message) -> Pressed | None:
     if request is not None and request.amends:
         return "amend"
     return decision_of(opening.content) if request is not None and request.decided_plan_id else None
-
-
-def _acknowledgement(report: TurnReport | None) -> recording.RecordedAcknowledgement | None:
-    if report is None:
-        return None
-    return recording.RecordedAcknowledgement.model_validate(report.acknowledgement, from_attributes=True)
-
-
-def _reading(report: TurnReport | None) -> str | None:
-    """Returns how the model read a reply to a plan; None if the rules could read it."""
-    rule = report.acknowledgement.rule if report else ""
-    return rule.removeprefix(READ_BY_MODEL) if rule.startswith(READ_BY_MODEL) else None
 
 
 def _definitions(
@@ -326,3 +328,58 @@ def _line(call: ToolCall) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(text.replace("`", "'").split())
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Recordings of a share of the sessions, from 0 to 1, for `segue rehearse`. RECORD_SAMPLE is the consent to them.
+
+    A session's id decides whether it is in the sample, in every process alike. The process that answered notes it, and
+    writes its file in `folder` when it looks. It also drops what is not in the sample any more, so that 0 empties it.
+    """
+
+    folder: Path
+    share: float
+    database: Database
+    tools: ToolAvailability
+    settings: recording.RecordedSettings
+    clock: Clock
+    due: dict[str, tuple[str, Collection[str]]] = field(default_factory=dict)
+
+    def note(self, owner: str, groups: Collection[str], session_id: str) -> None:
+        if self._is_in(session_id):
+            self.due[session_id] = owner, groups
+
+    def _is_in(self, session_id: str) -> bool:
+        return int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:6]) < self.share * 2**48
+
+    async def look(self) -> None:
+        work = [partial(self._write, *self.due.pop(session_id), session_id) for session_id in list(self.due)]
+        for each in (*work, partial(self._drop)):
+            try:
+                await each()
+            except (AppError, OSError) as error:
+                log.warning("sample_failed", error=str(error))
+
+    async def _write(self, owner: str, groups: Collection[str], session_id: str) -> None:
+        """With the definition of every tool that was offered: another model may call others."""
+        async with self.database.read_only() as connection:
+            conversation = await load_conversation(
+                connection, owner, session_id, max_result_bytes=MAX_SAMPLED_BYTES, now=self.clock()
+            )
+        tools = self.tools.tools_for(owner, groups)
+        offered = {name for name, tool in tools.items() if tool.spec.source != "builtin"}
+        made = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=offered)
+        if len(text := recording.recording_text(made).encode()) <= MAX_FILE_BYTES:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # so that no other account reads them
+            part = self.folder / f"{session_id}.{os.getpid()}"
+            part.write_bytes(text)
+            part.replace(part.with_suffix(".json"))
+
+    async def _drop(self) -> None:
+        files = sorted(self.folder.glob("ses_*"), key=lambda file: file.stat().st_mtime)
+        async with self.database.read_only() as connection:
+            there = await those_there(connection, [file.stem for file in files])
+        kept = [file for file in files if file.stem in there and self._is_in(file.stem)][-MAX_FILES:]
+        for file in set(files).difference(kept):
+            file.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ A turn counts at the time when its message was accepted; those of deleted sessio
 import has copied never ran. Of no user more than COUNTED sessions and turns are counted: an exact count would read all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -308,30 +308,10 @@ async def list_users(
     found = await connection.execute(_NAMES, {"after": after or "", "at_most": limit})
     names = list(found.scalars())
     today = now.astimezone(UTC).date()
-    midnight = datetime.combine(today, time(), UTC)
-    times = {"now": now, "midnight": midnight}
-    counts = {row.name: row for row in await connection.execute(_COUNTS, {"names": names, **times})}
-    spent = {row.owner: row for row in await connection.execute(_spent(names, usage.c.day == today))}
-    return [
-        UserOverview(
-            user=name,
-            keys=counts[name].keys,
-            sessions=counts[name].sessions,
-            turns_today=counts[name].turns_today,
-            tokens_today=spent[name].tokens if name in spent else 0,
-            cost_today=spent[name].cost if name in spent else 0.0,
-            cost_complete=spent[name].complete if name in spent else True,
-        )
-        for name in names
-    ]
-
-
-def _spent(names: Sequence[str], *conditions: ColumnElement[bool]) -> Select[Any]:
-    cost = func.sum(usage.c.cost).cast(Float)
+    values = {"names": names, "now": now, "midnight": datetime.combine(today, time(), UTC)}
+    counts = {name: counted for name, *counted in await connection.execute(_COUNTS, values)}
     tokens = func.sum(usage.c.input_tokens + usage.c.output_tokens).cast(BigInteger)
-    of_names = usage.c.owner.in_(names)
-    return (
-        select(usage.c.owner, tokens.label("tokens"), cost.label("cost"), IS_COMPLETE.label("complete"))
-        .where(of_names, *conditions)
-        .group_by(usage.c.owner)
-    )
+    of_today = select(usage.c.owner, tokens, func.sum(usage.c.cost).cast(Float), IS_COMPLETE).group_by(usage.c.owner)
+    of_today = of_today.where(usage.c.owner.in_(names), usage.c.day == today)
+    spent = {owner: sums for owner, *sums in await connection.execute(of_today)}
+    return [UserOverview(name, *counts[name], *spent.get(name, (0, 0.0, True))) for name in names]

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, tool_calls, turns
 from segue.db.redis import Cache
 from segue.db.rows import cached, oldest_first, readable, reader
-from segue.domain.errors import NotFound
+from segue.domain.errors import existing
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
 from segue.domain.identity import MAX_USER_CHARS
 from segue.domain.ids import first_id
@@ -29,10 +29,6 @@ from segue.memory.session_store import first_words
 from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
 from segue.turns.run_record import ActivityReport, prompt_of, read_activity, run_of
 
-_SHOWN = (
-    *("session_id", "agent", "status", "epoch", "lease_until", "created_at", "started_at", "finished_at"),
-    "cancel_requested_at",
-)
 CALLS_SHOWN: Final = 500
 READ_CHARS: Final = 1000  # of a message, for its first words
 Named = Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
@@ -121,10 +117,8 @@ def _fits(wanted: TurnFilter) -> Iterable[ColumnElement[bool]]:
 
 async def find_any(connection: AsyncConnection, turn_id: str) -> OpsTurn:
     """Raises NotFound for a turn that is in no session."""
-    rows = (await connection.execute(_turns().where(turns.c.id == turn_id))).all()
-    if not rows:
-        raise NotFound("turn")
-    [turn] = await _with_tools(connection, rows)
+    row = existing("turn", (await connection.execute(_turns().where(turns.c.id == turn_id))).one_or_none())
+    [turn] = await _with_tools(connection, [row])
     return turn
 
 
@@ -166,21 +160,15 @@ async def _running_calls(connection: AsyncConnection, turn_ids: Collection[str])
 
 
 def _turns() -> Select[Any]:
-    shown: Iterable[Any] = (turns.c[name] for name in _SHOWN)
-    return (
-        select(
-            turns.c.id.label("turn_id"),
-            sessions.c.owner,
-            turns.c.worker.label("instance"),
-            turns.c.attempts.label("attempt"),
-            lease_left(),
-            func.coalesce(turns.c.report["usage"], turns.c.timeline["usage"]).label("usage"),
-            turns.c.error["code"].as_string().label("error_code"),
-            *shown,
-        )
-        .join(sessions, sessions.c.id == turns.c.session_id)
-        .where(RUNS_ITSELF)
-    )
+    shown: Iterable[Any] = (turns.c[name] for name in OpsTurn.__slots__ if name in turns.c)
+    named = {"turn_id": turns.c.id, "instance": turns.c.worker, "attempt": turns.c.attempts}
+    read = {
+        "usage": func.coalesce(turns.c.report["usage"], turns.c.timeline["usage"]),
+        "error_code": turns.c.error["code"].as_string(),
+    }
+    labelled = (column.label(name) for name, column in (named | read).items())
+    of_session = sessions.c.id == turns.c.session_id
+    return select(sessions.c.owner, lease_left(), *labelled, *shown).join(sessions, of_session).where(RUNS_ITSELF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,18 +271,17 @@ async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -
     [turn] = await with_activity(cache, [found])
     report = report_of(row)
     stored = _stored(row, report)
-    run = await _running(cache, turn) if turn.status == "running" else stored
-    earlier = stored.attempts
+    run, earlier = await _running(cache, turn) if turn.status == "running" else stored, stored.attempts
     return TurnTimeline(
         turn=turn,
         model=report.model if report else None,
-        usage=report.usage if report else run.usage if run else None,
+        usage=report.usage if report else run.usage,
         prompt=prompt_of(row, report) if report else None,
         attempts=[*earlier, *_last_attempt(turn, earlier)],
         waits=[*_queued(turn, earlier), *approval],
-        nodes=_nodes(turn, run),
+        nodes=[TimedNode(each.node, _at(turn, each), each.duration_ms) for each in run.nodes],
         model_calls=_model_calls(turn, run),
-        model_calls_left_out=run.left_out if run else 0,
+        model_calls_left_out=run.left_out,
         tool_calls=calls,
     )
 
@@ -307,11 +294,11 @@ def _stored(row: Row[Any], report: TurnReport | None) -> _Stored:
     return replace(stored, nodes=last.nodes, model_calls=last.model_calls, left_out=last.left_out)
 
 
-async def _running(cache: Cache, turn: OpsTurn) -> RunTimeline | None:
+async def _running(cache: Cache, turn: OpsTurn) -> RunTimeline:
     """What the turn's process said last of it."""
     said = (await read_activity(cache, [turn.instance or ""])).get(turn.instance or "")
     activity = said.turns.get(turn.turn_id) if said else None
-    return activity.timeline if activity and activity.epoch == turn.epoch else None
+    return (activity.timeline if activity and activity.epoch == turn.epoch else None) or RunTimeline()
 
 
 def _last_attempt(turn: OpsTurn, earlier: Sequence[Attempt]) -> list[Attempt]:
@@ -329,14 +316,10 @@ def _queued(turn: OpsTurn, earlier: Sequence[Attempt]) -> list[Wait]:
     return [Wait("queued", each, end) for each, end in zip(since, until, strict=False) if each is not None]
 
 
-def _nodes(turn: OpsTurn, run: RunTimeline | None) -> list[TimedNode]:
-    return [TimedNode(each.node, _at(turn, each), each.duration_ms) for each in run.nodes] if run else []
-
-
-def _model_calls(turn: OpsTurn, run: RunTimeline | None) -> list[TimedModelCall]:
+def _model_calls(turn: OpsTurn, run: RunTimeline) -> list[TimedModelCall]:
     calls = []
-    for each in run.model_calls if run else ():
-        begun = [node.node for node in run.nodes if node.at_ms <= each.at_ms] if run else []
+    for each in run.model_calls:
+        begun = [node.node for node in run.nodes if node.at_ms <= each.at_ms]
         told = {name: value for name, value in each._asdict().items() if name != "at_ms"}
         calls.append(TimedModelCall(node=begun[-1] if begun else None, at=_at(turn, each), **told))
     return calls

@@ -6,10 +6,10 @@ the answer is exact. Limits are counted in Redis, and by each process for itself
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,7 +18,7 @@ from segue.db.redis import Cache, Rates, turn_places_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge
-from segue.domain.ids import Clock, new_id
+from segue.domain.ids import new_id
 from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, end, next_version
 from segue.domain.session import NO_OPTIONS, TurnKey, TurnStatus, turn_key
 from segue.domain.tool import Tool, ToolFailed
@@ -30,7 +30,7 @@ from segue.tools.availability import ToolAvailability
 from segue.tools.input_schema import faults_of
 from segue.tools.user_requests import faults_of_answer
 from segue.turns.approvals import Decider, is_agreed, record_decision, waits_for_others
-from segue.turns.branches import leave_history, note_of_calls, opening_of
+from segue.turns.branches import put_in_place
 from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, statuses_of, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_claimed, begin_turn
@@ -55,23 +55,24 @@ _RELEASE: Final = "return redis.call('ZREM', KEYS[1], ARGV[1])"
 
 Holders = dict[str, float]
 MAX_QUEUED = 10  # beside the one that runs
-_ROOM: Final[dict[OnBusy, int]] = {
-    "enqueue": MAX_QUEUED + 1,
-    "steer": MAX_QUEUED + 1,
-    "reject": 1,
-    "interrupt": 2**31 - 1,
-}
+_IN_LINE: Final = MAX_QUEUED + 1
+_ROOM: Final[dict[OnBusy, int]] = {"enqueue": _IN_LINE, "steer": _IN_LINE, "reject": 1, "interrupt": 2**31 - 1}
 
 
 class Limiter:
-    """`first_call` returns what the first call of the model for a message takes at most."""
+    """`first_call` returns what the first call of the model for a message takes at most.
+
+    Redis holds which turns took a place. Only if none is free are the rows asked which of those turns have ended, so a
+    place costs one round trip, ends with its turn although no process gives it back, and survives a crash.
+    """
 
     def __init__(self, books: Books, cache: Cache, *, first_call: Callable[[str], Charge]) -> None:
         self._limits_of = books.limits_of
         self._rates = Rates(cache)
+        self._cache = cache
         self._books = books
         self._first_call = first_call
-        self._concurrency = ConcurrencyLimit(cache, books.database, books.clock)
+        self._local: dict[str, Holders] = {}
 
     async def request(self, user: str) -> None:
         """Raises AppError `rate_limited`."""
@@ -91,7 +92,7 @@ class Limiter:
             if wait_s is not None:
                 raise turn_errors.rate_limited("turns_per_minute", limits.turns_per_minute, wait_s)
         at_once = limits.concurrent_turns
-        if at_once and not await self._concurrency.take(user, turn_id, at_most=at_once):
+        if at_once and not await self._take_place(user, turn_id, at_once):
             raise turn_errors.rate_limited("concurrent_turns", at_once, ASK_AGAIN_S)
         try:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
@@ -103,22 +104,11 @@ class Limiter:
     async def release(self, user: str, turn_id: str) -> None:
         """Frees the place of a turn that was not accepted, and what it had reserved."""
         if self._limits_of(user).concurrent_turns:
-            await self._concurrency.release(user, turn_id)
+            self._local.get(user, {}).pop(turn_id, None)
+            await self._cache.evaluate(_RELEASE, (turn_places_key(user),), turn_id)
         await self._books.release(user, turn_id)
 
-
-class ConcurrencyLimit:
-    """Redis holds which turns took a place. Only if none is free are the rows asked which of those turns have ended, so
-    a place costs one round trip, ends with its turn although no process gives it back, and survives a crash.
-    """
-
-    def __init__(self, cache: Cache, database: Database, clock: Clock) -> None:
-        self._cache = cache
-        self._database = database
-        self._clock = clock
-        self._local: dict[str, Holders] = {}
-
-    async def take(self, user: str, turn_id: str, *, at_most: int) -> bool:
+    async def _take_place(self, user: str, turn_id: str, at_most: int) -> bool:
         ended: Collection[str] = ()
         for _ in range(ATTEMPTS):
             holders = await self._try(user, turn_id, ended, at_most)
@@ -129,19 +119,12 @@ class ConcurrencyLimit:
                 return False
         return False
 
-    async def release(self, user: str, turn_id: str) -> None:
-        self._local.get(user, {}).pop(turn_id, None)
-        await self._cache.evaluate(_RELEASE, (turn_places_key(user),), turn_id)
-
     async def _try(self, user: str, turn_id: str, ended: Collection[str], at_most: int) -> Holders:
         """Takes a place. Returns the holders of all places if none was free."""
-        now = self._clock().timestamp()
+        now = self._books.clock().timestamp()
         answer = await self._cache.evaluate(_TAKE, (turn_places_key(user),), turn_id, now, at_most, KEPT_S, *ended)
-        if answer is None:
-            return self._try_locally(user, turn_id, ended, now, at_most)
-        return {holder.decode(): float(since) for holder, since in zip(answer[::2], answer[1::2], strict=True)}
-
-    def _try_locally(self, user: str, turn_id: str, ended: Collection[str], now: float, at_most: int) -> Holders:
+        if answer is not None:
+            return {holder.decode(): float(since) for holder, since in zip(answer[::2], answer[1::2], strict=True)}
         holders = self._local.setdefault(user, {})
         for turn in ended:
             holders.pop(turn, None)
@@ -152,9 +135,9 @@ class ConcurrencyLimit:
 
     async def _ended(self, holders: Holders) -> list[str]:
         """Returns the holders that have no open turn, except those that may be about to get their row."""
-        async with self._database.read_only() as connection:
+        async with self._books.database.read_only() as connection:
             stored = await statuses_of(connection, holders)
-        accepting_since = self._clock().timestamp() - ACCEPTING_S
+        accepting_since = self._books.clock().timestamp() - ACCEPTING_S
         return [
             turn
             for turn, since in holders.items()
@@ -196,7 +179,7 @@ async def admit(
     # Files are read where a turn begins, and options are of one.
     steers = request.on_busy == "steer" and not request.attachments and request.options == NO_OPTIONS
     if not (prepares or steers):
-        try:
+        with suppress(KeyTaken):
             async with database.autocommit() as connection:
                 if claimer is not None:
                     claim = await begin_claimed(connection, owner, session_id, request, now=now, claimer=claimer)
@@ -204,52 +187,18 @@ async def admit(
                         return Admitted(claim.key, "running", claim=claim)
                 room = _ROOM[request.on_busy]
                 turn = await begin_turn(connection, owner, session_id, request, now=now, room=room)
-        except KeyTaken:
-            turn = None
-        if turn is not None:
-            return Admitted(turn)
+            if turn is not None:
+                return Admitted(turn)
     async with database.transaction() as connection:
         await lock_session(connection, owner, session_id)
         if prepares and await accepted_before(connection, owner, session_id, request.once) is None:
             if request.instead_of is not None:
-                request = await _cleared(connection, session_id, request, request.instead_of, tools(), now=now)
+                request = await put_in_place(connection, session_id, request, tools(), now=now)
             elif request.abandons is not None:
                 await plans.abandon(connection, session_id, *request.abandons)
         elif steers and not prepares:
             request = replace(request, steers=await first_open_turn(connection, session_id))
         return await _admit_locked(connection, owner, session_id, request, now=now)
-
-
-async def _cleared(
-    connection: AsyncConnection,
-    session_id: str,
-    request: ChatRequest,
-    message_id: str,
-    tools: Mapping[str, Tool],
-    *,
-    now: datetime,
-) -> ChatRequest:
-    """Takes the turn of a message, and what came after it, out of the history. Returns what is asked in its place."""
-    opening = await opening_of(connection, session_id, message_id)
-    if (busy := await first_open_turn(connection, session_id)) is not None:
-        raise turn_errors.in_progress(busy)
-    if opening.branch is not None:
-        raise turn_errors.not_in_history()
-    if request.message and opening.role != "user":
-        raise turn_errors.not_the_users()
-    if request.message and opening.steered:
-        raise turn_errors.cannot_edit_steer()
-    await leave_history(connection, session_id, from_seq=opening.seq, now=now)
-    read_only = [name for name, tool in tools.items() if tool.spec.effect == "read_only"]
-    return replace(
-        request,
-        message=request.message or opening.content,
-        force_web_search=opening.force_web_search,
-        attachments=request.attachments if request.message else opening.attachments,
-        approves=request.approves and (bool(request.message) or not opening.by_program),
-        options=request.options if request.message else replace(opening.options, **request.options.given),
-        note=await note_of_calls(connection, session_id, read_only=read_only),
-    )
 
 
 async def find_retry(
@@ -260,13 +209,8 @@ async def find_retry(
     """
     turn = await find_turn(connection, owner, session_id, turn_id)
     await accepted_before(connection, owner, session_id, request.once)
-    last = await last_in_history(connection, session_id)
-    if (
-        last is not None
-        and request.once is not None
-        and last.id == turn.turn_id
-        and last.retried == asdict(request.once)
-    ):
+    last, once = await last_in_history(connection, session_id), request.once and asdict(request.once)
+    if last is not None and last.id == turn.turn_id and once is not None and last.retried == once:
         return Admitted(turn, last.status, fresh=False)
     if (busy := await first_open_turn(connection, session_id)) is not None:
         raise turn_errors.in_progress(busy)
@@ -399,14 +343,14 @@ def _check_args(
         return
     tool = plan.waiting_step.tool if plan.waiting_step else None
     if tool is None:
-        raise _invalid_args("The step that waits calls no tool: there are no arguments to change.")
+        raise _invalid("args", "The step that waits calls no tool: there are no arguments to change.")
     tools.specs(tool, owner=owner, groups=groups)
     try:
         faults = faults_of(tools.tools()[tool], args)
     except ToolFailed as refused:
-        raise _invalid_args(str(refused)) from refused
+        raise _invalid("args", str(refused)) from refused
     if faults:
-        raise _invalid_args("; ".join(faults), faults)
+        raise _invalid("args", "; ".join(faults), faults)
 
 
 def _check_answer(plan: Plan, button: Button) -> None:
@@ -417,11 +361,11 @@ def _check_answer(plan: Plan, button: Button) -> None:
         return
     if asks is None or asks.mode == "url":
         if button.answer is not None:
-            raise _invalid_answer("The step that waits asks for a yes or a no: it takes no `answer`.")
+            raise _invalid("answer", "The step that waits asks for a yes or a no: it takes no `answer`.")
         return
     faults = faults_of_answer(asks, {**(asks.given or {}), **(button.answer or {})})
     if faults and button.decision == "confirm":
-        raise _invalid_answer("; ".join(faults), faults)
+        raise _invalid("answer", "; ".join(faults), faults)
 
 
 def _check_results(plan: Plan, button: Button) -> None:
@@ -433,25 +377,17 @@ def _check_results(plan: Plan, button: Button) -> None:
     is_just_that = bool(results) and steps.issuperset(results) and button.args is None and not button.remember
     if button.decision == "confirm" and not (is_just_that and all(fit)):
         why = "The steps that wait take, by their ids, the `output` or `error` of each call, and nothing else."
-        raise _invalid_answer(why)
+        raise _invalid("answer", why)
 
 
-def _invalid_args(why: str, faults: Sequence[str] = ()) -> AppError:
-    title, errors = "The tool does not take these arguments", _errors("args", "invalid_args", faults)
-    return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
-
-
-def _invalid_answer(why: str, faults: Sequence[str] = ()) -> AppError:
-    title, errors = "This is no answer to what the tool asks", _errors("answer", "invalid_answer", faults)
-    return AppError("invalid_answer", status=422, title=title, detail=why, errors=errors)
-
-
-def _errors(field: str, code: str, faults: Sequence[str]) -> list[dict[str, Any]]:
-    found = (fault.partition(": ") for fault in faults)
-    return [
+def _invalid(field: Literal["args", "answer"], why: str, faults: Sequence[str] = ()) -> AppError:
+    code, found = f"invalid_{field}", (fault.partition(": ") for fault in faults)
+    title = "The tool does not take these arguments" if field == "args" else "This is no answer to what the tool asks"
+    errors = [
         {"loc": ["body", field, *filter(None, [path.lstrip("$.")])], "msg": said, "type": code}
         for path, _, said in found
     ]
+    return AppError(code, status=422, title=title, detail=why, errors=errors)
 
 
 async def accepted_before(

@@ -132,12 +132,11 @@ async def list_all_approvals(
 ) -> list[OpsApproval]:
     """Returns those of all users, as `list_approvals` those that wait."""
     listed = _listed(before, limit).where(_ASKS_USER, plans.c.expires_at > now, is_open())
-    return [
-        OpsApproval(
-            row.session_id, row.owner, row.id, row.version, step.tool if step else None, row.since, row.expires_at
-        )
-        for row, step in ((row, _plan(row).waiting_step) for row in await connection.execute(listed))
-    ]
+    waiting = []
+    for row in await connection.execute(listed):
+        step, of = _plan(row).waiting_step, (row.session_id, row.owner, row.id, row.version)
+        waiting.append(OpsApproval(*of, step.tool if step else None, row.since, row.expires_at))
+    return waiting
 
 
 async def get_approval(connection: AsyncConnection, identity: Identity, plan_id: str, *, now: datetime) -> Approval:
@@ -197,14 +196,9 @@ async def _approval(connection: AsyncConnection, row: Row[Any]) -> Approval:
     else:
         said = said.where(messages.c.id == row.origin_message_id)
     found = await connection.execute(said.order_by(messages.c.seq.desc()).limit(MAX_MESSAGES))
-    return replace(
-        approval,
-        told=await connection.scalar(told.order_by(messages.c.seq.desc()).limit(1)),
-        messages=tuple(
-            ApprovalMessage(each.role, each.content[:MAX_MESSAGE_CHARS], each.created_at)
-            for each in reversed(found.all())
-        ),
-    )
+    newest_first = [ApprovalMessage(each.role, each.content[:MAX_MESSAGE_CHARS], each.created_at) for each in found]
+    question = await connection.scalar(told.order_by(messages.c.seq.desc()).limit(1))
+    return replace(approval, told=question, messages=tuple(newest_first[::-1]))
 
 
 async def record_decision(
@@ -224,12 +218,8 @@ async def record_decision(
     if button.args is not None and not waits.may_change_args:
         raise InvalidRequest("The rule lets those who decide change no arguments. Decide without `args`.")
     is_yes, user = button.decision == "confirm", by.identity.user
-    decided = Others(
-        by=waits,
-        yes_by=(*said, user) if is_yes else said,
-        no_by=None if is_yes else user,
-        reason=by.reason and by.reason[:MAX_REASON_CHARS],
-    )
+    yes_by, no_by = ((*said, user), None) if is_yes else (said, user)
+    decided = Others(by=waits, yes_by=yes_by, no_by=no_by, reason=by.reason and by.reason[:MAX_REASON_CHARS])
     approval = await get_approval(connection, by.identity, stored.plan.id, now=now)
     details = {"plan_id": stored.plan.id, "version": button.version, "decision": button.decision, "channel": by.channel}
     details |= {"rule": waits.rule, "who": waits.who, "group": waits.group, "shown": approval.digest}

@@ -4,8 +4,8 @@ A branch begins with the user's message of a turn and has all that came after it
 those of the history have none.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated
 
@@ -15,16 +15,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import TAKEN_BACK, fenced_lines
 from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
+from segue.domain import turn_errors
 from segue.domain.errors import existing
 from segue.domain.field_types import doc
 from segue.domain.ids import new_id
-from segue.domain.session import NO_OPTIONS, Attached, Role, TurnOptions
+from segue.domain.session import NO_OPTIONS, Attached
+from segue.domain.tool import Tool
 from segue.memory.history import BY_PROGRAM, user_messages_of
 from segue.memory.session_store import first_words
 from segue.memory.summary import columns_before
 from segue.plans.store import cancel_open
 from segue.tools.results import recent_references
 from segue.turns.claims import request_of
+from segue.turns.queries import first_open_turn
+from segue.turns.store import ChatRequest
 
 MAX_TOLD_CALLS = 10
 _FIRST_CHARS = 240  # more than a title takes
@@ -41,41 +45,43 @@ class Branch:
     first_words: Annotated[str, doc("How the first of them begins.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """The turn of a message: all that was said in it is `content`, and whether any of it was `by_program`. `role`,
-    `branch` and whether it `steered` are those of the message itself.
+async def put_in_place(
+    connection: AsyncConnection, session_id: str, request: ChatRequest, tools: Mapping[str, Tool], *, now: datetime
+) -> ChatRequest:
+    """Takes the turn of the message that a request comes `instead_of`, and what came after it, out of the history.
+    Returns what is asked in its place: if the request has no message, all that was said in that turn. Under the lock of
+    the session. Raises NotFound, AppError `turn_in_progress`, `not_in_history`, `not_the_users`, `cannot_edit_steer`.
     """
-
-    role: Role
-    branch: str | None
-    steered: bool
-    seq: int
-    content: str
-    force_web_search: bool
-    attachments: tuple[Attached, ...]
-    by_program: bool
-    options: TurnOptions
-
-
-async def opening_of(connection: AsyncConnection, session_id: str, message_id: str) -> Opening:
-    """Raises NotFound if the session has no such message."""
     named, opening = messages.alias("named"), messages.alias("opening")
     statement = (
         select(named.c.role, named.c.branch, named.c.seq.label("at"), opening.c.seq, turns.c.id, turns.c.request)
         .join(opening, (opening.c.session_id == named.c.session_id) & (opening.c.seq == named.c.turn_seq))
         .join(turns, turns.c.id == named.c.turn_id)
-        .where(named.c.session_id == session_id, named.c.id == message_id)
+        .where(named.c.session_id == session_id, named.c.id == request.instead_of)
     )
     row = existing("message", (await connection.execute(statement)).one_or_none())
-    asked, said = request_of(row.request, row.id), await user_messages_of(connection, row.id)
-    content = "\n\n".join(str(each.content) for each in said)
-    steered = row.role == "user" and row.at != row.seq
-    forced = asked is not None and asked.force_web_search
+    if (busy := await first_open_turn(connection, session_id)) is not None:
+        raise turn_errors.in_progress(busy)
+    if row.branch is not None:
+        raise turn_errors.not_in_history()
+    if request.message and row.role != "user":
+        raise turn_errors.not_the_users()
+    if request.message and row.at != row.seq:
+        raise turn_errors.cannot_edit_steer()
+    await _leave_history(connection, session_id, from_seq=row.seq, now=now)
+    asked, note = request_of(row.request, row.id), await _note_of_calls(connection, session_id, tools)
+    request = replace(request, force_web_search=asked is not None and asked.force_web_search, note=note)
+    if request.message:
+        return request
+    said = await user_messages_of(connection, row.id)
     files = [Attached(**file) for each in said for file in each.metadata.get("attachments", ())]
-    by_program = any(BY_PROGRAM in each.metadata for each in said)
-    attached, options = tuple(dict.fromkeys(files)), asked.options if asked is not None else NO_OPTIONS
-    return Opening(row.role, row.branch, steered, row.seq, content, forced, attached, by_program, options)
+    return replace(
+        request,
+        message="\n\n".join(str(each.content) for each in said),
+        attachments=tuple(dict.fromkeys(files)),
+        approves=request.approves and not any(BY_PROGRAM in each.metadata for each in said),
+        options=replace(asked.options if asked is not None else NO_OPTIONS, **request.options.given),
+    )
 
 
 async def opening_after(connection: AsyncConnection, session_id: str, seq: int) -> str | None:
@@ -86,9 +92,9 @@ async def opening_after(connection: AsyncConnection, session_id: str, seq: int) 
     return found
 
 
-async def leave_history(connection: AsyncConnection, session_id: str, *, from_seq: int, now: datetime) -> None:
+async def _leave_history(connection: AsyncConnection, session_id: str, *, from_seq: int, now: datetime) -> None:
     """Makes a branch of the turns from this one on, and of the session what it was before: without the open plan, a
-    summary of what leaves, or facts to be noted from it. Under the lock of the session, if no turn of it is open.
+    summary of what leaves, or facts to be noted from it.
     """
     branch = new_id("br", now)
     said = (messages.c.session_id == session_id, messages.c.turn_seq >= from_seq, messages.c.branch.is_(None))
@@ -109,11 +115,11 @@ async def leave_history(connection: AsyncConnection, session_id: str, *, from_se
     await cancel_open(connection, session_id)
 
 
-async def note_of_calls(connection: AsyncConnection, session_id: str, *, read_only: Collection[str]) -> str | None:
-    """Returns what the model is told of the calls in all branches of a session, None if there is nothing to tell.
-
-    Calls of `read_only` tools and those that failed had no effect.
+async def _note_of_calls(connection: AsyncConnection, session_id: str, tools: Mapping[str, Tool]) -> str | None:
+    """Returns what the model is told of the calls in all branches of a session, None if there is nothing to tell. Calls
+    of tools that only read and those that failed had no effect.
     """
+    read_only = [name for name, tool in tools.items() if tool.spec.effect == "read_only"]
     made = await recent_references(connection, session_id, left=True, but_of=read_only)
     lines = [listed_reference(each, ()) for each in made if each.status != "failed"]
     return fenced_lines(TAKEN_BACK, lines[:MAX_TOLD_CALLS]) if lines else None

@@ -8,6 +8,7 @@ before that, it runs next.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import starmap
 from types import MappingProxyType
 from typing import Any
 
@@ -107,32 +108,19 @@ def _starting() -> ReturningInsert[str]:
         .cte("allocated")
     )
     said = insert_message(allocated).returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
-    made = func.jsonb_to_recordset(bindparam("made", type_=JSONB)).table_valued(
-        column("id", Text),
-        column("tool_name", Text),
-        column("args", JSONB),
-        column("covered", JSONB),
-        column("mandate_id", Text),
-        column("granted", Boolean),
-        column("effect", JSONB),
-        column("approval", JSONB),
-    )
-    made = made.render_derived("made", with_types=True)
+    texts, objects = ("id", "tool_name", "mandate_id"), ("args", "covered", "effect", "approval")
+    kinds = {**dict.fromkeys(texts, Text), **dict.fromkeys(objects, JSONB), "granted": Boolean}
+    given = func.jsonb_to_recordset(bindparam("made", type_=JSONB))
+    made = given.table_valued(*starmap(column, kinds.items())).render_derived("made", with_types=True)
     row = {
-        "id": made.c.id,
+        **{name: made.c[name] for name in (*texts, *objects)},
         "session_id": said.c.session_id,
         "turn_id": said.c.turn_id,
         "message_id": said.c.id,
-        "tool_name": made.c.tool_name,
-        "args": made.c.args,
         "status": literal("running"),
         "plan_id": bindparam("of_plan", type_=Text),
         "step_id": bindparam("of_step", type_=Integer),
         "granted": func.coalesce(made.c.granted, false()),
-        "mandate_id": made.c.mandate_id,
-        "covered": made.c.covered,
-        "effect": made.c.effect,
-        "approval": made.c.approval,
         "started_at": NEW_MESSAGE_COLUMNS["created_at"],
     }
     rows = select(*row.values()).select_from(said.join(made, true()))
@@ -152,9 +140,14 @@ _NEXT = select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.facts_due_at).whe
 _NEXT = _NEXT.order_by(turns.c.seq).with_for_update()
 
 
-async def is_steered(connection: AsyncConnection, turn: TurnKey) -> bool:
+async def is_steered(database: Database, turn: TurnKey) -> bool:
     """Returns whether a message waits to be read by a turn."""
-    return bool(await connection.scalar(_IS_STEERED, {"at_session": turn.session_id, "steered": turn.turn_id}))
+
+    async def ask() -> bool:
+        async with database.read_only() as connection:
+            return bool(await connection.scalar(_IS_STEERED, {"at_session": turn.session_id, "steered": turn.turn_id}))
+
+    return await outlast(ask)
 
 
 async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRead]:

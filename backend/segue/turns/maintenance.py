@@ -18,7 +18,6 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
 from segue.domain.telemetry import Observe, PlanEnded, RowsDeleted, TurnEnded, TurnRecovered
-from segue.events import user_feed
 from segue.events.event_log import EventLog
 from segue.events.outbox import drop_excess
 from segue.memory import session_store, short_term
@@ -38,28 +37,29 @@ from segue.users.ledger import drop_old_usage
 RECOVER_EVERY_S = 1.0
 MOST_SESSIONS = 50
 
-SendTurn = Callable[[NeglectedTurn], Awaitable[bool]]
+
+SendSession = Callable[[str], Awaitable[bool]]
 
 log = structlog.get_logger()
 
 
 async def recover_forever(
-    deps: TurnDeps, worker: TurnWorker, presence: Presence, send: SendTurn, takes_turns: Callable[[], bool]
+    deps: TurnDeps, worker: TurnWorker, presence: Presence, send: SendSession, takes_turns: Callable[[], bool]
 ) -> None:
     """Never returns. `takes_turns()` says whether this process runs the turns it finds; `send` queues the others."""
     swept, outage = 0.0, OutageLog("recovery_failed", "recovery_works")
     while True:
         with outage.logged():
             await _recover(deps, worker, send, takes_turns=takes_turns())
-            if time.monotonic() - swept >= deps.settings.lease_s:
+            if time.monotonic() - swept >= presence.lease_s:
                 await sweep(
                     deps.database, deps.cache, deps.events, deps.settings, now=deps.clock(), observe=deps.observe
                 )
                 swept = time.monotonic()
-        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.settings.lease_s / 4))
+        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, presence.lease_s / 4))
 
 
-async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendTurn, *, takes_turns: bool) -> None:
+async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendSession, *, takes_turns: bool) -> None:
     async with deps.database.read_only() as connection:
         found = await terminations.neglected_turns(connection, timeout_s=deps.settings.turn_timeout_s)
     for turn in found:
@@ -69,7 +69,7 @@ async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendTurn, *, takes_
             if not turn.running:
                 deps.observe(TurnRecovered("begun"))
         elif queued_again:
-            await send(turn)
+            await send(turn.key.session_id)
 
 
 async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
@@ -79,8 +79,8 @@ async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
     async with deps.database.transaction() as connection:
         if error is not None:
             error = await terminations.with_approval(connection, turn.key.turn_id, error)
-            calls = await terminations.end_neglected(connection, turn, error, now=deps.clock())
-        elif not await terminations.requeue_lapsed(connection, turn, timeout_s=deps.settings.turn_timeout_s):
+            calls = await terminations.end_turn(connection, turn, error, now=deps.clock())
+        elif not await terminations.requeue(connection, turn, "process_lost", timeout_s=deps.settings.turn_timeout_s):
             calls = None
     if calls is None:
         return False
@@ -90,8 +90,7 @@ async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
     if error is not None:
         record_end(deps.observe, turn.key, TurnEnded(outcome_of(error), error.code), attempt=turn.attempts)
         await short_term.forget(deps.cache, turn.key.session_id)
-        deps.events.end(turn.key, error, calls)
-        deps.events.tell(turn.owner, *user_feed.turn_ended(turn.key, error))
+        deps.events.end(turn.key, error, calls, user=turn.owner)
     return error is None
 
 

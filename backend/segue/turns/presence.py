@@ -46,7 +46,9 @@ UPDATE turns SET lease_until = now() + make_interval(secs => :grace_s) WHERE id 
 
 
 class Presence:
-    """`worker` is the name that this process claims turns by: one that others can look up while it holds its lock."""
+    """`worker` is the name that this process claims turns by, for `lease_s` seconds: one that others can look up while
+    it holds its lock.
+    """
 
     def __init__(self, database: Database, *, lease_s: float) -> None:
         self._database = database
@@ -54,7 +56,7 @@ class Presence:
         self._had_lock = False
         self._held = OutageLog("presence_not_held", "presence_held")
         self._tried, self._closing, self._lapsed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.grace_s = min(GRACE_S, lease_s / 2)
+        self.lease_s, self.grace_s = lease_s, min(GRACE_S, lease_s / 2)
         self.worker = self._unlocked = f"{self._host}:{self._pid}"
 
     async def keep(self) -> None:

@@ -3,12 +3,12 @@
 Ages are by the database's clock, as leases are.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, get_args
 
-from sqlalchemy import ColumnElement, Float, Row, Select, distinct, false, func, select, update
+from sqlalchemy import ColumnElement, Float, Row, distinct, false, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
@@ -109,13 +109,9 @@ async def list_turns(
     """Newest first by arrival; not by id, which is made before that and by several clocks. `failed` leaves out those
     that ended without an error.
     """
-    statement = (
-        select(*turns.c)
-        .join(sessions, sessions.c.id == turns.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner, RUNS_ITSELF)
-        .order_by(turns.c.seq.desc())
-        .limit(limit)
-    )
+    mine = (sessions.c.id == session_id, sessions.c.owner == owner, RUNS_ITSELF)
+    statement = select(*turns.c).join(sessions, sessions.c.id == turns.c.session_id).where(*mine)
+    statement = statement.order_by(turns.c.seq.desc()).limit(limit)
     if failed:
         statement = statement.where(turns.c.error.is_not(None))
     if before is not None:
@@ -207,8 +203,7 @@ def _of_turn(message: Message, turn: TurnSummary) -> Message:
 
 
 def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> TurnSummary:
-    report = report_of(row)
-    status = status_of(row)
+    report, status = report_of(row), status_of(row)
     return TurnSummary(
         turn_id=row.id,
         status=status,
@@ -314,20 +309,15 @@ async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, 
         await database.ping(CHANGES_NOTHING)
     async with database.read_only() as connection:
         rows = (await connection.execute(select(turns).where(turns.c.id.in_(turn_ids)))).all()
-        readers = await _keys(connection, {row.read_by for row in rows if row.read_by})
+        readers: dict[str, TurnKey] = {}
+        if read_by := {row.read_by for row in rows if row.read_by}:
+            keys = select(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch).where(turns.c.id.in_(read_by))
+            readers = {row.id: turn_key(row.session_id, row) for row in await connection.execute(keys)}
         ended = await _turns(connection, [row for row in rows if row.status not in NOT_ENDED and not row.read_by])
     outcomes: dict[str, TurnAnswer] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
     outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error and not turn.answer}
     outcomes |= {row.id: turn_errors.steered(readers[row.read_by]) for row in rows if row.read_by}
     return outcomes | {turn_id: NotFound("session") for turn_id in set(turn_ids) - {row.id for row in rows}}
-
-
-async def _keys(connection: AsyncConnection, ids: Collection[str]) -> dict[str, TurnKey]:
-    if not ids:
-        return {}
-    statement = select(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch).where(turns.c.id.in_(ids))
-    rows = await connection.execute(statement)
-    return {row.id: turn_key(row.session_id, row) for row in rows}
 
 
 async def overview(connection: AsyncConnection) -> TurnsOverview:
@@ -342,18 +332,9 @@ async def read_backlog(connection: AsyncConnection) -> Backlog:
 
 async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[OpenTurn]:
     """Returns the open turns of a session in the order in which they run."""
+    plain = (turns.c[name] for name in OpenTurn.__slots__ if name in turns.c)
     statement = (
-        select(
-            turns.c.id.label("turn_id"),
-            turns.c.status,
-            turns.c.epoch,
-            turns.c.attempts,
-            turns.c.worker,
-            turns.c.lease_until,
-            lease_left(),
-            _age(turns.c.queued_at).label("waiting_s"),
-            turns.c.cancel_requested_at,
-        )
+        select(turns.c.id.label("turn_id"), *plain, lease_left(), _age(turns.c.queued_at).label("waiting_s"))
         .where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS))
         .order_by(turns.c.seq)
     )
@@ -420,19 +401,15 @@ def _reader_of(turn_id: str) -> ColumnElement[str]:
     return func.coalesce(read, turn_id)
 
 
-def _count_open_turns() -> Select[*tuple[Any, ...]]:
-    """Over the index of open turns. The oldest ready turn is the one that waits for a process longest."""
-    queued, running = turns.c.status == QUEUED, turns.c.status == RUNNING
-    oldest_ready = func.now() - func.min(turns.c.queued_at).filter(queued, ~runs_beside(turns))
-    return select(
-        func.count().filter(queued).label("queued"),
-        func.count().filter(running).label("running"),
-        func.count(distinct(turns.c.worker)).filter(running).label("running_on"),
-        func.count().filter(running, turns.c.lease_until < func.now()).label("leases_passed"),
-        func.max(_age(turns.c.queued_at)).filter(queued).label("oldest_queued_s"),
-        func.max(_age(turns.c.started_at)).filter(running).label("longest_running_s"),
-        func.coalesce(func.extract("epoch", oldest_ready).cast(Float), 0.0).label("oldest_ready_s"),
-    ).where(turns.c.status.in_(OPEN_TURNS))
-
-
-_OPEN_TURNS_COUNTED = _count_open_turns()
+# Over the index of open turns. The oldest ready turn is the one that waits for a process longest.
+_WAITS, _RUNS = turns.c.status == QUEUED, turns.c.status == RUNNING
+_READY_FOR = func.now() - func.min(turns.c.queued_at).filter(_WAITS, ~runs_beside(turns))
+_OPEN_TURNS_COUNTED = select(
+    func.count().filter(_WAITS).label("queued"),
+    func.count().filter(_RUNS).label("running"),
+    func.count(distinct(turns.c.worker)).filter(_RUNS).label("running_on"),
+    func.count().filter(_RUNS, turns.c.lease_until < func.now()).label("leases_passed"),
+    func.max(_age(turns.c.queued_at)).filter(_WAITS).label("oldest_queued_s"),
+    func.max(_age(turns.c.started_at)).filter(_RUNS).label("longest_running_s"),
+    func.coalesce(func.extract("epoch", _READY_FOR).cast(Float), 0.0).label("oldest_ready_s"),
+).where(turns.c.status.in_(OPEN_TURNS))

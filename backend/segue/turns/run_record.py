@@ -54,6 +54,7 @@ class TurnMetrics:
         self._tools = tools
         self._started = model.began
         self._seconds: float | None = None
+        self._used = session.Usage()
         self._calls: Counter[str] = Counter()
         self._tools_ms = 0
         self._nodes: list[telemetry.NodeRun] = []
@@ -68,12 +69,8 @@ class TurnMetrics:
 
     def stop(self) -> session.Usage:
         """Ends the measured time, before the outcome is stored. Returns what the run used."""
-        self._seconds = time.monotonic() - self._started
-        return self._usage()
-
-    def _usage(self) -> session.Usage:
-        spent = self._model.account.total
-        return session.Usage(
+        spent, self._seconds = self._model.account.total, time.monotonic() - self._started
+        self._used = session.Usage(
             llm_calls=spent.calls,
             input_tokens=spent.input_tokens,
             cached_tokens=spent.cached_tokens,
@@ -81,8 +78,9 @@ class TurnMetrics:
             reasoning_tokens=spent.reasoning_tokens,
             estimated=spent.estimated,
             cost=None if spent.cost is None else float(spent.cost),
-            duration_ms=round((self._seconds or 0) * 1000),
+            duration_ms=round(self._seconds * 1000),
         )
+        return self._used
 
     @property
     def node(self) -> str | None:
@@ -95,15 +93,9 @@ class TurnMetrics:
 
     def record_end(self, error: AppError | None = None) -> None:
         claim, model, plan = self._claim, self._model, self._plan
-        used = asdict(self._usage()) | {"llm_calls": model.llm_calls}  # calls that failed too, which take no tokens
-        ended = telemetry.TurnEnded(
-            outcome_of(error),
-            error.code if error else None,
-            self._seconds,
-            claim.queued_s,
-            self._verdict,
-            self._web_search,
-        )
+        used = asdict(self._used) | {"llm_calls": model.llm_calls}  # calls that failed too, which take no tokens
+        times, reports = (self._seconds, claim.queued_s), (self._verdict, self._web_search)
+        ended = telemetry.TurnEnded(outcome_of(error), error.code if error else None, *times, *reports)
         record_end(
             self._observe,
             claim.key,
@@ -170,14 +162,8 @@ def outcome_of(error: AppError | None) -> telemetry.TurnOutcome:
 def record_end(observe: telemetry.Observe, turn: session.TurnKey, ended: telemetry.TurnEnded, **fields: object) -> None:
     """Logs the one line that every turn ends with, and observes its numbers."""
     write = log.warning if ended.outcome == "failed" else log.info
-    write(
-        "turn_finished",
-        session_id=turn.session_id,
-        turn_id=turn.turn_id,
-        outcome=ended.outcome,
-        code=ended.code,
-        **fields,
-    )
+    told = {"session_id": turn.session_id, "turn_id": turn.turn_id, "outcome": ended.outcome, "code": ended.code}
+    write("turn_finished", **told, **fields)
     observe(ended)
 
 
@@ -223,13 +209,10 @@ class StoredRun(NamedTuple):
     left_out: int = 0
 
     def timeline(self, report: session.TurnReport | None) -> telemetry.RunTimeline:
-        answered_by = report.model if report else ""
-        calls = (
-            telemetry.ModelRun(**call._asdict() | {"model": call.model or answered_by}) for call in self.model_calls
-        )
-        return telemetry.RunTimeline(
-            tuple(telemetry.NodeRun(*node) for node in self.nodes), tuple(calls), self.left_out
-        )
+        answered_by, nodes = report.model if report else "", (telemetry.NodeRun(*node) for node in self.nodes)
+        calls = (call._asdict() | {"model": call.model or answered_by} for call in self.model_calls)
+        runs = tuple(telemetry.ModelRun(**call) for call in calls)
+        return telemetry.RunTimeline(tuple(nodes), runs, self.left_out)
 
     @property
     def prompt(self) -> session.PromptReport | None:
@@ -285,14 +268,10 @@ def run_failed(run: telemetry.RunTimeline) -> dict[str, Any]:
 
 def attempt_ended(why: ColumnElement[Any], *, at: ColumnElement[Any]) -> dict[str, Any]:
     """Returns the same after an attempt that was not the last."""
-    told = {
-        "instance": turns.c.worker,
-        "epoch": turns.c.epoch,
-        "started_at": turns.c.started_at,
-        "ended_at": at,
-        "why": why,
-    }
-    attempt = func.jsonb_build_object(*(each for pair in told.items() for each in pair))
+    attempt = func.jsonb_build_object(
+        *("instance", turns.c.worker, "epoch", turns.c.epoch, "started_at", turns.c.started_at),
+        *("ended_at", at, "why", why),
+    )
     before = func.coalesce(turns.c.timeline["attempts"], literal([], JSONB))
     newest: ColumnElement[Any] = literal_column(f"CAST('$[last-{KEPT_ATTEMPTS - 1} to last]' AS jsonpath)")
     kept = func.jsonb_path_query_array(before.op("||")(attempt), newest)

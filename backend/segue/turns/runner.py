@@ -31,19 +31,10 @@ from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.agent.tool_choice import ToolChooser
 from segue.db.engine import outlast, outlasting
 from segue.db.outages import StorageUnavailable
-from segue.domain import turn_errors
+from segue.domain import session, turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, ReasoningAdded, ReasoningEnded, SteerRead, TextEnded
-from segue.domain.session import (
-    ChatAnswer,
-    Message,
-    PromptReport,
-    TurnError,
-    TurnReport,
-    chat_answer,
-    with_held,
-)
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
@@ -54,10 +45,9 @@ from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.tools.page_tools import page_tools
 from segue.turns import call_starts, store, terminations
-from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
-from segue.turns.snapshot import load_context, who_answers
+from segue.turns.snapshot import load_context
 from segue.turns.store import StaleTurn
 from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.users.spending import Account
@@ -104,10 +94,8 @@ class UnstoredEnds:
             claim, error, calls = end.claim, end.error, None
             async with deps.database.transaction() as connection:
                 await end.account.book(connection)
-                timeout_s = deps.settings.turn_timeout_s
-                if error is None and not await terminations.hand_back(
-                    connection, claim, timeout_s=timeout_s, free=False
-                ):
+                again = partial(terminations.requeue, connection, claim, timeout_s=deps.settings.turn_timeout_s)
+                if error is None and not await again("storage_lost"):
                     error = turn_errors.cancelled()
                 if error is not None:
                     error = await terminations.with_approval(connection, claim.key.turn_id, error)
@@ -122,8 +110,7 @@ class UnstoredEnds:
                 self._wake(claim.key.session_id)
             elif calls is not None:
                 end.metrics.record_end(error)
-                deps.events.end(claim.key, error, calls)
-                deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, error))
+                deps.events.end(claim.key, error, calls, user=claim.owner)
                 if deps.sample is not None:
                     deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
 
@@ -142,16 +129,10 @@ def tools_of_turn(
         page=page_tools(claim.options.page_tools) if claim.options.page_tools else {},
         is_summarised=claim.summary is not None,
     )
-    chooser = ToolChooser(
-        deps.tool_search,
-        guard,
-        deps.settings,
-        deps.tool_tokens,
-        stored=claim.tool_choice,
-        seq=claim.key.turn_seq,
-        save=save,
+    stored, seq = claim.tool_choice, claim.key.turn_seq
+    return guard, ToolChooser(
+        deps.tool_search, guard, deps.settings, deps.tool_tokens, stored=stored, seq=seq, save=save
     )
-    return guard, chooser
 
 
 class TurnRun:
@@ -161,28 +142,22 @@ class TurnRun:
     A run whose answer is being stored is not stopped any more: the guard in the statement decides.
     """
 
-    def __init__(self, deps: TurnDeps, claim: Claim, unstored: UnstoredEnds) -> None:
+    def __init__(self, deps: TurnDeps, claim: Claim, unstored: UnstoredEnds, *, lease_s: float) -> None:
         self.claim = claim
         self.stopped: Stop | None = None
         self.stored_messages = 0
         self._deps = deps
         self._unstored = unstored
-        self._task: asyncio.Task[ChatAnswer | None] | None = None
+        self._lease_s = lease_s
+        self._task: asyncio.Task[session.ChatAnswer | None] | None = None
         self._finishing = False
         self._began = time.monotonic()
         self._said: NewMessage | None = None
         self._thought = ""
         speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
         self._speaker = speaker.answering_with(claim.options.model)
-        self._account = Account(
-            deps.books,
-            claim.owner,
-            claim.key.session_id,
-            claim.key.turn_id,
-            agent=self._speaker.id,
-            epoch=claim.epoch,
-            groups=claim.origin.groups,
-        )
+        who, groups = (claim.owner, claim.key.session_id, claim.key.turn_id), claim.origin.groups
+        self._account = Account(deps.books, *who, agent=self._speaker.id, epoch=claim.epoch, groups=groups)
         self._model = MeteredModel(self._speaker.models, self._speaker.settings.max_model_calls, self._account)
         # With a method of its own to save, the run would not be freed by itself.
         save = partial(store.store_tool_choice, deps.database, claim)
@@ -197,19 +172,19 @@ class TurnRun:
         waits = ModelWait(asked[0], self._deps.clock() - timedelta(seconds=clock - asked[1])) if asked else None
         return TurnActivity(self.claim.epoch, self._metrics.node, waits, self._metrics.timeline())
 
-    def start(self) -> asyncio.Task[ChatAnswer | None]:
+    def start(self) -> asyncio.Task[session.ChatAnswer | None]:
         """Returns the task of the run; its result is None for a turn that ended without an answer or was lost."""
         self._task = asyncio.create_task(self._run(), name=self.claim.key.turn_id)
         return self._task
 
-    def stop(self, why: Stop) -> asyncio.Task[ChatAnswer | None] | None:
+    def stop(self, why: Stop) -> asyncio.Task[session.ChatAnswer | None] | None:
         """Returns the task that ends soon, also if it was stopped before; None if the run was never started."""
         if self._task is not None and self.stopped is None and not self._finishing:
             self.stopped = why
             self._task.cancel()
         return self._task
 
-    async def _run(self) -> ChatAnswer | None:
+    async def _run(self) -> session.ChatAnswer | None:
         key, origin = self.claim.key, self.claim.origin
         ids = {"session_id": key.session_id, "turn_id": key.turn_id}
         with (
@@ -222,11 +197,11 @@ class TurnRun:
                 self._deps.events.close(key, epoch=self.claim.epoch)
                 await self._account.close()
 
-    async def _run_to_an_end(self, span: Span) -> ChatAnswer | None:
+    async def _run_to_an_end(self, span: Span) -> session.ChatAnswer | None:
         """Returns None if the turn failed or another process holds its lease."""
         claim, timeout_s = self.claim, self._deps.settings.turn_timeout_s
         try:
-            with outlasting(self._deps.settings.lease_s):  # after that another process may take the turn
+            with outlasting(self._lease_s):  # after that another process may take the turn
                 left_s = timeout_s if claim.left_s is None else min(timeout_s, claim.left_s)
                 async with asyncio.timeout(left_s) as limit:
                     state = await self._answer()
@@ -235,7 +210,12 @@ class TurnRun:
             await self._lose()
             return None
         except asyncio.CancelledError:
-            await self._end_stopped()
+            if self.stopped == "cancelled":
+                await self._stop_for(turn_errors.cancelled())
+            elif self.stopped == "handed_back":
+                await self._hand_back()
+            else:
+                await self._lose()
             raise
         except AppError as error:
             if isinstance(error, StorageUnavailable) and claim.attempt < terminations.MAX_ATTEMPTS:
@@ -258,7 +238,8 @@ class TurnRun:
         if claim.is_unreadable:
             raise Unreadable("message")
         await self._guard.load_global_state()
-        state = await outlast(self._load_context)
+        tools = self._guard, self._chooser
+        state = await outlast(lambda: load_context(deps, claim, self._speaker, tools, now=deps.clock()))
         self._metrics.start_from(state)
 
         def emit(event: Event) -> None:
@@ -289,8 +270,8 @@ class TurnRun:
             options=claim.options,
             settings=self._speaker.settings,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
-            start_calls=partial(start_calls, deps.database, claim),
-            is_steered=self._is_steered,
+            start_calls=partial(call_starts.start_calls, deps.database, claim),
+            is_steered=partial(call_starts.is_steered, deps.database, claim.key),
             read_steers=lambda connection: call_starts.read_steers(connection, claim),
             emit=emit,
             span=deps.span,
@@ -306,26 +287,10 @@ class TurnRun:
             span.set_attributes(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
         return cast(TurnState, ended["turn"])
 
-    async def _load_context(self) -> TurnInput:
-        deps = self._deps
-        return await load_context(
-            deps,
-            self.claim,
-            answering=who_answers(self._speaker, self._guard, self._chooser, self.claim),
-            now=deps.clock(),
-        )
-
-    async def _is_steered(self) -> bool:
-        async def ask() -> bool:
-            async with self._deps.database.read_only() as connection:
-                return await call_starts.is_steered(connection, self.claim.key)
-
-        return await outlast(ask)
-
-    async def _finish(self, state: TurnState) -> ChatAnswer:
+    async def _finish(self, state: TurnState) -> session.ChatAnswer:
         claim, touched, problem = self.claim, state["touched_plan"], state.get("problem")
         is_gone = claim.agent != self._speaker.id
-        report = TurnReport(
+        report = session.TurnReport(
             acknowledgement=acknowledgement_report(state),
             plan=touched.plan if touched else None,
             web_search=web_search_report(state),
@@ -340,7 +305,7 @@ class TurnRun:
             prompt=await self._last_request(state),
             written_by="service" if problem else None,
             problem=problem.code if problem else None,
-            error=TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
+            error=session.TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
             reasoning=clean(self._thought[:MAX_REASONING_CHARS]).strip() or None,
             sources=sources_of(state),
             effects=held_of(state, self._guard.tools()),
@@ -355,23 +320,22 @@ class TurnRun:
             self._deps.summaries.wake()
         if self._deps.titles is not None and claim.answered_turn_id is None:
             self._deps.titles.wake()
-        report = replace(report, effects=with_held(state.get("effects", ()), report.effects))
-        answer = chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
-        self._deps.events.end(claim.key, answer)
-        self._deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, answer))
+        report = replace(report, effects=session.with_held(state.get("effects", ()), report.effects))
+        answer = session.chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
+        self._deps.events.end(claim.key, answer, user=claim.owner)
         if self._deps.sample is not None:
             self._deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
         self._metrics.record_end()
         return answer
 
-    async def _last_request(self, state: TurnState) -> PromptReport | None:
+    async def _last_request(self, state: TurnState) -> session.PromptReport | None:
         if self._model.last_request is None:
             return None
         (messages, tools), deps = self._model.last_request, self._deps
         asked = partial(request_parts, state["prompt_parts"], messages, deps.tool_tokens(tools), deps.count)
         return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
 
-    async def _store_answer(self, state: TurnState, report: TurnReport) -> Message:
+    async def _store_answer(self, state: TurnState, report: session.TurnReport) -> session.Message:
         note = BY_SERVICE.strip() if report.written_by else None
         answer = NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"], note=note)
         async with self._deps.database.autocommit() as connection:
@@ -386,15 +350,6 @@ class TurnRun:
                 charges=self._account.unbooked,
             )
 
-    async def _end_stopped(self) -> None:
-        match self.stopped:
-            case "cancelled":
-                await self._stop_for(turn_errors.cancelled())
-            case "handed_back":
-                await self._hand_back()
-            case _:
-                await self._lose()
-
     async def _lose(self) -> None:
         log.warning("turn_lost", epoch=self.claim.epoch)
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
@@ -403,7 +358,7 @@ class TurnRun:
         timeout_s = self._deps.settings.turn_timeout_s
         try:
             async with self._deps.database.autocommit() as connection:
-                handed = await terminations.hand_back(connection, self.claim, timeout_s=timeout_s)
+                handed = await terminations.requeue(connection, self.claim, "handed_back", timeout_s=timeout_s)
         except AppError as error:
             log.warning("hand_back_failed", code=error.code)
             return

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -79,13 +80,13 @@ class TurnWorker:
         self._lines[session_id] = line
         self._expecting.append(owner)
         claim.add_done_callback(lambda _: self._expecting.remove(owner))
-        return Expected(Claimer(self._presence.worker, self._deps.settings.lease_s), line, claim)
+        return Expected(Claimer(self._presence.worker, self._presence.lease_s), line, claim)
 
     def doubt(self, turn_id: str) -> None:
         """Looks for a turn that this process may have accepted and claimed: the connection was lost before the answer.
         What is found is queued again by recovery; later than a lease from now it would be anyway.
         """
-        self._unheard[turn_id] = time.monotonic() + self._deps.settings.lease_s
+        self._unheard[turn_id] = time.monotonic() + self._presence.lease_s
 
     async def run_session(self, session_id: str) -> None:
         """Wakes the session. Returns when its line ends, or at once if it had one already."""
@@ -125,9 +126,9 @@ class TurnWorker:
         renewed, renewed_as = 0.0, ""
         outage = OutageLog("leases_not_renewed", "leases_renewed")
         while True:
-            await asyncio.sleep(min(CHECK_S, self._deps.settings.lease_s / 4))
+            await asyncio.sleep(min(CHECK_S, self._presence.lease_s / 4))
             worker = self._presence.worker
-            due = time.monotonic() - renewed >= self._deps.settings.lease_s / 4 or worker != renewed_as
+            due = time.monotonic() - renewed >= self._presence.lease_s / 4 or worker != renewed_as
             with outage.logged():
                 await self._unstored.store()
                 await self._check_claims(worker, renew=due)
@@ -158,21 +159,16 @@ class TurnWorker:
                     self._woken.add(session_id)
                 while session_id in self._woken:
                     self._woken.discard(session_id)
-                    while not self._closed and await self._run_next(session_id):
+                    while not self._closed and (claim := await self._claim(session_id)) and await self._run(claim):
                         pass
             finally:
                 self._places.release()
         finally:  # no await since _woken was read, so that no wake is missed
             del self._lines[session_id]
 
-    async def _run_next(self, session_id: str) -> bool:
-        """Claims and runs one turn if one is queued. Returns whether another may be."""
-        claim = await self._claim(session_id)
-        return claim is not None and await self._run(claim)
-
     async def _run(self, claim: Claim) -> bool:
         """Returns whether another turn of the session may be queued."""
-        run = TurnRun(self._deps, claim, self._unstored)
+        run = TurnRun(self._deps, claim, self._unstored, lease_s=self._presence.lease_s)
         task = run.start()
         self._running[claim.key.turn_id] = run
         try:
@@ -194,16 +190,11 @@ class TurnWorker:
 
     async def _claim(self, session_id: str) -> Claim | None:
         """Returns None if the session has no queued turn, or if its owner is passed over for others who wait."""
-        served = self._well_served()
+        by, served = self._presence, self._well_served()
+        claiming = partial(claims.claim_next, worker=by.worker, lease_s=by.lease_s, well_served=served)
         try:
             async with self._deps.database.autocommit() as connection:
-                claim = await claims.claim_next(
-                    connection,
-                    session_id,
-                    worker=self._presence.worker,
-                    lease_s=self._deps.settings.lease_s,
-                    well_served=served,
-                )
+                claim = await claiming(connection, session_id)
         except AppError as error:
             log.warning("claim_failed", session_id=session_id, code=error.code)
             return None
@@ -242,7 +233,7 @@ class TurnWorker:
         async with self._deps.database.autocommit() as connection:
             ours, cancelled = await claims.still_held(connection, held)
             if renew or any(left_s <= self._presence.grace_s for left_s in ours.values()):
-                await claims.renew_leases(connection, held, worker=worker, lease_s=self._deps.settings.lease_s)
+                await claims.renew_leases(connection, held, worker=worker, lease_s=self._presence.lease_s)
         for turn_id in running:
             if turn_id not in ours:
                 self.stop(turn_id, "lost")

@@ -46,7 +46,7 @@ from segue.turns.turn_settings import TurnSettings
 Missed = Literal["once", "skip"]
 Overlap = Literal["skip", "queue", "parallel"]
 ScheduleStatus = Literal["active", "paused", "ended"]
-MadeBy = Literal["user", "promise"]
+
 
 LOOKS_A_LEASE: Final = 30  # of a turn: every second, as TURN_LEASE_S is set by default
 LEASE_S: Final = 15.0
@@ -122,14 +122,14 @@ class Rule:
             return iter([self.at])
         zone = ZoneInfo(self.time_zone)
         start, since = (at.astimezone(zone).replace(tzinfo=None) for at in (self.starts_at, moment - LONGEST_SHIFT))
-        local = CronSim(self.cron, since) if self.cron is not None else _local_times(self.rrule or "", start, since)
+        local: Iterator[datetime]
+        if self.cron is not None:
+            local = CronSim(self.cron, since)
+        else:
+            first = start.replace(year=start.year + CYCLES, second=0, microsecond=0)
+            found = rrulestr(self.rrule or "", dtstart=first).xafter(since.replace(year=since.year + CYCLES), inc=True)
+            local = (each.replace(year=each.year - CYCLES) for each in found)
         return (each.replace(tzinfo=zone).astimezone(UTC) for each in local)
-
-
-def _local_times(rrule: str, start: datetime, since: datetime) -> Iterator[datetime]:
-    first = start.replace(year=start.year + CYCLES, second=0, microsecond=0)
-    found = rrulestr(rrule, dtstart=first).xafter(since.replace(year=since.year + CYCLES), inc=True)
-    return (each.replace(year=each.year - CYCLES) for each in found)
 
 
 def _check_parts(rrule: str) -> None:
@@ -176,7 +176,7 @@ class Schedule:
     overlap: Annotated[Overlap, doc("What is due while its last turn is open: left out, waits, or runs beside it.")]
     retries: Annotated[int, doc("How often a turn that failed is run again.")]
     status: Annotated[ScheduleStatus, doc("One that has ended is deleted after 30 days.")]
-    made_by: Annotated[MadeBy, doc("The user, or the assistant that promised it.")]
+    made_by: Annotated[Literal["user", "promise"], doc("The user, or the assistant that promised it.")]
     next_at: Annotated[datetime | None, doc("When it is due next.")]
     last: Annotated[LastRun | None, doc("The turn that it began last.")]
     created_at: Annotated[datetime, doc("When it was made.")]
@@ -185,10 +185,6 @@ class Schedule:
 async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> datetime:
     """Returns when it is due first. Raises what `Rule.check` raises."""
     return await asyncio.to_thread(rule.check, now, min_interval_s=settings.schedule_min_interval_s)
-
-
-_SHOWN = [name for name in Schedule.__slots__ if name in schedules.c]
-_ENDED_AT = func.coalesce(schedules.c.last_at, schedules.c.created_at)
 
 
 async def make_schedule(
@@ -200,7 +196,8 @@ async def make_schedule(
     if given["session_id"] is not None:
         await check_session(connection, owner, given["session_id"])
     has_ended, mine = schedules.c.status == "ended", schedules.c.owner == owner
-    await connection.execute(delete(schedules).where(mine, has_ended, func.now() - KEPT > _ENDED_AT))
+    is_old = func.coalesce(schedules.c.last_at, schedules.c.created_at) < func.now() - KEPT
+    await connection.execute(delete(schedules).where(mine, has_ended, is_old))
     await check_room(connection, schedules, owner, ~has_ended, most=most)
     due = {"id": new_id("sch", now), "status": "active", "next_at": first, "look_at": first}
     made = insert_once(schedules).values({**due, **given, "owner": owner, "created_at": func.now()})
@@ -256,7 +253,7 @@ def _owned(owner: str) -> Select[Any]:
 
 def _schedule(row: Any) -> Schedule:
     last = row.last_turn_id and LastRun(row.last_at, row.last_turn_id, row.last_session_id, row.last_status)
-    shown = {name: getattr(row, name) for name in _SHOWN}
+    shown = {name: getattr(row, name) for name in Schedule.__slots__ if name in schedules.c}
     return Schedule(**shown, new_session=row.session_id is None, last=last)
 
 
@@ -285,12 +282,15 @@ async def begin_now(
     look_at = func.least(schedules.c.look_at, due_in(LOOK_S))
     last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
     await change_schedule(connection, schedule_id, {"look_at": look_at, **last})
-    request = unattended(row, turn_id, Once(f"{schedule_id} {turn_id}", digest_of_json([row.message])), _note(row))
+    return await _begin(connection, row, turn_id, turn_id, now=now)
+
+
+async def _begin(connection: AsyncConnection, row: Any, moment: str, turn_id: str, *, now: datetime) -> Admitted:
+    """Says the message of a schedule, by its row, once for a `moment`."""
+    once = Once(f"{row.id} {moment}", digest_of_json([row.message]))
+    note = f"{UNATTENDED} {PROMISED.format(promise=row.id)}" if row.made_by == "promise" else UNATTENDED
+    request = unattended(row, turn_id, once, note)
     return await begin_unattended(connection, row, request, time_zone=row.time_zone, now=now)
-
-
-def _note(row: Any) -> str:
-    return f"{UNATTENDED} {PROMISED.format(promise=row.id)}" if row.made_by == "promise" else UNATTENDED
 
 
 def unattended(row: Any, turn_id: str, once: Once, note: str) -> ChatRequest:
@@ -315,18 +315,17 @@ class Schedules:
     log_raised = "schedule_raised"
 
     async def claim(self) -> Row[Any] | None:
+        leased, read = {"look_at": due_in(LEASE_S)}, (*schedules.c, func.now().label("now"))
         async with self.database.autocommit() as connection:
-            return await claim_row(
-                connection,
-                schedules,
-                "look_at",
-                values={"look_at": due_in(LEASE_S)},
-                returning=(*schedules.c, func.now().label("now")),
-            )
+            return await claim_row(connection, schedules, "look_at", values=leased, returning=read)
 
     async def run(self, job: Row[Any]) -> bool:
         """Settles the last turn and begins the one that is due. Returns whether it may be due again."""
-        last = await self._last_turn(job) if job.tries_left is not None else None
+        last = None
+        if job.tries_left is not None:
+            ended = select(*(turns.c[name] for name in ("id", "session_id", "status", "error")))
+            async with self.database.read_only() as connection:
+                last = (await connection.execute(ended.where(turns.c.id == job.last_turn_id))).one_or_none()
         is_due = job.next_at is not None and job.next_at <= job.now
         is_open = last is not None and last.status in ("queued", "running")
         if last is not None and last.status == "failed":
@@ -336,10 +335,8 @@ class Schedules:
             await self._tell(job, last)
         if is_due and not (is_open and job.overlap == "queue" and job.session_id is None):
             return await self._say(job, leaves_out=is_open and job.overlap == "skip")
-        if is_due:
-            await self._move(job, look_at=due_in(AGAIN_S))
-        elif is_open:
-            await self._move(job, look_at=_sooner(job, LOOK_S, job.next_at))
+        if is_due or is_open:
+            await self._move(job, look_at=due_in(AGAIN_S) if is_due else _sooner(job, LOOK_S, job.next_at))
         else:
             await self._move(job, look_at=job.next_at, tries_left=None)
         return False
@@ -349,12 +346,6 @@ class Schedules:
 
     def ids(self, job: Row[Any]) -> dict[str, str]:
         return {"schedule_id": job.id}
-
-    async def _last_turn(self, job: Row[Any]) -> Row[Any] | None:
-        columns = (turns.c[name] for name in ("id", "session_id", "status", "error"))
-        async with self.database.read_only() as connection:
-            found = await connection.execute(select(*columns).where(turns.c.id == job.last_turn_id))
-            return found.one_or_none()
 
     async def _say(self, job: Row[Any], *, leaves_out: bool) -> bool:
         """Begins the turn of the moment that is due, unless it was missed or is left out."""
@@ -370,9 +361,9 @@ class Schedules:
             return await self._move(job, look_at=following, **on)
         if begun is None:
             log.info("schedule_waited_for_another", **self.ids(job))
-            return False
-        log.info("schedule_begun", due_at=str(due), turn_id=begun.turn.turn_id, **self.ids(job))
-        return True
+        else:
+            log.info("schedule_begun", due_at=str(due), turn_id=begun.turn.turn_id, **self.ids(job))
+        return begun is not None
 
     async def _begin(
         self, job: Row[Any], due: datetime, on: Mapping[str, Any], connection: AsyncConnection, turn_id: str
@@ -381,9 +372,7 @@ class Schedules:
         last = {"last_at": due, "last_turn_id": turn_id, "tries_left": job.retries}
         if not await _moved(connection, job, look_at=_sooner(job, LOOK_S, on["next_at"]), **on, **last):
             return None
-        once = Once(f"{job.id} {due.isoformat()}", digest_of_json([job.message]))
-        request = unattended(job, turn_id, once, _note(job))
-        return await begin_unattended(connection, job, request, time_zone=job.time_zone, now=self.clock())
+        return await _begin(connection, job, due.isoformat(), turn_id, now=self.clock())
 
     async def _try_again(self, job: Row[Any], last: Row[Any]) -> None:
         """The try is counted before it is begun: a process that dies in between costs one."""
@@ -423,7 +412,7 @@ class Promised:
             return None
         rule = Rule(None if rrule else at, None, rrule, context.time_zone, until, at)
         first = await check_rule(rule, self.settings, now=context.now)
-        given = asdict(rule) | _OF_PROMISES
+        given = asdict(rule) | {"agent": DEFAULT_AGENT, "missed": "once", "overlap": "skip", "retries": 2}
         given |= {"id": f"sch_{context.tool_call_id.removeprefix('call_')}", "message": f"⏰ {what}"}
         given |= {"session_id": context.session_id, "made_by": "promise"}
         async with self.database.transaction() as connection:
@@ -436,9 +425,6 @@ class Promised:
         over = {"status": "ended", "next_at": None, "look_at": None}
         async with self.database.autocommit() as connection:
             return bool((await connection.execute(update(schedules).where(*is_it).values(over))).rowcount)
-
-
-_OF_PROMISES = {"agent": DEFAULT_AGENT, "missed": "once", "overlap": "skip", "retries": 2}
 
 
 async def _moved(connection: AsyncConnection, job: Row[Any], **values: Any) -> bool:

@@ -3,7 +3,7 @@ short-term memory, which is rebuilt from Postgres if Redis has lost it. Only rea
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -21,6 +21,7 @@ from segue.domain.session import Attached, Message
 from segue.domain.tool import Reference
 from segue.memory import short_term
 from segue.memory.history import StoredWindow, last_exchange, load_window
+from segue.memory.history_window import WindowLimits
 from segue.memory.short_term import ShortTermMemory
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.attachment_store import read_attached
@@ -34,33 +35,22 @@ from segue.turns.turn_deps import Speaker, TurnDeps
 TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
 
 
-@dataclass(frozen=True, slots=True)
-class Answering:
-    """Who answers the turn, and `chooser` with which tools: `made_by` says whose opaque parts go back to them."""
-
-    made_by: Sequence[str]
-    instructions: Instructions
-    chooser: ToolChooser
-
-
-def who_answers(speaker: Speaker, guard: ToolGuard, chooser: ToolChooser, claim: Claim) -> Answering:
-    """Returns who answers the claimed turn, told of the tools that the turn may use."""
-    specs, settings = [tool.spec for tool in guard.tools().values()], speaker.settings
-    confirmation = confirmation_line(specs, settings.confirm, has_rule=settings.before_call is not None)
-    is_gone = speaker.id != claim.agent
-    instructions = instructions_of(
-        speaker.agent, claim.owner, confirmation, asked=claim.options.instructions, is_gone=is_gone
-    )
-    return Answering(speaker.models.main.made_by, instructions, chooser)
-
-
 async def load_context(
-    deps: TurnDeps, claim: Claim, *, answering: Answering, now: datetime, coming: Message | None = None
+    deps: TurnDeps,
+    claim: Claim,
+    speaker: Speaker,
+    tools: tuple[ToolGuard, ToolChooser],
+    *,
+    now: datetime,
+    coming: Message | None = None,
 ) -> TurnInput:
-    """Returns the snapshot that a turn starts from. `coming` is the user's message if it is not stored.
+    """Returns the snapshot that a turn starts from, for who answers it with which tools. `coming` is the user's message
+    if it is not stored.
 
     Raises Unreadable if the turn's own message or plan cannot be read.
     """
+    guard, chooser = tools
+    instructions = _instructions(speaker, guard, claim)  # before the chooser adds tools of its own
     session_id, settings = claim.key.session_id, deps.settings
     memory = None
     if claim.last_turn_id is not None:
@@ -71,12 +61,15 @@ async def load_context(
             claim.key,
             after=min(claim.summary_seq, claim.key.turn_seq - 1),  # a turn that is run again may be in the summary
             limit=settings.history_limit,
-            made_by=answering.made_by,
+            made_by=speaker.models.main.made_by,
             opaque_bytes=settings.context_token_budget * TOKEN_BYTES,
         )
         window = [*stored_window.messages, coming] if coming else stored_window.messages
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
-        earlier = await _earlier_attempt(connection, claim) if claim.epoch > 1 else None
+        earlier = None
+        if claim.epoch > 1:
+            calls = await recorded_calls(connection, claim.key.turn_id)
+            earlier = EarlierAttempt(calls, await plan_taken_on(connection, claim.key.turn_id, session_id))
         pending = None
         if claim.has_plan_in_question and not decided:
             pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
@@ -87,10 +80,8 @@ async def load_context(
             memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
         earlier_results = _beyond_summary(stored_window, known)
         in_view = dict(_in_view(window, earlier_results))
-        kept: Mapping[str, StoredResult] = {}
-        if in_view:
-            most = settings.tool_result_inline_bytes
-            kept = await load_results(connection, session_id, in_view, now=now, max_bytes=most)
+        most = settings.tool_result_inline_bytes
+        kept = await load_results(connection, session_id, in_view, now=now, max_bytes=most) if in_view else {}
     asked = (message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
     if (opening := next(asked, None)) is None:
         raise Unreadable("message")
@@ -105,8 +96,8 @@ async def load_context(
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
     plan = stored.plan if stored else None
-    tool_tokens = await answering.chooser.choose(_wanted(message, window, known, plan))
-    later_tools = answering.chooser.definitions()
+    tool_tokens = await chooser.choose(_wanted(message, window, known, plan))
+    later_tools = chooser.definitions()
     content = SessionContent(
         summary=claim.summary,
         references=claim.references,
@@ -118,12 +109,14 @@ async def load_context(
         inline=inline,
         expired=expired,
         opaque=stored_window.opaque,
-        instructions=answering.instructions,
+        instructions=instructions,
         language=claim.language,
         tool_tokens=tool_tokens,
         page=claim.options.page,
     )
-    prompt = build_prompt(content, deps.window, deps.count)
+    tokens, summarises = settings.context_token_budget, deps.summaries is not None
+    limits = WindowLimits(settings.history_limit, tokens, summarises=summarises)
+    prompt = build_prompt(content, limits, deps.count)
     return TurnInput(
         message=message,
         attachments=attachments,
@@ -150,12 +143,20 @@ async def load_context(
     )
 
 
+def _instructions(speaker: Speaker, guard: ToolGuard, claim: Claim) -> Instructions:
+    """Returns what the agent is told in the turn, of the tools that the turn may use too."""
+    specs, settings = [tool.spec for tool in guard.tools().values()], speaker.settings
+    confirmation = confirmation_line(specs, settings.confirm, has_rule=settings.before_call is not None)
+    is_gone, asked = speaker.id != claim.agent, claim.options.instructions
+    return instructions_of(speaker.agent, claim.owner, confirmation, asked=asked, is_gone=is_gone)
+
+
 def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> ToolNeeds:
     planned = (step.tool for step in plan.steps if step.tool) if plan else ()
     called = (call.name for each in reversed(window) for call in each.tool_calls)
-    said = [str(each.content) for each in window if each.role == "user"]
+    said = {each.seq: str(each.content) for each in window if each.role == "user"}
     used = tuple(dict.fromkeys([*planned, *called, *(result.tool_name for result in known)]))
-    return ToolNeeds(message, said, used, frozenset(each.seq for each in window if each.role == "user"))
+    return ToolNeeds(message, list(said.values()), used, said.keys())
 
 
 def _with_tools(message: Message, later: Mapping[int, Sequence[object]]) -> Message:
@@ -166,22 +167,19 @@ def _with_tools(message: Message, later: Mapping[int, Sequence[object]]) -> Mess
 
 def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) -> str | None:
     """Returns the answer of a turn if the user had it before the message came."""
-    said = [each for each in window if each.turn_id == turn_id and each.role == "assistant" and not each.tool_calls]
-    return str(said[-1].content) if said and said[-1].seq < opening.seq else None
+    for each in reversed(window):
+        if each.turn_id == turn_id and each.role == "assistant" and not each.tool_calls:
+            return str(each.content) if each.seq < opening.seq else None
+    return None
 
 
 def _said(window: Sequence[Message]) -> tuple[str, ...]:
     """Returns the texts, the user's before the assistant's, the newest first."""
-    said = [message for message in reversed(window) if isinstance(message.content, str)]
-    return tuple(str(message.content) for message in sorted(said, key=lambda message: message.role != "user"))
-
-
-async def _earlier_attempt(connection: AsyncConnection, claim: Claim) -> EarlierAttempt:
-    turn = claim.key
-    return EarlierAttempt(
-        calls=await recorded_calls(connection, turn.turn_id),
-        plan=await plan_taken_on(connection, turn.turn_id, turn.session_id),
-    )
+    users, others = list[str](), list[str]()
+    for message in reversed(window):
+        if isinstance(message.content, str):
+            (users if message.role == "user" else others).append(message.content)
+    return (*users, *others)
 
 
 def _in_view(window: Sequence[Message], earlier: Sequence[Reference]) -> Iterator[tuple[str, int]]:
@@ -199,7 +197,7 @@ def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[R
     Those that the summary covers were listed with it. As long as the window holds all turns since, the list does not
     change, so that providers can cache what follows it.
     """
-    if not stored.is_whole:
+    if not (known and stored.is_whole):
         return tuple(known)
     in_window = {message.tool_call_id for message in stored.messages}
     return tuple(reference for reference in known if reference.tool_call_id in in_window)
@@ -260,12 +258,4 @@ async def _rebuild(
     if exchange is None and not results:
         return None, 0
     opening, final = exchange or (None, None)
-    memory = ShortTermMemory(
-        session_id=session_id,
-        turn_id=last.turn_id,
-        last_user_message=opening,
-        last_assistant_message=final,
-        message_count=message_count,
-        tool_results=results,
-    )
-    return memory, left_s
+    return ShortTermMemory(session_id, last.turn_id, opening, final, message_count, results), left_s

@@ -14,10 +14,8 @@ from sqlalchemy import (
     CTE,
     BigInteger,
     Boolean,
-    ColumnElement,
     Integer,
     Interval,
-    ScalarSelect,
     Select,
     Text,
     bindparam,
@@ -120,35 +118,17 @@ def once(key: str | None, *asked: str | int) -> Once | None:
     return Once(key, digest_of_json(asked)) if key is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """The parts of the statement that accepts a message: its session, its turn, and the message, which it ends with."""
-
-    owned: CTE
-    turn: CTE
-    message: ReturningInsert[int]
-
-
-def _begin(*, claims: bool) -> _Begun:
+def _begin(*, claims: bool) -> tuple[CTE, CTE, ReturningInsert[int]]:
     """Takes the session's next seq only if it is still the one this statement has read. Then the open turns it has
     counted are all there are; a message that loses a race against another one is refused, and asks under the lock.
     A turn that it `claims` is not accepted either if anything else has happened in the session meanwhile, such as that
-    a failed turn is run again.
+    a failed turn is run again. Returns the parts: session, turn, and the message, which it ends with.
     """
     session_id, now = NEW_MESSAGE_COLUMNS["session_id"], NEW_MESSAGE_COLUMNS["created_at"]
     waiting = turns.alias("waiting")
-    seen = (
-        select(
-            sessions.c.next_seq,
-            sessions.c.updated_at,
-            select(func.count())
-            .where(waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
-            .scalar_subquery()
-            .label("open_turns"),
-        )
-        .where(sessions.c.id == session_id)
-        .cte("seen")
-    )
+    open_turns = select(func.count()).where(waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
+    read = select(sessions.c.next_seq, sessions.c.updated_at, open_turns.scalar_subquery().label("open_turns"))
+    seen = read.where(sessions.c.id == session_id).cte("seen")
     owned = (
         update(sessions)
         .where(sessions.c.id == session_id, sessions.c.owner == bindparam("caller"))
@@ -175,22 +155,16 @@ def _begin(*, claims: bool) -> _Begun:
         "lease_until": func.now() + bindparam("lease", type_=Interval),
         "started_at": func.now(),
     }
+    open_plan = select(func.jsonb_build_array(plans.c.id, plans.c.version))
+    at_the_time = func.jsonb_build_object(
+        *("shown_plan", open_plan.where(plans.c.session_id == session_id, is_open()).scalar_subquery()),
+        *("language", owned.c.language, "time_zone", func.nullif(owned.c.time_zone, "")),
+    )
     turn = {
         "id": NEW_MESSAGE_COLUMNS["turn_id"],
         "session_id": session_id,
         "status": literal("queued"),
-        "request": bindparam("asked", type_=turns.c.request.type).op("||")(
-            func.jsonb_strip_nulls(
-                func.jsonb_build_object(
-                    "shown_plan",
-                    _open_plan(session_id),
-                    "language",
-                    owned.c.language,
-                    "time_zone",
-                    func.nullif(owned.c.time_zone, ""),
-                )
-            )
-        ),
+        "request": bindparam("asked", type_=turns.c.request.type).op("||")(func.jsonb_strip_nulls(at_the_time)),
         "idempotency_key": bindparam("key", type_=Text),
         "body_hash": bindparam("body", type_=Text),
         "created_at": now,
@@ -203,31 +177,22 @@ def _begin(*, claims: bool) -> _Begun:
         .returning(turns.c.seq, turns.c.request)
         .cte("begun")
     )
-    return _Begun(owned, begun, insert_message(begun, opens_turn=True).returning(messages.c.seq))
+    return owned, begun, insert_message(begun, opens_turn=True).returning(messages.c.seq)
 
 
 def _begin_claimed() -> Select[*tuple[Any, ...]]:
     """Reads of the session what a claim reads; its title and the number of its messages are those of from now on."""
-    begun = _begin(claims=True)
-    message = begun.message.cte("message")
-    new_title, of_turn = begun.owned.c.title.label("new_title"), (begun.turn.c.seq, begun.turn.c.request)
-    return select(*of_turn, begun.owned.c.agent, new_title, *of_session()).select_from(
-        message.join(begun.turn, begun.turn.c.seq == message.c.seq)
-        .join(begun.owned, begun.owned.c.seq == message.c.seq)
+    owned, turn, inserted = _begin(claims=True)
+    message = inserted.cte("message")
+    of_turn = (turn.c.seq, turn.c.request, owned.c.agent, owned.c.title.label("new_title"))
+    return select(*of_turn, *of_session()).select_from(
+        message.join(turn, turn.c.seq == message.c.seq)
+        .join(owned, owned.c.seq == message.c.seq)
         .join(sessions, sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
     )
 
 
-def _open_plan(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
-    """The open plan and its version at the time the message comes: what a yes can be for."""
-    return (
-        select(func.jsonb_build_array(plans.c.id, plans.c.version))
-        .where(plans.c.session_id == session_id, is_open())
-        .scalar_subquery()
-    )
-
-
-_BEGIN, _BEGIN_CLAIMED = _begin(claims=False).message, _begin_claimed()
+_BEGIN, _BEGIN_CLAIMED = _begin(claims=False)[2], _begin_claimed()
 _ASKED = [each.name for each in fields(TurnRequest) if each.name in ChatRequest.__slots__]
 
 
@@ -290,16 +255,16 @@ _FENCE = select(turns.c.id).where(*IS_HELD).with_for_update(read=True)
 @asynccontextmanager
 async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[AsyncConnection]:
     """A transaction of a running turn. Raises StaleTurn before this process writes anything for a turn it has lost."""
+
+    @asynccontextmanager
+    async def fenced() -> AsyncIterator[AsyncConnection]:
+        async with database.transaction() as connection:
+            if (await connection.execute(_FENCE, held(claim))).one_or_none() is None:
+                raise StaleTurn
+            yield connection
+
     async with AsyncExitStack() as stack:
-        yield await outlast(lambda: stack.enter_async_context(_fenced(database, claim)))
-
-
-@asynccontextmanager
-async def _fenced(database: Database, claim: Claim) -> AsyncIterator[AsyncConnection]:
-    async with database.transaction() as connection:
-        if (await connection.execute(_FENCE, held(claim))).one_or_none() is None:
-            raise StaleTurn
-        yield connection
+        yield await outlast(lambda: stack.enter_async_context(fenced()))
 
 
 async def store_tool_choice(database: Database, claim: Claim, choice: ToolChoice) -> None:
@@ -340,13 +305,10 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
         .cte("moved")
     )
     session = select(finished.c.session_id)
-    booked = booking(session.scalar_subquery(), session.exists()).cte("booked")
-    stored = insert_message(moved).add_cte(booked)
+    also = [booking(session.scalar_subquery(), session.exists()).cte("booked")]
     if told:
-        stored = stored.add_cte(
-            turns_ended(finished, NEW_MESSAGE_COLUMNS["content"] if told.content else None).cte("told")
-        )
-    return stored.returning(messages.c.seq)
+        also.append(turns_ended(finished, NEW_MESSAGE_COLUMNS["content"] if told.content else None).cte("told"))
+    return insert_message(moved).add_cte(*also).returning(messages.c.seq)
 
 
 _FINISH = {told: _finish(told) for told in (None, Outbox(content=False), Outbox(content=True))}
@@ -370,22 +332,14 @@ async def finish_turn(
     whether a model is to give a session a title after its first answer.
     """
     values = message_values(claim.key, answer)
-    outcome = {
-        "outcome": without_defaults(replace(report, prompt=None)),
-        "run": stored_run(timeline, report),
-        "cut_off": cut_off,
-        "seen_seq": claim.summary_seq,
-        "improves_title": improves_title,
-    }
-    spent = charged(claim.owner, charges)
-    finish = _FINISH[outbox_of(connection)]
-    stored = await connection.execute(finish, {**outcome, **held(claim), **spent, **values})
-    seq = stored.scalar_one_or_none()
+    outcome = {"outcome": without_defaults(replace(report, prompt=None)), "run": stored_run(timeline, report)}
+    due = {"cut_off": cut_off, "seen_seq": claim.summary_seq, "improves_title": improves_title}
+    finish, spent = _FINISH[outbox_of(connection)], charged(claim.owner, charges)
+    seq = await connection.scalar(finish, {**outcome, **due, **held(claim), **spent, **values})
     if seq is None:
         raise StaleTurn
-    return Message(
-        values[NEW_MESSAGE_COLUMNS["id"].key], seq, claim.key.turn_id, answer.role, answer.content, answer.created_at
-    )
+    message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
+    return Message(message_id, seq, claim.key.turn_id, answer.role, answer.content, at)
 
 
 _LAST_ENDED = select(turns.c.id, turns.c.finished_at).where(turns.c.id == last_ended_turn())

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     Boolean,
     ColumnElement,
     Integer,
-    Interval,
     Select,
     Text,
     and_,
@@ -43,7 +42,7 @@ from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
 from segue.memory.history import IN_HISTORY, INTERRUPTED, NewMessage, append_message
 from segue.tools.receipts import append_receipt
 from segue.tools.results import unanswered_calls
-from segue.turns.claims import IS_HELD, Claim, held, runs_beside
+from segue.turns.claims import IS_HELD, Claim, runs_beside
 from segue.turns.run_record import attempt_ended, run_failed
 from segue.turns.store import ChatRequest
 
@@ -51,6 +50,8 @@ CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is ta
 START_WITHIN_S = 2.0  # what was sent of a turn that no process has begun by then was lost
 MAX_AT_ONCE = 100
 MAX_ATTEMPTS = 3
+
+WhyRequeued = Literal["handed_back", "storage_lost", "process_lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +67,36 @@ class NeglectedTurn:
     left_s: float | None
 
 
+def _held(turn: Claim | NeglectedTurn) -> dict[str, Any]:
+    """Returns the parameters of a statement that has IS_HELD in it."""
+    return {"held_turn": turn.key.turn_id, "held_epoch": turn.epoch}
+
+
 async def end_turn(
     connection: AsyncConnection,
-    claim: Claim,
+    turn: Claim | NeglectedTurn,
     error: AppError,
     *,
     now: datetime,
-    timeline: RunTimeline,
+    timeline: RunTimeline | None = None,
     said: NewMessage | None = None,
 ) -> list[CallEnded] | None:
-    """Ends a claimed turn with the error that every reader of it gets, and stores what was `said` until then. Returns
-    the calls that ended with it, None if the claim no longer holds. Several statements: to be called in a transaction.
+    """Ends a running turn with the error that every reader of it gets, and stores what was `said` until then. Returns
+    the calls that ended with it, None if the claim no longer holds or, of a neglected turn, if its lease was renewed or
+    another process has recovered it. Several statements: to be called in a transaction.
     """
-    is_told = outbox_of(connection) is not None
-    ending = _ending(IS_HELD, error, finished_at=literal(now), is_told=is_told, did=run_failed(timeline))
-    ended = await connection.execute(ending, held(claim))
-    if ended.one_or_none() is None:
+    is_neglected = (turns.c.lease_until < func.now()) | turns.c.cancel_requested_at.is_not(None)
+    values, is_told = _held(turn), outbox_of(connection) is not None
+    if isinstance(turn, NeglectedTurn):
+        ending = _ending((*IS_HELD, is_neglected), error, finished_at=func.now(), is_told=is_told)
+    else:
+        did = run_failed(timeline) if timeline else {}
+        ending = _ending(IS_HELD, error, finished_at=literal(now), is_told=is_told, did=did)
+    if (await connection.execute(ending, values)).one_or_none() is None:
         return None
-    calls = await _end_calls(connection, claim.key, now=now)
+    calls = await _end_calls(connection, turn.key, now=now)
     if said is not None:
-        await append_message(connection, claim.key, said)
+        await append_message(connection, turn.key, said)
     return calls
 
 
@@ -131,126 +142,74 @@ async def _end_calls(connection: AsyncConnection, turn: TurnKey, *, now: datetim
     return ended
 
 
-def _seconds_left() -> ColumnElement[float]:
-    """What is left of a running turn's time: what it had when claimed, less its run until now or until it lapsed."""
-    ran_until = func.least(func.now(), turns.c.lease_until)
-    allowed = func.coalesce(turns.c.left_s, bindparam("timeout_s", type_=turns.c.left_s.type))
-    return allowed - func.extract("epoch", ran_until - turns.c.started_at).cast(turns.c.left_s.type)
+# What is left of a running turn's time: what it had when claimed, less its run until now or until it lapsed.
+_ALLOWED_S = func.coalesce(turns.c.left_s, bindparam("timeout_s", type_=turns.c.left_s.type))
+_RAN = func.least(func.now(), turns.c.lease_until) - turns.c.started_at
+_LEFT_S = _ALLOWED_S - func.extract("epoch", _RAN).cast(turns.c.left_s.type)
 
-
-def _requeue() -> ReturningUpdate[*tuple[Any, ...]]:
-    """Queues a running turn again: by its process, or after its lease lapsed."""
-    by_owner, free = bindparam("by_owner", type_=Boolean), bindparam("free", type_=Boolean)
-    return (
-        update(turns)
-        .where(*IS_HELD, turns.c.cancel_requested_at.is_(None), or_(by_owner, turns.c.lease_until < func.now()))
-        .values(
-            status="queued",
-            queued_at=func.now(),
-            left_s=_seconds_left(),
-            attempts=turns.c.attempts - free.cast(Integer),
-            worker=None,
-            lease_until=None,
-            **attempt_ended(bindparam("why", type_=Text), at=func.now()),
-        )
-        .returning(turns.c.id)
+# A running turn is queued again by its process, or after its lease lapsed.
+_REQUEUE = (
+    update(turns)
+    .where(*IS_HELD, turns.c.cancel_requested_at.is_(None))
+    .where(or_(bindparam("by_owner", type_=Boolean), turns.c.lease_until < func.now()))
+    .values(
+        status="queued",
+        queued_at=func.now(),
+        left_s=_LEFT_S,
+        attempts=turns.c.attempts - bindparam("free", type_=Boolean).cast(Integer),
+        worker=None,
+        lease_until=None,
+        **attempt_ended(bindparam("why", type_=Text), at=func.now()),
     )
+    .returning(turns.c.id)
+)
 
 
-_REQUEUE = _requeue()
+async def requeue(
+    connection: AsyncConnection, turn: Claim | NeglectedTurn, why: WhyRequeued, *, timeout_s: float
+) -> bool:
+    """Queues a running turn again; it costs an attempt unless it is `handed_back`. Returns False if it is cancelled or
+    not held; if the `process_lost` it, also if its lease was renewed or another process has recovered it.
+    """
+    ways = {"by_owner": why != "process_lost", "free": why == "handed_back", "why": why, "timeout_s": timeout_s}
+    return (await connection.execute(_REQUEUE, _held(turn) | ways)).one_or_none() is not None
 
 
-async def hand_back(connection: AsyncConnection, claim: Claim, *, timeout_s: float, free: bool = True) -> bool:
-    """Queues a claimed turn again; it costs an attempt unless `free`. Returns False if it is cancelled or not held."""
-    why = "handed_back" if free else "storage_lost"
-    values = {"by_owner": True, "free": free, "why": why, "timeout_s": timeout_s, **held(claim)}
-    return (await connection.execute(_REQUEUE, values)).one_or_none() is not None
-
-
-def _neglected() -> Select[*tuple[Any, ...]]:
-    """Running turns with a lapsed lease or an overdue cancellation, and queued turns that no process has begun."""
-    overdue = func.now() - bindparam("cancel_within", type_=Interval)
-    return (
-        select(
-            turns.c.id,
-            turns.c.session_id,
-            select(sessions.c.owner).where(sessions.c.id == turns.c.session_id).scalar_subquery().label("owner"),
-            turns.c.seq,
-            turns.c.status,
-            turns.c.epoch,
-            turns.c.attempts,
-            turns.c.cancel_requested_at.is_not(None).label("cancelled"),
-            _seconds_left().label("left_s"),
-        )
-        .where(
-            turns.c.status.in_(OPEN_TURNS),
-            or_(
-                and_(
-                    turns.c.status == RUNNING,
-                    or_(turns.c.lease_until < func.now(), turns.c.cancel_requested_at < overdue),
-                ),
-                and_(
-                    turns.c.status == QUEUED,
-                    turns.c.queued_at < func.now() - bindparam("start_within", type_=Interval),
-                    ~runs_beside(turns),
-                ),
-            ),
-        )
-        .order_by(turns.c.status.desc(), turns.c.queued_at)
-        .limit(bindparam("at_most"))
+_IS_OVERDUE = turns.c.cancel_requested_at < func.now() - timedelta(seconds=CANCEL_WITHIN_S)
+_NOT_BEGUN = turns.c.queued_at < func.now() - timedelta(seconds=START_WITHIN_S)
+_NEGLECTED = (
+    select(
+        turns.c.id,
+        turns.c.session_id,
+        select(sessions.c.owner).where(sessions.c.id == turns.c.session_id).scalar_subquery().label("owner"),
+        turns.c.seq,
+        turns.c.epoch,
+        (turns.c.status == RUNNING).label("running"),
+        turns.c.attempts,
+        turns.c.cancel_requested_at.is_not(None).label("cancelled"),
+        _LEFT_S.label("left_s"),
     )
-
-
-_NEGLECTED = _neglected()
+    .where(
+        turns.c.status.in_(OPEN_TURNS),
+        or_(
+            and_(turns.c.status == RUNNING, or_(turns.c.lease_until < func.now(), _IS_OVERDUE)),
+            and_(turns.c.status == QUEUED, _NOT_BEGUN, ~runs_beside(turns)),
+        ),
+    )
+    .order_by(turns.c.status.desc(), turns.c.queued_at)
+    .limit(MAX_AT_ONCE)
+)
 
 
 async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> list[NeglectedTurn]:
-    """Returns at most MAX_AT_ONCE turns that no process takes care of."""
-    values = {
-        "cancel_within": timedelta(seconds=CANCEL_WITHIN_S),
-        "start_within": timedelta(seconds=START_WITHIN_S),
-        "timeout_s": timeout_s,
-        "at_most": MAX_AT_ONCE,
-    }
-    return [
-        NeglectedTurn(
-            key=turn_key(row.session_id, row),
-            owner=row.owner,
-            epoch=row.epoch,
-            running=row.status == "running",
-            attempts=row.attempts,
-            cancelled=row.cancelled,
-            left_s=row.left_s,
-        )
-        for row in await connection.execute(_NEGLECTED, values)
-    ]
-
-
-async def requeue_lapsed(connection: AsyncConnection, turn: NeglectedTurn, *, timeout_s: float) -> bool:
-    """Queues a lapsed turn again. Returns False if its lease was renewed or another process has recovered it."""
-    values = {
-        "by_owner": False,
-        "free": False,
-        "why": "process_lost",
-        "timeout_s": timeout_s,
-        "held_turn": turn.key.turn_id,
-        "held_epoch": turn.epoch,
-    }
-    return (await connection.execute(_REQUEUE, values)).one_or_none() is not None
-
-
-async def end_neglected(
-    connection: AsyncConnection, turn: NeglectedTurn, error: AppError, *, now: datetime
-) -> list[CallEnded] | None:
-    """Ends a neglected turn as `end_turn` does. Returns None if its lease was renewed or another process has recovered
-    it.
+    """Returns at most MAX_AT_ONCE turns that no process takes care of: running ones with a lapsed lease or an overdue
+    cancellation, and queued ones that no process has begun.
     """
-    is_neglected = (turns.c.lease_until < func.now()) | turns.c.cancel_requested_at.is_not(None)
-    values = {"held_turn": turn.key.turn_id, "held_epoch": turn.epoch}
-    is_told = outbox_of(connection) is not None
-    ending = _ending((*IS_HELD, is_neglected), error, finished_at=func.now(), is_told=is_told)
-    ended = await connection.execute(ending, values)
-    return await _end_calls(connection, turn.key, now=now) if ended.one_or_none() else None
+    of_turn = ("owner", "epoch", "running", "attempts", "cancelled", "left_s")
+    return [
+        NeglectedTurn(turn_key(row.session_id, row), *(getattr(row, name) for name in of_turn))
+        for row in await connection.execute(_NEGLECTED, {"timeout_s": timeout_s})
+    ]
 
 
 def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
@@ -309,13 +268,8 @@ async def run_again(
     """
     retried = request.once and asdict(request.once)
     asked = {"stream": request.stream, "origin": without_defaults(request.origin), "retried": retried}
-    values = {
-        "failed_turn": turn.turn_id,
-        "at_session": turn.session_id,
-        "asked": asked,
-        "room": room,
-        "left_to": new_id("br", now),
-    }
+    values = {"failed_turn": turn.turn_id, "at_session": turn.session_id, "room": room, "asked": asked}
+    values["left_to"] = new_id("br", now)
     row = (await connection.execute(_RUN_AGAIN, values)).one_or_none()
     return turn_key(row.session_id, row) if row else None
 

@@ -19,7 +19,7 @@ from segue.domain.errors import AppError
 from segue.domain.ids import Clock
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.events.event_log import EventLog
-from segue.memory.history_window import CountTokens, WindowLimits
+from segue.memory.history_window import CountTokens
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary, DueTitle
 from segue.models.metered_model import Models
@@ -122,9 +122,3 @@ class TurnDeps:
     sample: Callable[[str, Collection[str], str], None] | None
     observe: Observe
     span: OpenSpan
-
-    @property
-    def window(self) -> WindowLimits:
-        settings = self.settings
-        messages, tokens = settings.history_limit, settings.context_token_budget
-        return WindowLimits(messages, tokens, summarises=self.summaries is not None)

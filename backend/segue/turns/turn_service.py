@@ -24,7 +24,6 @@ from segue.domain.plan import Button
 from segue.domain.session import NO_OPTIONS, Message, PromptReport, Turn, TurnKey, TurnOptions
 from segue.domain.telemetry import TurnEnded
 from segue.domain.tool import ToolChoice
-from segue.events import user_feed
 from segue.memory import session_store, short_term
 from segue.memory.session_store import check_session
 from segue.plans.store import StalePlan, expired, get_plan
@@ -32,21 +31,21 @@ from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
 from segue.turns.approvals import Approval, Decider, decided_already, get_approval, list_approvals
-from segue.turns.claims import Claim, Origin, claim_of_next
+from segue.turns.claims import Origin, claim_of_next
 from segue.turns.maintenance import recover_forever
 from segue.turns.presence import Presence
 from segue.turns.queue import TurnQueue
 from segue.turns.run_record import record_end
 from segue.turns.runner import tools_of_turn
 from segue.turns.scheduler import TurnWorker
-from segue.turns.snapshot import load_context, who_answers
+from segue.turns.snapshot import load_context
 from segue.turns.store import NO_ORIGIN, ChatRequest, Once
-from segue.turns.terminations import NeglectedTurn
 from segue.turns.turn_deps import Speaker, TurnDeps
 
 CANCEL_ANSWER_S = 4.5
 MOST_WAITING = 200  # questions of one user, in all sessions
 Begun = TypeVar("Begun", bound=Admitted | None)
+StoreTurn = Callable[[AsyncConnection, str], Awaitable[Begun]]
 
 
 class TurnService:
@@ -71,13 +70,10 @@ class TurnService:
         await self._presence.started()
         self.queue.start()
         recovering = recover_forever(
-            self._deps, self._worker, self._presence, self._send, lambda: self._takes_turns or self._redis.degraded
+            self._deps, self._worker, self._presence, self.queue.send, lambda: self._takes_turns or self._redis.degraded
         )
-        self._upkeep = [
-            present,
-            asyncio.create_task(self._worker.keep_leases(), name="leases"),
-            asyncio.create_task(recovering, name="recovery"),
-        ]
+        work = {"leases": self._worker.keep_leases(), "recovery": recovering}
+        self._upkeep = [present, *(asyncio.create_task(each, name=name) for name, each in work.items())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -134,12 +130,12 @@ class TurnService:
         await self._dispatch(owner, turn_id, admitted)
         return admitted
 
-    async def begin(self, owner: str, message: str, store: Callable[[AsyncConnection, str], Awaitable[Begun]]) -> Begun:
+    async def begin(self, owner: str, message: str, store: StoreTurn[Begun], *, again: str | None = None) -> Begun:
         """Begins a turn that `store` stores in one transaction with what else it changes, under the id it is given, if
-        it does. Raises AppError `rate_limited`, and what `store` raises.
+        it does. `again` is the id of one that runs again. Raises AppError `rate_limited`, and what `store` raises.
         """
-        starting, transaction = self._deps.limiter.starting(owner, message), self._deps.database.transaction
-        async with starting as turn_id, transaction() as connection:
+        starting = self._deps.limiter.starting(owner, message, again=again)
+        async with starting as turn_id, self._deps.database.transaction() as connection:
             admitted = await store(connection, turn_id)
         if admitted is None:
             await self._deps.limiter.release(owner, turn_id)
@@ -182,12 +178,10 @@ class TurnService:
             claim = await claim_of_next(connection, owner, session_id)
         claim = replace(claim, origin=Origin(groups=tuple(groups)))
         speaker = deps.agents.speaker(claim.agent, owner, groups)
-        guard, chooser = tools_of_turn(deps, claim, speaker, save=_forget)
+        guard, _ = tools = tools_of_turn(deps, claim, speaker, save=_forget)
         await guard.load_global_state()
         coming = Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now)
-        start = await load_context(
-            deps, claim, answering=who_answers(speaker, guard, chooser, claim), now=now, coming=coming
-        )
+        start = await load_context(deps, claim, speaker, tools, now=now, coming=coming)
         messages, offered = plain_request(guard, guard.tools(), start["prompt"])
         report = request_parts(start["prompt_parts"], messages, deps.tool_tokens(offered), deps.count)
         plain = replace(report, parts=tuple(replace(each, text=None) for each in report.parts))
@@ -209,20 +203,18 @@ class TurnService:
         Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `invalid_args`, `invalid_answer`,
         `unknown_tool`, `rate_limited`; then nothing was accepted.
         """
-        now = self._deps.clock()
         known = await self._accepted_before(owner, session_id, once)
         if known is not None and not known.failed_for_now:
             return known.turn
-        again = known.turn.turn_id if known else None
-        async with self._deps.limiter.starting(owner, button.message, again=again) as turn_id:
-            request = ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin, options=options)
-            async with self._deps.database.transaction() as connection:
-                admitted = await begin_decision(
-                    connection, owner, session_id, button, tools=self._deps.tools, request=request, now=now
-                )
-            if admitted is None:  # raised after the commit, since the plan is stored as expired
-                raise expired()
-        await self._dispatch(owner, turn_id, admitted)
+
+        async def store(connection: AsyncConnection, turn_id: str) -> Admitted | None:
+            asked = ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin, options=options)
+            of, now = (connection, owner, session_id, button), self._deps.clock()
+            return await begin_decision(*of, tools=self._deps.tools, request=asked, now=now)
+
+        admitted = await self.begin(owner, button.message, store, again=known.turn.turn_id if known else None)
+        if admitted is None:  # raised after the commit, since the plan is stored as expired
+            raise expired()
         return admitted.turn
 
     async def done_elsewhere(self, owner: str, key: str) -> list[TurnKey]:
@@ -389,19 +381,14 @@ class TurnService:
             if ended:
                 error = await terminations.note_approval(connection, turn.turn_id)
                 record_end(self._deps.observe, turn, TurnEnded("cancelled", error.code))
-                self._deps.events.end(turn, error)
-                self._deps.events.tell(owner, *user_feed.turn_ended(turn, error))
+                self._deps.events.end(turn, error, user=owner)
             else:
                 self._worker.stop(turn.turn_id, "cancelled")
-
-    async def _send(self, held: Claim | NeglectedTurn) -> bool:
-        """Puts a turn that was queued again into the queue."""
-        return await self.queue.send(held.key.session_id)
 
     async def _leave(self) -> None:
         await self.queue.stop_taking()
         for claim in await self._worker.close(grace_s=self._deps.settings.grace_s):
-            await self._send(claim)
+            await self.queue.send(claim.key.session_id)
         self._deps.events.shut_down()
         self._presence.close()
         present, *others = self._upkeep

@@ -13,7 +13,7 @@ from itertools import repeat
 
 import structlog
 from pydantic import BaseModel, Field, ValidationError
-from sqlalchemy import Update, case, exists, func, null, or_, select, update
+from sqlalchemy import case, exists, func, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import EXTRACTOR, as_json
@@ -142,8 +142,25 @@ class FactExtraction:
     log_raised = "extraction_raised"
 
     async def claim(self) -> DueExtraction | None:
+        """The wait for the next try grows with the turn's age; after GIVE_UP there is none. The turns of a session come
+        in order, or a correction could be stored before what it corrects.
+        """
+        earlier, is_due = turns.alias("earlier"), turns.c.finished_at.is_not(None)
+        waits = exists().where(
+            earlier.c.session_id == turns.c.session_id,
+            earlier.c.seq < turns.c.seq,
+            earlier.c.facts_due_at.is_not(None),
+            earlier.c.finished_at.is_not(None),
+        )
+        age = func.now() - turns.c.finished_at
+        next_try = func.now() + func.greatest(timedelta(seconds=self.lease_s), age)
+        leased = {"facts_due_at": case((age > GIVE_UP, null()), else_=next_try)}
+        read = (sessions.c.owner, turns.c.session_id, turns.c.id.label("turn_id"), _TIME_ZONE)
+        of_session = [sessions.c.id == turns.c.session_id]
+        claiming = partial(claim_row, values=leased, returning=read, joined=of_session)
         async with self.database.autocommit() as connection:
-            return await _claim_due(connection, lease_s=self.lease_s)
+            row = await claiming(connection, turns, "facts_due_at", is_due, ~waits)
+        return DueExtraction(**row._asdict()) if row else None
 
     async def run(self, job: DueExtraction) -> bool:
         """Returns True: the next turn of the session waits for this one."""
@@ -169,7 +186,10 @@ class FactExtraction:
             session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)
             if await connection.scalar(session.with_for_update(read=True, key_share=True)) is None:
                 return True
-            if await connection.scalar(_settled(job)) is None:
+            # Its mark was cleared meanwhile if the turn is gone; the last try before GIVE_UP runs without one.
+            is_meant = or_(turns.c.facts_due_at.is_not(None), func.now() - turns.c.finished_at > GIVE_UP)
+            settled = update(turns).where(turns.c.id == job.turn_id, is_meant).values(facts_due_at=None)
+            if await connection.scalar(settled.returning(turns.c.id)) is None:
                 return True
             stored = [
                 await self.long_term.store(connection, job.owner, fact, now=now, source=source, embedding=embedding)
@@ -195,40 +215,7 @@ async def cancel_extraction(connection: AsyncConnection, owner: str, session_id:
     await connection.execute(update(turns).where(*of_session).values(facts_due_at=None))
 
 
-def _settled(job: DueExtraction) -> Update:
-    """Clears the mark of a turn and returns its id, unless it is gone. The last try before GIVE_UP runs without one."""
-    is_meant = or_(turns.c.facts_due_at.is_not(None), func.now() - turns.c.finished_at > GIVE_UP)
-    return update(turns).where(turns.c.id == job.turn_id, is_meant).values(facts_due_at=None).returning(turns.c.id)
-
-
 def _is_the_users(fact: NewFact, known: Iterable[Memory], *said: str) -> bool:
     """Said in the message, or in it and the fact it corrects: "no longer Monday, Tuesday" is short for a whole fact."""
     corrected = [memory.content for memory in known if memory.id == fact.supersedes]
     return is_said(fact.content, *said, *corrected)
-
-
-async def _claim_due(connection: AsyncConnection, *, lease_s: float) -> DueExtraction | None:
-    """The longest due turn, leased. The wait for the next try grows with the turn's age; after GIVE_UP there is none.
-
-    The turns of a session come in order, or a correction could be stored before what it corrects.
-    """
-    earlier = turns.alias("earlier")
-    waits = exists().where(
-        earlier.c.session_id == turns.c.session_id,
-        earlier.c.seq < turns.c.seq,
-        earlier.c.facts_due_at.is_not(None),
-        earlier.c.finished_at.is_not(None),
-    )
-    age = func.now() - turns.c.finished_at
-    next_try = func.now() + func.greatest(timedelta(seconds=lease_s), age)
-    row = await claim_row(
-        connection,
-        turns,
-        "facts_due_at",
-        turns.c.finished_at.is_not(None),
-        ~waits,
-        values={"facts_due_at": case((age > GIVE_UP, null()), else_=next_try)},
-        returning=(sessions.c.owner, turns.c.session_id, turns.c.id, _TIME_ZONE),
-        joined=[sessions.c.id == turns.c.session_id],
-    )
-    return DueExtraction(row.owner, row.session_id, row.id, row.time_zone) if row else None

@@ -21,28 +21,11 @@ from segue.domain.errors import AppError
 from segue.domain.session import Message
 from segue.domain.tool import Reference
 from segue.events.user_feed import session_titled
+from segue.memory import summary as summaries
 from segue.memory.history import MAX_SEQ, load_turns
 from segue.memory.history_window import SUMMARY_LISTED, CountTokens
 from segue.memory.session_store import count_gaps, first_words, get_session
 from segue.memory.short_term import merge_results
-from segue.memory.summary import (
-    CHARS_PER_TOKEN,
-    SHARE,
-    DueSummary,
-    DueTitle,
-    SummaryLines,
-    carried_on,
-    claim_summary,
-    claim_title,
-    fitting,
-    give_back_summary,
-    give_back_title,
-    parted,
-    read_lines,
-    store_summary,
-    store_title,
-    written,
-)
 from segue.models.chat_model import ChatModel
 from segue.models.untrusted import neutralised
 from segue.tools.normalize import clean
@@ -85,11 +68,11 @@ class Titles:
     log_failed = "title_failed"
     log_raised = "title_raised"
 
-    async def claim(self) -> DueTitle | None:
+    async def claim(self) -> summaries.DueTitle | None:
         async with self.database.autocommit() as connection:
-            return await claim_title(connection, lease_s=self.lease_s)
+            return await summaries.claim_title(connection, lease_s=self.lease_s)
 
-    async def run(self, job: DueTitle) -> bool:
+    async def run(self, job: summaries.DueTitle) -> bool:
         """Returns False: no other title waits for this one."""
         title = None
         try:
@@ -99,20 +82,20 @@ class Titles:
         except AppError as error:
             log.warning(self.log_failed, code=error.code, **self.ids(job))
         async with self.database.autocommit() as connection:
-            stored = await store_title(connection, job, title)
+            stored = await summaries.store_title(connection, job, title)
             if stored:
                 self.tell(job.owner, session_titled(await get_session(connection, job.owner, job.session_id)))
         log.info("title_written", stored=stored, **self.ids(job))
         return False
 
-    async def give_back(self, job: DueTitle, wait_s: float) -> None:
+    async def give_back(self, job: summaries.DueTitle, wait_s: float) -> None:
         async with self.database.autocommit() as connection:
-            await give_back_title(connection, job, wait_s=wait_s)
+            await summaries.give_back_title(connection, job, wait_s=wait_s)
 
-    def ids(self, job: DueTitle) -> dict[str, str]:
+    def ids(self, job: summaries.DueTitle) -> dict[str, str]:
         return {"session_id": job.session_id}
 
-    async def _proposed(self, job: DueTitle) -> str | None:
+    async def _proposed(self, job: summaries.DueTitle) -> str | None:
         """Returns None if the title is not of the first message any more, or the model has none."""
         async with self.database.read_only() as connection:
             turns = await load_turns(connection, job.session_id, after=0, up_to=MAX_SEQ, limit=MAX_TITLED_MESSAGES)
@@ -139,19 +122,19 @@ class Summariser:
         given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
         most = self.most_tokens
         added = await self._asked(SUMMARISER, given, account)
-        lines = carried_on(read_lines(summary or ""), added)
-        if self.count(written(lines)) > most:
-            old, new = parted(lines)
-            if told := written(old):
+        lines = summaries.carried_on(summaries.read_lines(summary or ""), added)
+        if self.count(summaries.written(lines)) > most:
+            old, new = summaries.parted(lines)
+            if told := summaries.written(old):
                 shorter = await self._asked(CONDENSER, {"lines": told}, account)
                 old = shorter if any(shorter.values()) else old
             lines = {name: [*old[name], *of] for name, of in new.items()}
-        return fitting(lines, most, self.count)
+        return summaries.fitting(lines, most, self.count)
 
-    async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> SummaryLines:
-        told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * SHARE)}))
+    async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> summaries.SummaryLines:
+        told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * summaries.SHARE)}))
         text: str = clean(await self.model.complete(instructions, told, account=account))
-        return read_lines(text[: self.most_tokens * CHARS_PER_TOKEN])
+        return summaries.read_lines(text[: self.most_tokens * summaries.CHARS_PER_TOKEN])
 
 
 def condensed(message: Message) -> dict[str, Any]:
@@ -190,11 +173,11 @@ class Summaries:
     log_failed = "summary_failed"
     log_raised = "summary_raised"
 
-    async def claim(self) -> DueSummary | None:
+    async def claim(self) -> summaries.DueSummary | None:
         async with self.database.autocommit() as connection:
-            return await claim_summary(connection, lease_s=self.lease_s)
+            return await summaries.claim_summary(connection, lease_s=self.lease_s)
 
-    async def run(self, job: DueSummary) -> bool:
+    async def run(self, job: summaries.DueSummary) -> bool:
         """Takes one step towards `job.until`. Returns True if it does not get there: the session is due again."""
         async with self.database.read_only() as connection:
             turns = await load_turns(connection, job.session_id, after=job.after, up_to=job.until, limit=MAX_MESSAGES)
@@ -208,18 +191,18 @@ class Summaries:
         async with self.database.autocommit() as connection:
             earlier = await recent_references(connection, job.session_id, up_to=covers)
             listed = self._listed(merge_results(earlier, ()))
-            stored = await store_summary(connection, job, summary, covers=covers, references=listed)
+            stored = await summaries.store_summary(connection, job, summary, covers=covers, references=listed)
             # Counting reads all messages: once they have doubled, that is two for each one that was ever said.
             has_doubled = covers.bit_length() > job.after.bit_length()
             await count_gaps(connection, job.session_id, again=has_doubled)
         log.info("summary_written", session_id=job.session_id, covers=covers, chars=len(summary or ""), stored=stored)
         return covers < job.until
 
-    async def give_back(self, job: DueSummary, wait_s: float) -> None:
+    async def give_back(self, job: summaries.DueSummary, wait_s: float) -> None:
         async with self.database.autocommit() as connection:
-            await give_back_summary(connection, job, wait_s=wait_s)
+            await summaries.give_back_summary(connection, job, wait_s=wait_s)
 
-    def ids(self, job: DueSummary) -> dict[str, str]:
+    def ids(self, job: summaries.DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}
 
     def _listed(self, newest_first: Sequence[Reference]) -> list[str]:

@@ -120,12 +120,8 @@ class Webhooks:
         data = await self._with_links(job.data) if job.type == "approval.requested" else job.data
         told = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": data}
         body, at = orjson.dumps(told), int(self.clock().timestamp())
-        headers = {
-            "content-type": "application/json",
-            "webhook-id": job.id,
-            "webhook-timestamp": str(at),
-            "webhook-signature": signatures(self.secrets, job.id, at, body),
-        }
+        headers = {"content-type": "application/json", "webhook-id": job.id, "webhook-timestamp": str(at)}
+        headers["webhook-signature"] = signatures(self.secrets, job.id, at, body)
         try:
             async with (
                 asyncio.timeout(TIMEOUT_S),

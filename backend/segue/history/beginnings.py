@@ -1,13 +1,15 @@
-"""A session that begins with another one's history up to a message: rows of its own, under ids of its own.
+"""A session that begins with a history: a fork, with that of another session, or one with what a client has imported.
 
-Copied are messages with their files, their turns, tool calls with their results, and the health of tools; of the plans
-only what the turns tell of them. One id of a copied row is made of the fork's id and of the old one, so that each
-statement knows the ids that the others give, and none of them reads a row into this process.
+Copied for a fork are the messages up to one, with their files, their turns, tool calls with their results, and the
+health of tools; of the plans only what the turns tell of them. One id of a copied row is made of the fork's id and of
+the old one, so that each statement knows the ids that the others give, and none of them reads a row into this process.
+The turns of a conversation that was held elsewhere are stored as ended: no tool was called, no fact is noted from them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -37,16 +39,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, attachments, messages, sessions, tool_calls, tool_results, tool_states, turns
 from segue.db.rows import oldest_first
-from segue.domain import turn_errors
+from segue.domain import session, turn_errors
 from segue.domain.errors import existing
 from segue.domain.ids import new_id
-from segue.domain.session import READ_ATTACHMENT, Session
 from segue.memory import summary
 from segue.memory.history import IN_HISTORY
-from segue.memory.session_store import check_session, get_session
+from segue.memory.session_store import check_session, first_words, get_session
 from segue.turns.terminations import error_row
 
 KEPT_OF_AN_ID = 13  # its last characters, which are random; those before are the last ones of the fork's id
+MAX_TURNS = 100  # of an import, the newest: the window shows no more, and there is no summary of what is before
+MAX_CHARS = 32_000  # of a message
+_OF_NOTHING = (session.WebSearchReport(), session.MemoryReport(), session.Usage())
+_REPORT = session.TurnReport(session.AcknowledgementReport(), None, *_OF_NOTHING, model="unknown")
 _SOURCE, _FORK, _OWN = bindparam("source", type_=Text), bindparam("fork", type_=Text), bindparam("own", type_=Text)
 _TURN_SEQ, _SEQ = bindparam("cut_turn_seq", type_=BigInteger), bindparam("cut_seq", type_=BigInteger)
 _CUT_TURN = bindparam("cut_turn", type_=Text)  # the turn that the cut divides, null if it is between two
@@ -61,7 +66,7 @@ _CARRIED, _READ = '("id": "att_)', '("attachment_id": "att_)'
 
 async def fork_session(
     connection: AsyncConnection, owner: str, session_id: str, message_id: str, *, now: datetime
-) -> Session:
+) -> session.Session:
     """Returns a new session with the history of this one up to and with a message, in the caller's transaction, of
     which this is the beginning. Raises NotFound, AppError `not_in_history`, and `turn_in_progress` if a turn up to that
     message has not ended.
@@ -100,28 +105,17 @@ def _cut() -> Select[*tuple[Any, ...]]:
         .order_by(turns.c.seq)
         .limit(1)
     )
-    return select(
-        messages.c.seq,
-        messages.c.turn_seq,
-        messages.c.turn_id,
-        messages.c.branch,
-        busy.scalar_subquery().label("busy"),
-        select(rest.c.id)
-        .where(*of_turn, rest.c.seq > messages.c.seq, rest.c.branch.is_(None))
-        .exists()
-        .label("is_divided"),
-    ).where(messages.c.session_id == _SOURCE, messages.c.id == bindparam("message"))
+    is_divided = select(rest.c.id).where(*of_turn, rest.c.seq > messages.c.seq, rest.c.branch.is_(None)).exists()
+    found = (busy.scalar_subquery().label("busy"), is_divided.label("is_divided"))
+    cut = select(*(messages.c[name] for name in ("seq", "turn_seq", "turn_id", "branch")), *found)
+    return cut.where(messages.c.session_id == _SOURCE, messages.c.id == bindparam("message"))
 
 
 def _placed() -> FromClause:
     """The messages to copy, and their places. A question that came while another turn ran stands before its answer."""
+    place = func.row_number().over(order_by=(messages.c.turn_seq, messages.c.seq)).label("new_seq")
     numbered = (
-        select(
-            messages.c.id,
-            messages.c.seq,
-            messages.c.turn_seq,
-            func.row_number().over(order_by=(messages.c.turn_seq, messages.c.seq)).label("new_seq"),
-        )
+        select(messages.c.id, messages.c.seq, messages.c.turn_seq, place)
         .where(messages.c.session_id == _SOURCE, IN_HISTORY)
         .where(tuple_(messages.c.turn_seq, messages.c.seq) <= tuple_(_TURN_SEQ, _SEQ))
         .subquery("numbered")
@@ -143,8 +137,11 @@ def _own_ids(found_in: ColumnElement[Any], before: str, flags: str = "g") -> Col
     return func.regexp_replace(found_in, before + _FIRST_PART, literal("\\1", Text).concat(_OWN), flags)
 
 
-def _copied(table: Table, changed: Mapping[str, Any], *, left_out: str = "") -> tuple[list[str], list[Any]]:
-    """The columns of a copy, and what each is: what the row has, unless it is changed."""
+def _copied(
+    table: Table, changed: Mapping[str, Any], *, own: Collection[str] = (), left_out: str = ""
+) -> tuple[list[str], list[Any]]:
+    """The columns of a copy, and what each is: what the row has, unless it is `changed` or one of the `own` ids."""
+    changed = {"session_id": _FORK, **{name: _own(table.c[name]) for name in own}, **changed}
     columns = {each.name: changed.get(each.name, each) for each in table.c if each.name != left_out}
     return list(columns), list(columns.values())
 
@@ -181,8 +178,6 @@ def _turns() -> Insert:
     names, values = _copied(
         turns,
         {
-            "id": _own(turns.c.id),
-            "session_id": _FORK,
             "seq": _PLACED.c.new_seq,
             "status": case((is_divided, "cancelled"), else_=turns.c.status),
             "request": turns.c.request.op("||")(literal(unplanned, JSONB)),
@@ -193,6 +188,7 @@ def _turns() -> Insert:
             "body_hash": null(),
             "facts_due_at": null(),
         },
+        own=["id"],
     )
     opened = and_(turns.c.session_id == _SOURCE, turns.c.seq == _PLACED.c.seq, _PLACED.c.seq == _PLACED.c.turn_seq)
     return insert(turns).from_select(names, select(*values).select_from(turns.join(_PLACED, opened)))
@@ -221,17 +217,14 @@ def _messages() -> Insert:
     names, values = _copied(
         messages,
         {
-            "id": _own(messages.c.id),
-            "session_id": _FORK,
             "seq": _PLACED.c.new_seq,
-            "turn_id": _own(messages.c.turn_id),
             "turn_seq": _PLACED.c.new_turn_seq,
             "content": case((messages.c.role == "tool", reference), else_=messages.c.content),
             "tool_calls": case((is_list, calls), else_=messages.c.tool_calls),
-            "tool_call_id": _own(messages.c.tool_call_id),
             "opaque": case((and_(messages.c.turn_id == _CUT_TURN, is_list), null()), else_=messages.c.opaque),
             "attachments": cast(_own_ids(cast(messages.c.attachments, Text), _CARRIED), JSONB),
         },
+        own=["id", "turn_id", "tool_call_id"],
     )
     placed = messages.join(_PLACED, _PLACED.c.id == messages.c.id)
     return insert(messages).from_select(names, select(*values).select_from(placed))
@@ -242,7 +235,7 @@ def _attachments() -> Insert:
     own = _own(attachments.c.id)
     file = func.jsonb_array_elements(messages.c.attachments).table_valued("value")
     carried = select(cast(file.c.value, JSONB)["id"].astext).select_from(messages).join(file, literal(True))
-    names, values = _copied(attachments, {"id": own, "session_id": _FORK}, left_out="seq")
+    names, values = _copied(attachments, {}, own=["id"], left_out="seq")
     copied = select(*values).where(attachments.c.session_id == _SOURCE)
     copied = copied.where(own.in_(carried.where(messages.c.session_id == _FORK))).order_by(*oldest_first(attachments))
     return insert(attachments).from_select(names, copied)
@@ -253,15 +246,10 @@ def _calls() -> Insert:
     names, values = _copied(
         tool_calls,
         {
-            "id": _own(tool_calls.c.id),
-            "session_id": _FORK,
-            "turn_id": _own(tool_calls.c.turn_id),
-            "message_id": _own(tool_calls.c.message_id),
-            "plan_id": _own(tool_calls.c.plan_id),
-            "settled_by": _own(tool_calls.c.settled_by),
-            "args": case((tool_calls.c.tool_name == READ_ATTACHMENT, read), else_=tool_calls.c.args),
+            "args": case((tool_calls.c.tool_name == session.READ_ATTACHMENT, read), else_=tool_calls.c.args),
             "covered": cast(_own_ids(cast(tool_calls.c.covered, Text), f"({_ORIGINS})"), JSONB),
         },
+        own=["id", "turn_id", "message_id", "plan_id", "settled_by"],
         left_out="seq",
     )
     made = (
@@ -278,19 +266,16 @@ def _results() -> Insert:
     copy = tool_calls.alias("copy")
     order = (func.coalesce(tool_results.c.stored_before, 0), *oldest_first(tool_calls))
     before = func.sum(tool_calls.c.size_bytes).over(order_by=order, rows=(None, -1))
-    names, values = _copied(
-        tool_results, {"tool_call_id": copy.c.id, "session_id": _FORK, "stored_before": func.coalesce(before, 0)}
-    )
-    kept = tool_results.join(tool_calls, tool_calls.c.id == tool_results.c.tool_call_id).join(
-        copy, copy.c.id == _own(tool_calls.c.id)
-    )
+    names, values = _copied(tool_results, {"tool_call_id": copy.c.id, "stored_before": func.coalesce(before, 0)})
+    kept = tool_results.join(tool_calls, tool_calls.c.id == tool_results.c.tool_call_id)
+    kept = kept.join(copy, copy.c.id == _own(tool_calls.c.id))
     mine = (tool_calls.c.session_id == _SOURCE, copy.c.session_id == _FORK)
     return insert(tool_results).from_select(names, select(*values).select_from(kept).where(*mine))
 
 
 def _states() -> Insert:
     """As they are now: whether a tool works is no matter of the history."""
-    names, values = _copied(tool_states, {"session_id": _FORK})
+    names, values = _copied(tool_states, {})
     return insert(tool_states).from_select(names, select(*values).where(tool_states.c.session_id == _SOURCE))
 
 
@@ -311,3 +296,64 @@ def _counted() -> Update:
 
 _CUT = _cut()
 _COPY = (_session(), _turns(), _messages(), _attachments(), _calls(), _results(), _states(), _counted())
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one of the two said."""
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
+async def import_history(
+    connection: AsyncConnection, session_id: str, said: Sequence[Said], *, key: str, now: datetime
+) -> None:
+    """Stores the newest turns in a session that has none yet. The last of them is found under the idempotency `key`."""
+    exchanges = _exchanges(said)[-MAX_TURNS:]
+    if not exchanges:
+        return
+    turn_rows: list[dict[str, Any]] = []
+    message_rows: list[dict[str, Any]] = []
+    for question, answer in exchanges:
+        turn = {"id": new_id("turn", now), "session_id": session_id, "seq": len(message_rows) + 1}
+        for role, words in (("user", question), ("assistant", answer)):
+            if words:
+                of_turn = {"session_id": session_id, "turn_id": turn["id"], "turn_seq": turn["seq"]}
+                place = {"id": new_id("msg", now), "seq": len(message_rows) + 1, "created_at": now}
+                message_rows.append({**of_turn, **place, "role": role, "content": words[:MAX_CHARS]})
+        turn_rows.append(turn | _ended(answer, now=now) | {"idempotency_key": None})
+    turn_rows[-1]["idempotency_key"] = key
+    await connection.execute(insert(turns), turn_rows)
+    await connection.execute(insert(messages), message_rows)
+    answered = [turn["id"] for turn in turn_rows if turn["status"] == "completed"]
+    held = {"next_seq": len(message_rows) + 1, "last_turn_id": answered[-1] if answered else None}
+    held["title"] = first_words(exchanges[0][0])
+    await connection.execute(update(sessions).where(sessions.c.id == session_id).values(held))
+
+
+def _exchanges(said: Sequence[Said]) -> list[tuple[str, str]]:
+    """Returns what the user said, each with what was answered; empty if nothing was, which only the last can be."""
+    exchanges: list[tuple[str, str]] = []
+    for each in said:
+        if each.role == "user" and (not exchanges or exchanges[-1][1]):
+            exchanges.append((each.text, ""))
+        elif exchanges:
+            question, answer = exchanges.pop()
+            if each.role == "user":
+                question = f"{question}\n\n{each.text}"
+            else:
+                answer = f"{answer}\n\n{each.text}".strip()
+            exchanges.append((question, answer))
+    return exchanges
+
+
+def _ended(answer: str, *, now: datetime) -> dict[str, Any]:
+    return {
+        "status": "completed" if answer else "cancelled",
+        "report": asdict(_REPORT) if answer else None,
+        "error": None if answer else error_row(turn_errors.cancelled()),
+        "request": {"force_web_search": False},
+        "created_at": now,
+        "finished_at": now,
+    }
