@@ -49,6 +49,7 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.session_store import search_said
 from segue.models.chat_model import ChatModel
 from segue.models.open_models import ChatModels, provider_options
+from segue.models.reply import ProviderModel
 from segue.net.addresses import allowed_for_operator
 from segue.net.http_client import checked_client, tls_context
 from segue.secret_files import SecretFiles
@@ -90,7 +91,7 @@ async def start(
     *,
     tools: Sequence[object] = (),
     agents: Mapping[str, Agent] = MappingProxyType({}),
-    model: BaseChatModel | None = None,
+    model: BaseChatModel | ProviderModel | None = None,
     clock: Clock | None = None,
     takes_turns: bool = True,
 ) -> Services:
@@ -204,7 +205,7 @@ async def start(
     )
 
 
-def _offline_model() -> BaseChatModel:
+def _offline_model() -> ProviderModel:
     from segue.around.offline.offline_model import OfflineModel  # noqa: PLC0415 (its words take memory)
 
     return OfflineModel()

@@ -20,6 +20,7 @@ from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
+from segue.models.providers.adapted import of_langchain
 from segue.models.refusals import RefusalReader, failure_of, retry_after_s
 from segue.models.reply import READING
 from segue.models.streamed_answer import Listener
@@ -390,7 +391,7 @@ async def test_the_errors_of_another_library_are_told_as_well(provider: Provider
         model="scripted", api_key=SecretStr("none"), base_url=provider.base_url, max_retries=0, use_responses_api=False
     )
     model = ChatModel(
-        foreign,
+        of_langchain(foreign, 20_000),
         name="x",
         settings=ModelSettings(llm_timeout_s=20, llm_max_retries=1),
         observe=unobserved,

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from segue.language.lexicon import load_toml
 from segue.models.reply import OPAQUE, opaque_of_call
 from segue.models.tool_schemas import offered_name
 
@@ -57,46 +58,28 @@ class WireForm:
     opaque_too: bool = False
 
 
-# A pattern on the model's name, in any case, and what holds for such a model. The first row that fits counts.
-FAMILIES: Final[tuple[tuple[str, WireForm], ...]] = (
-    (r"llama[-_. ]?3(?!\d)", WireForm(one_call_per_message=True)),
-    (r"gemma[-_: ]?(2(?!\d)|7b)|granite-20b-f", WireForm(no_system_role=True)),
-    (r"command-r", WireForm(describes_parameters=True)),
-    (r"minimax[-_]?m\d", WireForm(wants_thinking=True)),
-    (r"kimi", WireForm(call_id="functions.{name}:{before}")),
-    # Tokenizers of Mistral before version 7.
-    (
-        r"mixtral|mistral[-_:]?(7b|nemo)|(ministral|mistral|pixtral|codestral)[\w.-]*[-_](v0\.1|240\d|2410)",
-        WireForm(no_text_beside_calls=True),
-    ),
-)
 ANY_MODEL: Final = WireForm()
-# Models that take media, by the types of their parts. One that is not named here gets none; an endpoint that refuses
-# them gets none again. PDFs have to be handed on by the endpoint too.
-_TAKE: Final = {
-    "image_url": re.compile(
-        r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
-        r"|gemini-(?:[1-9]|flash|pro)|gemma-?3n?[-:](?!1b|270m)|llama-?4|pixtral|magistral|ministral-3"
-        r"|mistral-(?:small|medium|large)-(?:latest|3|2[56]\d\d)|grok-[4-9]|glm-\d[\d.]*v|kimi-k2\.5|nova-(?:lite|pro|premier)"
-        r"|llava|minicpm-v|internvl|molmo|smolvlm|qvq|qwen[\w.-]*-(?:vl|omni)|phi-[\w.]+-multimodal|vision|[-_]vl\b",
-        re.IGNORECASE,
-    ),
-    "file": re.compile(
-        r"gpt-4o|gpt-4\.1|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini"
-        r"|claude-(?:3[-.][57]|[4-9]|opus|sonnet|haiku)|gemini-(?:[1-9]|flash|pro)",
-        re.IGNORECASE,
-    ),
-}
+FAMILIES: Final = load_toml("families.toml", package="segue.models")
 
 
 @lru_cache
 def form_of(model: str) -> WireForm:
-    return next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
+    rows = ({**row} for row in FAMILIES["forms"])
+    return next((WireForm(**row) for row in rows if _is_named(model, row.pop("name"))), ANY_MODEL)
 
 
 def media_of(model: str) -> set[str]:
     """Returns which of MEDIA a model of this name is known to take."""
-    return {kind for kind, names in _TAKE.items() if names.search(model)}
+    return {kind for kind, names in FAMILIES["media"].items() if _is_named(model, *names)}
+
+
+def begins_inside(model: str) -> bool:
+    """Returns whether a model of this name is known to begin its answers inside its thinking."""
+    return _is_named(model, *FAMILIES["thinking"]["begins_inside"])
+
+
+def _is_named(model: str, *names: str) -> bool:
+    return any(re.search(name, model, re.IGNORECASE) for name in names)
 
 
 def normal_form(
