@@ -71,8 +71,7 @@ from segue.turns.schedules import LOOKS_A_LEASE, Promised, Schedules
 from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
-from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
-from segue.users.approval_links import ApprovalLinks
+from segue.users.api_keys import Anonymous, ApiKeys, ApprovalLinks, Authenticator
 from segue.users.spending import Books, Limits, LimitsInForce
 from segue.watch import Watch
 

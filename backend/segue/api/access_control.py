@@ -16,8 +16,7 @@ from segue.api.problems import app_problem, route_path
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
-from segue.users.api_keys import Unauthorized, user_of_stream_token
-from segue.users.approval_links import PATH as APPROVE_PATH
+from segue.users.api_keys import APPROVE_PATH, Unauthorized, user_of_stream_token
 
 OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi.json", CALLBACK_PATH, DOCUMENT_PATH})
 OPEN_FOLDER = ("/assets/", "/hooks/", APPROVE_PATH)  # the events of triggers are signed, and so are links to approve

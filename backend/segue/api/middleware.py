@@ -23,7 +23,7 @@ from segue.api.metrics import METHODS
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, http_problem, route_path
 from segue.domain.errors import AppError
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
-from segue.users.approval_links import PATH as APPROVE_PATH
+from segue.users.api_keys import APPROVE_PATH
 from segue.version import VERSION
 
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -111,9 +111,9 @@ class Retries:
 
 
 class ReplyOptions(TypedDict, total=False):
-    """`schema` is the shape of the answer, to which not every endpoint holds the model. `sampling` has options of
-    SAMPLING, as far as the endpoint takes them. `empty_tries` is how many empty answers end the call: 1 for a caller
-    that then asks in another way.
+    """`schema` is the shape of the answer, to which not every endpoint holds the model. `sampling` is what the client
+    names, as far as the endpoint takes it. `empty_tries` is how many empty answers end the call: 1 for a caller that
+    then asks in another way.
     """
 
     tool_choice: ToolChoiceMode

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -96,9 +96,9 @@ def normal_form(
     if unwanted := MEDIA.keys() - media:
         talk = (message for message in talk if message.type != "system" or not unwanted & media_in([message]))
     if form.one_call_per_message:
-        talk = _with_one_call_each(talk, opaque_too=form.opaque_too)
+        talk = _with_one_call_each(talk, form)
     if form.no_text_beside_calls:
-        talk = _without_text_beside_calls(talk, opaque_too=form.opaque_too)
+        talk = (each.model_copy(update={"content": ""}) if _may_change(each, form) else each for each in talk)
     shown = _with_fitting_calls(_alternating(talk), form)
     if form.no_system_role and leading:
         first, *rest = shown
@@ -176,7 +176,13 @@ def _joined(first: BaseMessage, second: BaseMessage) -> str | list[str | dict[An
     return parts
 
 
-def _with_one_call_each(messages: Iterable[BaseMessage], *, opaque_too: bool) -> Iterator[BaseMessage]:
+def _may_change(message: BaseMessage, form: WireForm) -> TypeGuard[AIMessage]:
+    """Whether a message is one with calls that need not stay as it came."""
+    is_whole = _is_opaque(message) and not form.opaque_too
+    return isinstance(message, AIMessage) and bool(message.tool_calls) and not is_whole
+
+
+def _with_one_call_each(messages: Iterable[BaseMessage], form: WireForm) -> Iterator[BaseMessage]:
     """Yields each call with its result behind it. The first has the text, and what came with the whole message."""
     results: dict[str, ToolMessage] = {}
     waiting: list[AIMessage] = []
@@ -186,8 +192,7 @@ def _with_one_call_each(messages: Iterable[BaseMessage], *, opaque_too: bool) ->
             continue
         yield from _pairs(waiting, results)
         waiting, results = [], {}
-        is_whole = not opaque_too and _is_opaque(message)
-        if isinstance(message, AIMessage) and len(message.tool_calls) > 1 and not is_whole:
+        if _may_change(message, form) and len(message.tool_calls) > 1:
             waiting = list(_split(message))
         else:
             yield message
@@ -209,15 +214,6 @@ def _pairs(calls: Sequence[AIMessage], results: dict[str, ToolMessage]) -> Itera
     for message in calls:
         yield message
         yield from (result for call in message.tool_calls if (result := results.get(call["id"] or "")) is not None)
-
-
-def _without_text_beside_calls(messages: Iterable[BaseMessage], *, opaque_too: bool) -> Iterator[BaseMessage]:
-    for message in messages:
-        is_whole = not opaque_too and _is_opaque(message)
-        if isinstance(message, AIMessage) and message.tool_calls and message.content and not is_whole:
-            yield message.model_copy(update={"content": ""})
-        else:
-            yield message
 
 
 def _with_fitting_calls(messages: Sequence[BaseMessage], form: WireForm) -> list[BaseMessage]:

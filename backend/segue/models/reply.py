@@ -24,14 +24,8 @@ Reading = Literal["confirm", "reject", "amend", "question", "none"]
 AnswerReading = Literal["answer", "decline", "other"]
 
 CACHE_KEY: Final = "prompt_cache_key"  # what OpenAI calls it
-# Options that a client may name for one turn, for models with `takes_sampling`. What an endpoint says of their values
-# is remembered for no other request.
-SAMPLING: Final = ("temperature", "max_tokens")
-
 ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}  # by LangChain's types
-
 OPAQUE: Final = "segue_opaque"  # in a message's `additional_kwargs`: what `opaque_parts` returns
-
 REFUSED: Final = "refusal"  # why an answer ended: the model itself went no further
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
 # Of a large image, with the providers that say what it takes; and of a PDF with as many pages as are shown.
@@ -81,7 +75,8 @@ class AnswerPart:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What a request has beside its messages. `tools` are in OpenAI's form. `sampling` has options of SAMPLING.
+    """What a request has beside its messages. `tools` are in OpenAI's form. `sampling` is what a client names for one
+    turn, `temperature` and `max_tokens`: what an endpoint says of their values is remembered for no other request.
 
     `most_output` are the tokens that the answer may take at most; what begins as this request does has its `cache_key`.
     """
@@ -230,11 +225,6 @@ def token_count(value: object) -> int:
         return min(max(int(float(value)), 0), MAX_TOKENS) if isinstance(value, int | float | str) else 0
     except (ValueError, OverflowError):
         return 0
-
-
-def texts_of(reply: Reply) -> Sequence[str]:
-    """Returns all that the model wrote, to be counted."""
-    return (reply.text, reply.reasoning, *(f"{call.name}{call.args}" for call in reply.calls))
 
 
 def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: CountTokens = estimate) -> int:

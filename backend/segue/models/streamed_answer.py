@@ -24,7 +24,6 @@ from segue.models.reply import (
     ModelCall,
     Opaque,
     Reply,
-    texts_of,
     token_count,
 )
 from segue.tools.normalize import clean_text
@@ -399,7 +398,8 @@ def _name(name: object) -> str:
 def _counted(reply: Reply, usage: UsageMetadata | None) -> Reply:
     """Returns the reply with its tokens. Those of the input are not known here if the endpoint counted none."""
     if usage is None:
-        return replace(reply, output_tokens=sum(map(estimate, texts_of(reply))), estimated=True)
+        written = (reply.text, reply.reasoning, *(f"{call.name}{call.args}" for call in reply.calls))
+        return replace(reply, output_tokens=sum(map(estimate, written)), estimated=True)
     return replace(
         reply,
         input_tokens=token_count(usage["input_tokens"]),
