@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -400,6 +401,23 @@ async def test_the_errors_of_another_library_are_told_as_well(provider: Provider
     provider.will(fails(500), says("42"), fails(401))
     assert (await model.reply(ASKED)).text == "42"
     assert "Check OPENAI_API_KEY" in (await failure(model)).detail
+
+
+async def test_any_model_of_langchain_is_read_like_the_others() -> None:
+    thought = {"type": "reasoning", "reasoning": "He wants the time."}
+    called = [{"name": "functions.clock", "args": {"zone": "UTC"}, "id": "a"}]
+    given = GenericFakeChatModel(
+        messages=iter(
+            [AIMessage([thought, {"type": "text", "text": "I look."}], tool_calls=called), AIMessage("Noon.")]
+        )
+    )
+    named = ModelSettings(llm_timeout_s=20)
+    model = ChatModel(of_langchain(given, 20_000), name="x", settings=named, observe=unobserved, span=untraced)
+    reply = await model.reply(ASKED)
+    assert (reply.text, reply.reasoning, reply.estimated) == ("I look.", "He wants the time.", True)
+    assert [(call.name, call.args) for call in reply.calls] == [("clock", {"zone": "UTC"})]
+    heard: list[str] = []
+    assert (await model.reply(ASKED, listener=Listener(heard.append, heard.clear))).text == "".join(heard) == "Noon."
 
 
 def routed(raw_error: Any, *, code: int = 400, text: bool = True) -> dict[str, Any]:

@@ -4,7 +4,7 @@ back. What differs between the packages is a Dialect. Knows nothing of deadlines
 An answer whose blocks are more than words and calls goes back block by block, with our ids and names of its calls.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -42,9 +42,9 @@ from segue.models.reply import (
 
 Block = Mapping[str, Any]
 
-# Where the words are in a block, by its type.
-_TEXTS: Final = {"text": "text", "refusal": "refusal"}
-_REASONING: Final = {"thinking": "thinking", "reasoning": "summary"}
+# Types of blocks with words. These stand under the name of the type, or in a summary.
+_TEXTS: Final = frozenset({"text", "refusal"})
+_REASONING: Final = frozenset({"thinking", "reasoning"})
 # How a call is written among the blocks, by the block's type; and what it has there when it comes.
 _CALLS: Final[Mapping[str, Callable[[ToolCall], dict[str, Any]]]] = {
     "tool_use": lambda call: {"id": call["id"], "name": call["name"], "input": call["args"]},
@@ -369,8 +369,9 @@ def _blocks(message: AIMessage) -> list[dict[str, Any]]:
     return [block for block in blocks if block.get("type", _PIECE_OF_INPUT) != _PIECE_OF_INPUT]
 
 
-def _words(blocks: Iterable[Block], fields: Mapping[str, str]) -> str:
-    return "".join(_plain(block.get(fields[block["type"]])) for block in blocks if block["type"] in fields)
+def _words(blocks: Iterable[Block], kinds: Collection[str]) -> str:
+    found = ((block, kind) for block in blocks if (kind := block["type"]) in kinds)
+    return "".join(_plain(block.get("summary") or block.get(kind)) for block, kind in found)
 
 
 def _plain(value: object) -> str:
