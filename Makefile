@@ -9,6 +9,12 @@ CONSOLE := .venv/console
 # uv installs in a fifth of pip's time. Where only pip knows the way to the packages, pip does it.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# $(call installed_apart,folder,packages): in an environment of their own, of which Segue's knows nothing.
+define installed_apart
+	test -x $(1)/bin/python || $(PYTHON) -m venv --without-pip $(1)
+	$(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(PIP:install=--python $(1)/bin/python install) $(2)
+endef
+
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -83,9 +89,7 @@ clients: $(CLIENTS)/bin/openapi-python-client  ## generate a client from docs/op
 	$(BIN)/python -m pytest tests/api/test_generated_client.py
 
 $(CLIENTS)/bin/openapi-python-client: | install
-	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv --without-pip $(CLIENTS)
-	$(BIN)/uv pip install --quiet --python $(CLIENTS)/bin/python $(OPENAPI_CLIENT) \
-		|| $(PIP:install=--python $(CLIENTS)/bin/python install) $(OPENAPI_CLIENT)
+	$(call installed_apart,$(CLIENTS),$(OPENAPI_CLIENT))
 
 KUBERNETES := .venv/kubernetes
 KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
@@ -95,9 +99,7 @@ kubernetes: $(KUBERNETES)/bin/kubernetes-validate  ## hold deploy/kubernetes aga
 	$(BIN)/python -m pytest tests/test_kubernetes.py
 
 $(KUBERNETES)/bin/kubernetes-validate: | install
-	test -x $(KUBERNETES)/bin/python || $(PYTHON) -m venv --without-pip $(KUBERNETES)
-	$(BIN)/uv pip install --quiet --python $(KUBERNETES)/bin/python $(KUBERNETES_VALIDATE) \
-		|| $(PIP:install=--python $(KUBERNETES)/bin/python install) $(KUBERNETES_VALIDATE)
+	$(call installed_apart,$(KUBERNETES),$(KUBERNETES_VALIDATE))
 
 SDK_CLIENTS ?= .venv/sdk-clients
 SDK_PACKAGES := openai-agents==0.24.0 "pydantic-ai-slim[openai]==2.68.0" langchain-openai==1.7.3 litellm==1.109.1 llm==0.36
@@ -135,9 +137,7 @@ mcp-servers: $(MCP_SERVERS)/bin/mcp-server-time $(MCP_SERVERS_NPM)  ## call ever
 	$(BIN)/python -m pytest -s tests/mcp/test_official_servers.py
 
 $(MCP_SERVERS)/bin/mcp-server-time: | install
-	test -x $(MCP_SERVERS)/bin/python || $(PYTHON) -m venv --without-pip $(MCP_SERVERS)
-	$(BIN)/uv pip install --quiet --python $(MCP_SERVERS)/bin/python $(MCP_SERVERS_PYPI) \
-		|| $(PIP:install=--python $(MCP_SERVERS)/bin/python install) $(MCP_SERVERS_PYPI)
+	$(call installed_apart,$(MCP_SERVERS),$(MCP_SERVERS_PYPI))
 
 $(MCP_SERVERS_NPM): tests/mcp/official/package.json tests/mcp/official/package-lock.json
 	cd tests/mcp/official && npm ci --loglevel error
@@ -209,7 +209,17 @@ fuzz: install  ## try what comes from outside on the rules and readers, guided b
 house: install  ## print the numbers of the tree, and which modules a message passes: make house [AGAINST=another checkout]
 	PYTHONPATH=. $(BIN)/python .ci/house.py $(AGAINST)
 
-bench: install  ## measure what a turn costs in four minutes; writes bench/results.* and the table in docs/performance.md
+PEERS_HOME := .venv/peers
+PEERS ?= $(wildcard $(PEERS_HOME)/bin/python)
+PEER_PACKAGES := aegra-api==0.6.0 langchain==1.5.2 langchain-openai==1.7.4 "langgraph-cli[inmem]==0.4.40" "pydantic-ai-slim[openai]==2.68.0"
+bench bench-quick: export PEERS := $(PEERS)
+
+.PHONY: peers
+peers: install  ## install the agents and servers of others that `make bench` measures beside Segue
+	test -x $(PEERS_HOME)/bin/python || $(PYTHON) -m venv --without-pip $(PEERS_HOME)
+	$(BIN)/uv pip install --quiet --python $(PEERS_HOME)/bin/python $(PEER_PACKAGES)
+
+bench: install  ## measure what a turn costs in five minutes; writes bench/results.* and the table in docs/performance.md
 	$(BIN)/python -m bench
 
 bench-quick: install  ## measure it in less than a minute, and only print it

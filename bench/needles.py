@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.client import Session, connected
-from bench.prompts import TOOLS, scripted, segue, words
+from bench.prompts import segue
+from bench.scripted_sessions import TOOLS, scripted, words
 from segue.agent.prompts import EXTRACTOR
 from segue.memory.history_window import estimate
 

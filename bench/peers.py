@@ -1,7 +1,7 @@
 """Other agent servers under the same load and model, if they are installed; each costs at most its own line.
 
-`PEERS=/path/to/python:/path/to/another make bench`: each has `langchain-openai`, and `langgraph-cli[inmem]` or
-`aegra-api`. Both speak the Agent Protocol. Their agent is the bare call; what they store gets an empty database.
+`make peers` installs them for `make bench`, and `PEERS=/path/to/python:/path/to/another` names others. Both speak the
+Agent Protocol. Their agent is the bare call; what they store gets an empty database.
 """
 
 import os
@@ -71,18 +71,22 @@ class Thread(Session):
 
 
 def peers() -> Iterator[Peer]:
-    pythons = [each for each in os.environ.get("PEERS", "").split(os.pathsep) if each]
     at_once = ("--n-jobs-per-worker", str(SESSIONS))
     for name, package, *command in (
         ("langgraph dev, in memory", "langgraph_cli", "langgraph_cli", "dev", "--no-browser", "--no-reload", *at_once),
         ("aegra-api", "aegra_api", "uvicorn", "aegra_api.main:app"),
     ):
-        yield Peer(name, command, next((each for each in pythons if _has(each, package)), None))
+        yield Peer(name, command, python_with(package))
 
 
-def _has(python: str, module: str) -> bool:
-    found = subprocess.run([python, "-c", HAS, module], check=False)  # noqa: S603 (a Python that the caller names)
-    return found.returncode == 0
+def python_with(module: str) -> str | None:
+    """Returns the first Python of PEERS that has a module; None if no one has."""
+    pythons = [each for each in os.environ.get("PEERS", "").split(os.pathsep) if each]
+
+    def has(python: str) -> bool:
+        return subprocess.run([python, "-c", HAS, module], check=False).returncode == 0  # noqa: S603 (the caller names it)
+
+    return next(filter(has, pythons), None)
 
 
 async def measure_peer(within: Setup, peer: Peer, bare: BareCaller, results: Results, sizes: PeerSizes) -> None:

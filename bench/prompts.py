@@ -1,16 +1,12 @@
 """What the requests of long sessions cost: how much of each a provider has in its cache, tokens, calls and dollars.
 
-    python -m bench.prompts [--program path/to/segue] [--turns 100] [--setting NAME=VALUE]
+    [PEERS=python] python -m bench.prompts [--program path/to/segue] [--turns 100] [--setting NAME=VALUE]
 
 Starts the program on servers of its own, with the tools of an MCP server and a scripted model that keeps every request.
 Talks through a plain session, one with tools, one whose results are short, and one with 200 tools, of which every turn
 needs another: the model calls it if it is shown, else it looks for it. One message in ten asks for several steps, but
-none where results are short: beside these stands what they would cost if every message were kept and sent as it is, as
-LangGraph's `create_agent` does, which makes no plans. `make bench` has all of it.
-
-A provider charges less for the beginning of a request that it has seen: here the longest one that a request shares with
-one of the last TWELVE, from 1,024 tokens on, in steps of 128. Tokens are `estimate`'s. Facts and summaries are noted by
-the model as well and are counted in calls and dollars.
+none where results are short: that session and the one with tools are then talked through with the agents of others
+(`bench/prompt_peers.py`), which make no plans. `make bench` has all of it.
 """
 
 import argparse
@@ -20,170 +16,38 @@ import os
 import socket
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-import uvicorn
-from mcp.server.lowlevel import Server
-from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
 from bench.client import Session, connected
+from bench.prompt_peers import peer_costs
 from bench.report import Measure, count, table
-from segue.agent.prompts import EXTRACTOR, PLANNER, SYSTEM
+from bench.scripted_sessions import (
+    LONG,
+    MANY,
+    SHORT,
+    TOOLS,
+    Cost,
+    Requests,
+    cost_of,
+    message_of,
+    reply,
+    scripted,
+)
 from segue.memory.history_window import estimate
 
-TWELVE, MINIMUM, STEP = 12, 1024, 128
-PRICES = {"a million tokens of input": 0.25, "of cached input": 0.025, "of output": 2.00}  # dollars, a small model's
-TOOLS, MANY = 20, 200
-NEXT = 7  # tools further on is the one that the next turn needs
-VERBS = ("find", "read", "list", "count", "compare", "sort", "check", "convert", "measure", "translate")
-NOUNS = ("mail", "invoice", "meeting", "contact", "parcel", "photo", "recipe", "train", "hotel", "song")
-SHORT, LONG = "few", "item"  # what a tool is asked for: four items, or thirty every other time
-KEPT_WHOLE, OF_MANY = "short results, all kept", "with a tool of many"
+WITH_TOOL, WITH_SHORT, OF_MANY = "with a tool", "short results", "with a tool of many"
 KINDS = {
     "plain": (TOOLS, None),
-    "with a tool": (TOOLS, LONG),
-    "short results": (TOOLS, SHORT),
+    WITH_TOOL: (TOOLS, LONG),
+    WITH_SHORT: (TOOLS, SHORT),
     OF_MANY: (MANY, LONG),
 }
-PLANNED = 10  # every tenth message asks for several steps
 CYCLE = 30  # turns in which a window of any of the sessions fills up once
 FILLED = 41  # the turn from which on requests are compared
 START_TIMEOUT_S = 60
-OF_A_SUMMARY = "the summary of a conversation"  # in the instructions of every version
-SENTENCE = "the plan for the new warehouse was changed again as deliveries from the north come two days late"
-WORDS = tuple(SENTENCE.split())
-
-
-@dataclass(slots=True)
-class Requests:
-    """The requests of the session that is being talked through, in order, each by its kind."""
-
-    bodies: list[tuple[str, str]] = field(default_factory=list)
-    parts: list[dict[str, int]] = field(default_factory=list)
-    written: int = 0  # tokens
-    turn: int = 0
-
-    def add(self, body: dict[str, Any]) -> str:
-        messages = body["messages"]
-        system, last = str(messages[0]["content"]), str(messages[-1]["content"])
-        texts = {"summary": OF_A_SUMMARY in system, "facts": EXTRACTOR in system, "plan": PLANNER in system + last}
-        kind = next((kind for kind, holds in texts.items() if holds), "answer")
-        tools = "".join(map(json.dumps, body.get("tools", ())))
-        texts_sent = list(map(json.dumps, messages))
-        self.bodies.append((kind, tools + "".join(texts_sent)))
-        if kind == "answer" and len(self.parts) == self.turn:
-            self.parts.append(_parts(tools, texts_sent, messages))
-        return kind
-
-
-def _parts(tools: str, sent: Sequence[str], messages: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Returns the tokens of the first request of a turn by part."""
-    opening = max(at for at, message in enumerate(messages) if message["role"] == "user")
-    texts = {
-        "tools": tools,
-        "instructions, summary, references": sent[0],
-        "old messages": "".join(sent[1:opening]),
-        "this turn": "".join(sent[opening:]),
-    }
-    return {name: estimate(text) for name, text in texts.items()}
-
-
-def words(seed: int, count: int) -> str:
-    return " ".join(WORDS[(seed * 7 + at * 3) % len(WORDS)] for at in range(count))
-
-
-def tool_name(number: int, count: int) -> str:
-    if count == TOOLS:
-        return f"look_up_{number:02}"
-    return f"{VERBS[number % 10]}_{NOUNS[number // 10 % 10]}_{number // 100}"
-
-
-def about(number: int, count: int) -> str:
-    """Returns what a tool is for, as its description and the message that needs it say."""
-    if count == TOOLS:
-        return words(number, 25)
-    return f"{VERBS[number % 10]} the {NOUNS[number // 10 % 10]} of department {number // 100}"
-
-
-def tools(count: int) -> list[Tool]:
-    properties = {name: {"type": "string", "description": words(at, 9)} for at, name in enumerate(("query", "folder"))}
-    schema = {"type": "object", "properties": properties, "required": ["query"]}
-    described = [about(at, count) if count == TOOLS else f"{about(at, count)}. {words(at, 16)}" for at in range(count)]
-    return [Tool(name=tool_name(at, count), description=described[at], input_schema=schema) for at in range(count)]
-
-
-async def call_tool(_: object, params: CallToolRequestParams) -> CallToolResult:
-    wanted, number = (params.arguments or {})["query"].split()
-    length = 4 if wanted == SHORT or int(number) % 2 else 30
-    items = [{"id": f"itm-{number}-{at}", "title": words(int(number) + at, 8)} for at in range(length)]
-    return CallToolResult(content=[TextContent(text=json.dumps({"items": items}))], structured_content={"items": items})
-
-
-def reply(requests: Requests, body: dict[str, Any], count: int, *, asks: str | None) -> dict[str, Any]:
-    """Returns the model's message: a call in answer to a message about a number, words in answer to its result."""
-    kind, turn, last = requests.add(body), requests.turn, body["messages"][-1]
-    match kind:
-        case "summary":
-            return {"role": "assistant", "content": f"## Done\n- {words(turn, 100)}"}
-        case "facts":
-            return {"role": "assistant", "content": '{"facts": []}'}
-        case "plan":
-            return {"role": "assistant", "content": '{"steps": []}'}
-    number = turn % TOOLS if count == TOOLS else turn * NEXT % count
-    is_found = last["role"] == "tool" and '"description"' in last["content"]
-    if asks and (last["role"] != "tool" or is_found):
-        asked = wanted_call(body, tool_name(number, count), about(number, count), {"query": f"{asks} {turn}"})
-        call = {"id": f"call_{turn}{is_found:d}", "type": "function", "function": asked}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}
-    return {"role": "assistant", "content": f"{words(turn, 60)}."}
-
-
-def wanted_call(body: dict[str, Any], name: str, needed: str, args: dict[str, Any]) -> dict[str, str]:
-    """Returns the call of a tool that is offered, of one that is shown behind the history, or of the one that finds."""
-    name, offered = f"mcp_{name}", {tool["function"]["name"] for tool in body["tools"]}
-    if name in offered:
-        made = name, args
-    elif any(f'"{name}"' in str(message["content"]) for message in body["messages"]):
-        made = ("call_tool", {"name": name, "arguments": args}) if "call_tool" in offered else (name, args)
-    else:
-        made = "find_tools", {"query": needed}
-    return {"name": made[0], "arguments": json.dumps(made[1])}
-
-
-@asynccontextmanager
-async def scripted(answer: Callable[[dict[str, Any]], dict[str, Any]], count: int) -> AsyncIterator[int]:
-    """Serves a model that gives these messages, and so many tools; yields the port."""
-
-    async def list_tools(*_: object) -> ListToolsResult:
-        return ListToolsResult(tools=tools(count))
-
-    async def complete(request: Request) -> Response:
-        message = answer(orjson.loads(await request.body()))
-        reason = "tool_calls" if "tool_calls" in message else "stop"
-        choice = {"index": 0, "message": message, "finish_reason": reason}
-        head = {"id": "chatcmpl-1", "created": 1, "model": "scripted", "object": "chat.completion"}
-        return Response(orjson.dumps({**head, "choices": [choice]}), media_type="application/json")
-
-    server = Server("bench", on_list_tools=list_tools, on_call_tool=call_tool)
-    route = Route("/v1/chat/completions", complete, methods=["POST"])
-    app = server.streamable_http_app(
-        stateless_http=True, json_response=True, host="127.0.0.1", custom_starlette_routes=[route]
-    )
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        serving = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
-        task = asyncio.create_task(serving.serve(sockets=[listener]))
-        yield listener.getsockname()[1]
-        serving.should_exit = True
-        await task
 
 
 @asynccontextmanager
@@ -226,55 +90,6 @@ async def _ready(port: int, folder: Path, count: int) -> None:
                 raise RuntimeError((folder / "log").read_text("utf-8"))
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """`tokens` and `cached` are by request, `turns` the number of requests after each turn."""
-
-    kinds: Counter[str]
-    tokens: list[int]
-    cached: list[int]
-    turns: list[int]
-    parts: list[dict[str, int]]
-    written: int
-
-    def share(self, *, since: int = 0) -> float:
-        return sum(self.cached[since:]) / sum(self.tokens[since:])
-
-    @property
-    def breaks(self) -> int:
-        return sum(2 * cached < tokens for tokens, cached in zip(self.tokens, self.cached, strict=True))
-
-    def by_turn(self) -> list[int]:
-        return [sum(self.tokens[begun:ended]) for begun, ended in zip([0, *self.turns], self.turns, strict=False)]
-
-    def dollars(self, *, with_output: bool = False) -> float:
-        """Of 1,000 turns."""
-        full, cached, output = PRICES.values()
-        fresh = sum(self.tokens) - sum(self.cached)
-        spent = fresh * full + sum(self.cached) * cached + with_output * self.written * output
-        return spent / 1e6 / len(self.turns) * 1000
-
-
-def shared_beginning(one: str, other: str) -> int:
-    """Returns how many characters two texts begin with alike."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
-    return low
-
-
-def cost_of(requests: Requests, turns: list[int]) -> Cost:
-    texts = [text for _, text in requests.bodies]
-    tokens = [estimate(text) for text in texts]
-    cached = []
-    for at, text in enumerate(texts):
-        shared = max((shared_beginning(text, other) for other in texts[max(at - TWELVE, 0) : at]), default=0)
-        seen = estimate(text[:shared]) // STEP * STEP
-        cached.append(seen if seen >= MINIMUM else 0)
-    return Cost(Counter(kind for kind, _ in requests.bodies), tokens, cached, turns, requests.parts, requests.written)
-
-
 async def talk(program: str, count: int, *, turns: int, asks: str | None, settings: dict[str, str]) -> Cost:
     requests, ends = Requests(), []
 
@@ -296,45 +111,16 @@ async def talk(program: str, count: int, *, turns: int, asks: str | None, settin
     return cost_of(requests, ends)
 
 
-def message_of(turn: int, count: int, *, plans: bool) -> str:
-    if plans and turn % PLANNED == PLANNED - 1:
-        return f"First look up {words(turn, 5)}, then tell me about it and finally say what is next"
-    needed = words(turn, 20) if count == TOOLS else f"how to {about(turn * NEXT % count, count)}"
-    return f"What about {needed} number {turn}?"
-
-
-async def kept_whole(turns: int) -> Cost:
-    """Returns what the session with short results costs if every message is kept, and every result sent whole."""
-    requests, ends = Requests(), []
-    offered = [
-        {
-            "type": "function",
-            "function": {"name": f"mcp_{each.name}", "description": each.description, "parameters": each.input_schema},
-        }
-        for each in tools(TOOLS)
-    ]
-    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    for requests.turn in range(turns):
-        messages.append({"role": "user", "content": message_of(requests.turn, TOOLS, plans=False)})
-        while messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
-            said = reply(requests, {"messages": messages, "tools": offered}, TOOLS, asks=SHORT)
-            requests.written += estimate(json.dumps(said))
-            messages.append(said)
-            for call in said.get("tool_calls", ()):
-                params = CallToolRequestParams(name="", arguments=json.loads(call["function"]["arguments"]))
-                result = json.dumps((await call_tool(None, params)).structured_content)
-                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        ends.append(len(requests.bodies))
-    return cost_of(requests, ends)
-
-
 async def prompt_costs(program: Path, *, turns: int = 100, **settings: str) -> dict[str, Cost]:
     """Returns what a session of plain turns costs, and those in which each calls a tool, by the kind of session."""
     costs = {
         name: await talk(str(program), count, turns=turns, asks=asks, settings=settings)
         for name, (count, asks) in KINDS.items()
     }
-    return {**costs, KEPT_WHOLE: await kept_whole(turns)}
+    for name, asks in ((WITH_TOOL, LONG), (WITH_SHORT, SHORT)):
+        of_peers = await peer_costs(asks, turns=turns, plans=asks != SHORT)
+        costs |= {f"{name}, {peer}": cost for peer, cost in of_peers.items()}
+    return costs
 
 
 def measures_of(costs: dict[str, Cost]) -> list[Measure]:
@@ -350,9 +136,14 @@ def measures_of(costs: dict[str, Cost]) -> list[Measure]:
             count(f"{title}: dollars for 1,000 turns", cost.dollars(with_output=True), digits=2),
             count(f"{title}: requests that share less than half with one before", cost.breaks, digits=0),
         ]
-        if name == KEPT_WHOLE:
+        if name not in KINDS:
             measures.append(count(f"{title}: cacheable share of input, %", 100 * cost.share(), digits=1))
             continue
+        if of_peers := [
+            each.dollars(with_output=True) for other, each in costs.items() if other.startswith(f"{name}, ")
+        ]:
+            than_peers = cost.dollars(with_output=True) / min(of_peers)
+            measures.append(Measure(f"{title}: dollars ÷ those of the cheapest peer", than_peers, digits=2, at_most=1))
         measures += [
             Measure(f"{title}: cacheable share of input", 100 * cost.share(), "%", at_least=90),
             Measure(f"{title}: the same from turn {FILLED} on", 100 * whole, "%", at_least=90),

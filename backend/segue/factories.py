@@ -24,8 +24,7 @@ from segue.agents_config import declared_agents
 from segue.api.deps import Services
 from segue.api.metrics import LoopLag, Metrics, process_metrics
 from segue.around.doctor.examine import Doctor
-from segue.around.embedded.server_urls import server_urls
-from segue.around.store_clients import OpenStores
+from segue.around.embedded.server_urls import OpenStores, server_urls
 from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import Database
@@ -55,8 +54,7 @@ from segue.net.http_client import checked_client, tls_context
 from segue.secret_files import SecretFiles
 from segue.tools.attachment_store import Attachments
 from segue.tools.availability import ToolAvailability
-from segue.tools.builtin.builtin_tools import builtin_tools
-from segue.tools.builtin.promise import promise_tool
+from segue.tools.builtin.builtin_tools import builtin_tools, promise_tool
 from segue.tools.catalog import DefinitionNotes, ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools.receipts import options_of
@@ -77,7 +75,7 @@ from segue.watch import Watch
 
 if TYPE_CHECKING:
     from segue.mcp.oauth.login_tokens import Servers
-    from segue.mcp.oauth.personal_server import PersonalServers
+    from segue.mcp.oauth.logins import Logins
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 
@@ -199,7 +197,7 @@ async def start(
         triggers=_triggers(settings, database, cache, clock, turns),
         approval_links=ApprovalLinks(database, settings.webhook_secrets, settings.base_url),
         mcp=mcp,
-        examine=Doctor(settings, stores, mcp, availability, clock, files).examine,
+        examine=Doctor(settings, stores, mcp, files, (availability, clock)).examine,
         metrics=metrics,
     )
 
@@ -279,13 +277,13 @@ async def _long_term_memory(
     def noted(owner: str, fact: Memory) -> None:
         events.tell(owner, fact_noted(fact))
 
-    if settings.embedding_model is None:
-        return LongTermMemory(database, None, noted, budget=settings.fact_token_budget)
-    from segue.models.open_models import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
+    embedder = None
+    if settings.embedding_model is not None:
+        from segue.models.open_models import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
-    embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}", files))
-    opened = await stack.enter_async_context(embedder)
-    return LongTermMemory(database, opened, noted, budget=settings.fact_token_budget)
+        options = provider_options(settings, f"openai:{settings.embedding_model}", files)
+        embedder = await stack.enter_async_context(openai_embedder(options))
+    return LongTermMemory(database, embedder, noted, budget=settings.fact_token_budget)
 
 
 async def _mcp_servers(
@@ -305,7 +303,7 @@ async def _mcp_servers(
         timeout_s=settings.tool_timeout_s,
         taken=taken,
         disabled=settings.disabled_tools,
-        personal=partial(_personal_servers, settings, database, clock),
+        make_logins=partial(_logins, settings, database, clock),
         listed=notes.listed,
     )
     await stack.enter_async_context(servers)
@@ -314,11 +312,10 @@ async def _mcp_servers(
     return servers
 
 
-def _personal_servers(settings: Settings, database: Database, clock: Clock, servers: "Servers") -> "PersonalServers":
+def _logins(settings: Settings, database: Database, clock: Clock, servers: "Servers") -> "Logins":
     """Raises AppError `mcp_token_key_missing` if the tokens of users, who are to log in, cannot be kept."""
     from segue.mcp.oauth.login_tokens import Seal  # noqa: PLC0415 (the same)
     from segue.mcp.oauth.logins import Logins  # noqa: PLC0415 (cryptography is needed with such servers only)
-    from segue.mcp.oauth.personal_server import PersonalServers  # noqa: PLC0415 (the same)
 
     if not settings.mcp_token_keys:
         detail = (
@@ -326,8 +323,7 @@ def _personal_servers(settings: Settings, database: Database, clock: Clock, serv
             "kept encrypted: set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints, the same in all processes."
         )
         raise AppError("mcp_token_key_missing", status=500, title="Tokens could not be kept", detail=detail)
-    logins = Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, clock)
-    return PersonalServers(logins, database)
+    return Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, clock)
 
 
 def _triggers(settings: Settings, database: Database, cache: Cache, clock: Clock, turns: TurnService) -> Triggers:

@@ -24,10 +24,16 @@ def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     lowest = max(logging.getLevelName(level.upper()), logging.WARNING)
-    logging.basicConfig(handlers=[_stdlib_handler(shared, log_format)], level=lowest, force=True)
+    written: list[Processor] = [structlog.processors.format_exc_info, redact, _renderer(log_format)]
+    without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    of_libraries = logging.StreamHandler(sys.stderr)
+    of_libraries.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[without_meta, *written])
+    )
+    logging.basicConfig(handlers=[of_libraries], level=lowest, force=True)
     logging.getLogger("uvicorn").setLevel(level.upper())
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, redact, _renderer(log_format)],
+        processors=[*shared, *written],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
@@ -78,18 +84,3 @@ def _printable(value: Any) -> Any:
     if not isinstance(value, str) or value.isprintable():
         return value
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in value)
-
-
-def _stdlib_handler(shared: list[Processor], log_format: Literal["console", "json"]) -> logging.Handler:
-    handler = logging.StreamHandler(sys.stderr)
-    formatter: Any = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
-            redact,
-            _renderer(log_format),
-        ],
-    )
-    handler.setFormatter(formatter)
-    return handler

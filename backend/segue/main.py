@@ -20,18 +20,16 @@ from segue.api import (
     ops,
     pages,
     plans,
-    receipts,
     schedules,
     sessions,
     tools,
     user_admin,
 )
-from segue.api.access_control import Gate
 from segue.api.attachments import MULTIPART_BYTES
 from segue.api.deps import Services, State
 from segue.api.doors import agui, langgraph, openai_chat, openai_responses, vercel
 from segue.api.metrics import metrics_served
-from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
+from segue.api.middleware import BodyLimit, Gate, RequestContext, StartupErrors
 from segue.api.pages import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, add_problem_handlers
 from segue.config import Settings
@@ -60,7 +58,7 @@ ROUTERS = (
     schedules.triggers_router,
     schedules.hooks_router,
     tools.results_router,
-    receipts.router,
+    tools.receipts_router,
     tools.router,
     tools.states_router,
     me.memories_router,

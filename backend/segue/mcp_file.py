@@ -92,7 +92,7 @@ class McpFile:
 
 
 def _seen(files: tuple[Path, ...]) -> _Seen:
-    return tuple(_state_of(file) for file in files)
+    return tuple(map(_state_of, files))
 
 
 def _state_of(file: Path) -> object:

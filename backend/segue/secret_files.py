@@ -7,7 +7,7 @@ a setting or such a file lists, of which those that are refused are left out for
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -88,16 +88,16 @@ class LiveKeys:
         return place
 
 
-class SecretFiles:
+class SecretFiles(Watch):
     """The secrets in the files. Enter it to keep them current; the secret of a file that is deleted stays."""
 
     def __init__(self, folder: Path | None) -> None:
+        super().__init__("the files of secrets", self.look)
         self.secrets: Mapping[str, str] = read_secrets(folder)
         self._first = self.secrets
         self._folder = folder
         self._keys: dict[tuple[str, str], LiveKeys] = {}
         self._listeners: list[Look] = []
-        self._watch = AsyncExitStack()
 
     def keys(self, name: str, text: str) -> LiveKeys:
         """Returns the keys of the setting of this name, which all that ask for them share: those of a file, if the
@@ -112,12 +112,7 @@ class SecretFiles:
         self._listeners.append(listener)
 
     async def __aenter__(self) -> Self:
-        if self._folder is not None:
-            await self._watch.enter_async_context(Watch("the files of secrets", self.look))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._watch.aclose()
+        return self if self._folder is None else await super().__aenter__()
 
     async def look(self) -> None:
         found = {**self.secrets, **await asyncio.to_thread(read_secrets, self._folder)}

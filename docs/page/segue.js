@@ -1,4 +1,4 @@
-// Speaks to a Segue service; knows nothing of the page. docs/frontend.md explains it.
+// Speaks to a Segue service; knows nothing of the page. docs/events.md explains it.
 
 let base = "http://127.0.0.1:8000";
 let key = {};

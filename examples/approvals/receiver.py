@@ -3,7 +3,7 @@ the name of one person, so it goes to that person alone. Needs Python and nothin
 
 WEBHOOK_SECRET  as Segue has it
 PEOPLE          a JSON file: {"sara": {"slack": "U012AB3CD", "mail": "sara@acme.example"}}
-SLACK_TOKEN     of a bot with the scope chat:write; who has no "slack", or without a token everybody, gets a mail
+SLACK_TOKEN     of a bot with the scope chat:write; people without "slack", and all without a token, get a mail
 SMTP_HOST, SMTP_PORT, SMTP_USER, SMTP_PASSWORD, MAIL_FROM
 PORT            of this receiver on 127.0.0.1, 9000
 """

@@ -147,4 +147,4 @@ def raised() -> Iterator[str]:
         codes = re.findall(r'\(\s*(?:"(\w+)"|([A-Z_]+)),\s*status=', source)
         yield from (code or named[name] for code, name in codes)
         yield from (f"{thing}_not_found" for thing in re.findall(r'(?:NotFound|existing)\(\s*"(\w+)"', source))
-    yield from (cause.code for cause in vars(outages).values() if isinstance(cause, outages.OutageCause))
+    yield from (cause.code for cause in outages.POSTGRES.values())

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from pydantic import SecretStr
 
-from segue.api.access_control import OPEN_FOLDER, OPEN_PATHS
+from segue.api.middleware import OPEN_FOLDER, OPEN_PATHS
 from segue.config import Settings
 from segue.domain.ids import Prefix, new_id, utc_now
 from segue.main import create_app

@@ -1,17 +1,20 @@
 """`segue doctor`: what it finds and says to do; and, in a process of its own, how it exits."""
 
+import ast
 import asyncio
 import json
 import os
 import signal
 from datetime import UTC, datetime
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
+from segue.around.doctor import report
 from segue.around.doctor.examine import examine
 from segue.around.doctor.report import Diagnosis
 from segue.around.embedded.servers import embedded_servers
@@ -19,6 +22,7 @@ from segue.config import Settings
 from segue.db.migrations import missing_revisions, upgrade
 from segue.domain.errors import NotFound
 from segue.domain.ids import utc_now
+from segue.language.lexicon import load_toml
 from tests.support.commands import piped, segue
 from tests.support.health import MOODY, connect, fails_out, put
 from tests.support.logs import until
@@ -322,3 +326,17 @@ def test_what_tools_wrote_cannot_write_on_the_terminal_and_no_secret_is_shown() 
     assert "\u202e" not in said
     assert CANARY not in said
     assert "free 1.5 MB" in said
+
+
+def test_every_finding_has_a_row_with_the_values_that_it_is_given() -> None:
+    table = load_toml("findings.toml", package="segue.around.doctor")
+    rows = {f"{area}.{name}": row for area, of in table.items() for name, row in of.items()}
+    sources = [ast.parse(file.read_text("utf-8")) for file in Path(report.__file__).parent.glob("*.py")]
+    nodes = [node for source in sources for node in ast.walk(source)]
+    assert rows.keys() == {node.value for node in nodes if isinstance(node, ast.Constant) and node.value in rows}
+    for call in nodes:
+        match call:
+            case ast.Call(func=ast.Attribute(attr="add"), args=[ast.Constant(value=str(name))], keywords=given):
+                row = rows[name]
+                fields = {field for text in (row["what"], row["do"]) for _, field, _, _ in Formatter().parse(text)}
+                assert fields - {None} == {value.arg for value in given}, name

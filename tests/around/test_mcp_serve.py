@@ -13,9 +13,9 @@ from mcp.client.session import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, ElicitRequestFormParams, ElicitRequestParams, ElicitResult, TextContent
 
-from segue.around.mcp_command import key_of_caller
 from segue.around.mcp_server import server_for
-from segue.around.service_client import AsyncApi
+from segue.around.service_client import MCP_ADVICE, AsyncApi
+from segue.around.service_commands import key_of_caller
 from segue.config import Settings
 from segue.domain.tool import ToolContext
 from segue.domain.user_request import ToolAsks, UserRequest
@@ -124,7 +124,7 @@ async def test_an_editor_finds_agents_and_sessions_and_reads_what_was_said(
 async def test_without_a_service_each_call_says_so() -> None:
     async with (
         httpx2.AsyncClient(base_url="http://127.0.0.1:1") as http,
-        Client(server_for(lambda _: AsyncApi(http, {}), may_decide=False)) as client,
+        Client(server_for(lambda _: AsyncApi(http, {}, MCP_ADVICE), may_decide=False)) as client,
     ):
         nobody = await client.call_tool("list_agents", {})
     assert "http://127.0.0.1:1 cannot be reached (ConnectError). Does `segue serve` run there?" in text_of(nobody)
@@ -225,7 +225,7 @@ async def test_over_http_each_caller_has_a_key_and_a_closed_call_cancels_its_tur
 ) -> None:
     guarded = settings.model_copy(update={"auth": "api_key"})
     async with running(guarded) as service, httpx2.AsyncClient(base_url=service.http.base_url) as http:
-        server = server_for(lambda ctx: AsyncApi(http, key_of_caller(ctx)), may_decide=False)
+        server = server_for(lambda ctx: AsyncApi(http, key_of_caller(ctx), MCP_ADVICE), may_decide=False)
         async with serving(server.streamable_http_app()) as url:
             keys = [await new_key(guarded, user) for user in ("ada", "eve")]
             async with over_http(url, keys[0]) as ada, over_http(url, keys[1]) as eve, over_http(url) as nobody:

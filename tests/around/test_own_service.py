@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from segue.around.own_service import OwnService
+from segue.around.service_client import OwnService
 
 
 def test_its_port_is_its_own_before_it_listens_and_free_after_it_was_stopped(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-// What docs/frontend.md has its reader paste speaks to a service: node page.mjs FOLDER URL. Every step is a line of JSON.
+// What docs/events.md has its reader paste speaks to a service: node page.mjs FOLDER URL. Every step is a line of JSON.
 import { execFileSync } from "node:child_process";
 import { pathToFileURL } from "node:url";
 

@@ -176,7 +176,8 @@ async def test_a_wrong_password_is_told_and_the_right_one_connects(database_url:
             await until(is_asked_for_it)
             await cannot_connect(wrong, "access_denied", "storage_access_denied")
             database = Database(right, writing=1, reading=1)
-            assert await database.time()
+            async with database.read_only() as connection:
+                await connection.exec_driver_sql("SELECT 1")
             await database.close()
     finally:
         await admin.execute("SELECT pg_reload_conf()")

@@ -38,6 +38,7 @@ async def test_a_pooler_that_shares_connections_out_and_is_not_named_is_told(dat
         async with database.autocommit():
             pass
         with pytest.raises(StorageUnavailable) as refused:
-            await database.time()
+            async with database.read_only() as connection:
+                await connection.exec_driver_sql("SELECT 1")
         assert refused.value.code == "storage_pooler"
         await database.close()

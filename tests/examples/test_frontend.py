@@ -1,4 +1,4 @@
-"""The page that docs/frontend.md has its reader paste together speaks to a service: its JavaScript, run by Node."""
+"""The page that docs/events.md has its reader paste together speaks to a service: its JavaScript, run by Node."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.support.node import needs_node, node
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, says
 
-PAGE = (ROOT / "docs" / "frontend.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
 
 
 @needs_node

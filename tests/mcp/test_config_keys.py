@@ -1,6 +1,7 @@
 """The keys of mcp.json: Segue's own, those of other clients, and those that nobody has."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_each_key_of_another_client_is_used_or_named(
     config = read(folder, **file)
     servers = next(file[key] for key in ("mcpServers", "servers") if key in file)
     named = {name.partition(":")[0] for name in config.ignored}
-    ignored = {key.name for key in (*FILE_KEYS, *SERVER_KEYS) if key.becomes == "ignored"}
+    ignored = {name for name, key in (FILE_KEYS | SERVER_KEYS).items() if key.becomes == "ignored"}
     given = {f"mcpServers.{name}.{key}" for name, keys in servers.items() for key in keys.keys() & ignored}
     assert named == given | (file.keys() & ignored)
     if client == "VS Code":
@@ -209,16 +210,31 @@ def test_the_login_of_another_clients_file_is_read_or_named_and_one_that_is_swit
     assert "mcpServers.a.oauth.client_idd is unknown: did you mean client_id?" in text
 
 
+def test_each_row_of_the_table_becomes_what_the_reader_knows() -> None:
+    login = {"client_id", "client_secret", "scopes", "off", "ignored"}
+    server = {"url", "disabled", "only", "off", "transport", "timeout_s", "env_file", "refused", "ignored"}
+    assert {key.becomes for key in FILE_KEYS.values()} == {"mcpServers", "inputs", "ignored"}
+    assert {key.becomes for key in SERVER_KEYS.values()} == server
+    assert {key.becomes for key in LOGIN_KEYS.values()} == login
+
+
 def test_the_docs_have_the_keys_of_other_clients_as_they_are_read() -> None:
     page = (ROOT / "docs" / "mcp.md").read_text("utf-8")
     section = page.partition("### Keys of other clients")[2].partition("\n#")[0].splitlines()
 
     def row(key: ForeignKey) -> str:
-        said = f"ignored: {key.said}" if key.becomes == "ignored" else key.said
-        return f"| `{key.name}` | {key.clients} | {said} |"
+        return f"| `{key.name}` | {key.clients} | {key.said} |"
 
+    of_login = (replace(key, name=f"oauth.{key.name}") for key in LOGIN_KEYS.values())
+    every = [*FILE_KEYS.values(), *SERVER_KEYS.values(), *of_login]
+    ignored: dict[str, list[str]] = {}
+    for key in every:
+        if key.becomes == "ignored":
+            ignored.setdefault(key.said, []).append(f"`{key.name}` ({key.clients})")
+    tables_of_keys = (FILE_KEYS, SERVER_KEYS, LOGIN_KEYS)
+    read = [row(key) for keys in tables_of_keys for key in keys.values() if key.becomes != "ignored"]
     tables = [line for line in section if line.startswith("| `")]
-    assert tables == [row(key) for key in (*FILE_KEYS, *SERVER_KEYS, *LOGIN_KEYS)]
+    assert tables == [*read, *(f"| {', '.join(keys)} | {why} |" for why, keys in ignored.items())]
 
 
 async def test_what_is_ignored_is_one_line_of_the_log(settings: Settings) -> None:

@@ -23,9 +23,8 @@ from segue.domain.errors import AppError
 from segue.domain.ids import utc_now
 from segue.factories import start
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
-from segue.mcp.oauth.discovery import OAuthFault
+from segue.mcp.oauth.authorization_server import OAuthFault, TokenSource
 from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal
-from segue.mcp.oauth.token_endpoint import TokenSource
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.login_server import TOOLS, LoginServer, at_browser, query_of, serving_logins

@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segue.plans.acknowledgement import (
-    LEXICON,
-    LONGEST_MESSAGE,
-    POSTPONES,
-    classify,
-    detect_acknowledgement,
-)
+from segue.plans.acknowledgement import LEXICON, LONGEST_MESSAGE, POSTPONES, classify
 from segue.plans.question import ACTIONS, Question, question_in, question_of
 
 CONFIRMS = {
@@ -188,7 +182,7 @@ def replies(table: dict[str, list[str]]) -> list[tuple[str, str]]:
 def test_a_yes_with_nothing_more_in_it_confirms(language: str, reply: str) -> None:
     read = classify(reply)
     assert (read.verdict, read.strength, language) == ("confirm", "strong", language)
-    assert detect_acknowledgement(reply)
+    assert classify(reply).verdict == "confirm"
 
 
 @pytest.mark.parametrize(("language", "reply"), replies(WEAK))
@@ -200,7 +194,7 @@ def test_praise_alone_is_a_weak_yes(language: str, reply: str) -> None:
 @pytest.mark.parametrize(("language", "reply"), replies(REJECTS))
 def test_a_no_a_cancel_and_a_later_reject(language: str, reply: str) -> None:
     assert (classify(reply).verdict, language) == ("reject", language)
-    assert not detect_acknowledgement(reply)
+    assert classify(reply).verdict != "confirm"
 
 
 @pytest.mark.parametrize(("language", "reply"), replies(AMENDS))
@@ -475,8 +469,8 @@ def _question_for(row: dict[str, Any]) -> Question | None:
     yes=st.sampled_from(YES_WORDS), content=st.sampled_from(CONTENT_WORDS), gap=st.sampled_from([" ", ", ", ". ", "! "])
 )
 def test_a_content_word_added_to_a_yes_never_confirms(yes: str, content: str, gap: str) -> None:
-    assert not detect_acknowledgement(f"{yes}{gap}{content}")
-    assert not detect_acknowledgement(f"{content}{gap}{yes}")
+    assert classify(f"{yes}{gap}{content}").verdict != "confirm"
+    assert classify(f"{content}{gap}{yes}").verdict != "confirm"
 
 
 @given(reply=st.sampled_from(REPLIES), form=st.sampled_from(["NFC", "NFD"]))

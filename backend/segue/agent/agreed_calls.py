@@ -18,8 +18,7 @@ from segue.agent.shown_values import SeenText, Shown
 from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
 from segue.db.engine import Database
-from segue.domain.approval_rule import RuledCall, WaitsFor
-from segue.domain.bounds import Scalar, is_users
+from segue.domain.approval_rule import RuledCall, Scalar, WaitsFor, is_users
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.session import Message, RequestedCall
@@ -164,7 +163,7 @@ async def find_origins(
             (f"{'program' if BY_PROGRAM in each.metadata else 'quoted'}:{each.id}", str(each.content))
             for each in others
         ]
-        facts = [(f"fact:{fact.id}", fact.content) for fact in turn.facts]
+        facts = [(f"fact:{fact.id}", fact.content) for fact in turn.state["facts"]]
         return origins_of(args, [*own, *facts, *quoted, *_results(references, kept)], schema, every=every)
 
     return await to_thread.run_sync(find)

@@ -4,7 +4,7 @@ START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond 
                                        └─────────────┘  if the plan node has answered already
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import replace
 from functools import cache
 from operator import or_
@@ -19,7 +19,16 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts
 from segue.agent.plan_node import plan
 from segue.agent.planner import claims_in_vain
-from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, carries_files, held_of, language_of
+from segue.agent.state import (
+    StartedMessage,
+    TurnContext,
+    TurnState,
+    Update,
+    carries_files,
+    held_of,
+    language_of,
+    running_plan,
+)
 from segue.agent.stream_reply import emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.domain.errors import AppError
@@ -34,7 +43,7 @@ from segue.models.refusals import gave_no_answer, may_answer_otherwise
 from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.policy import claimed_effect, says_promise, should_search_web, without_forbidden
 from segue.plans.question import Question, joined, question_in, question_of
-from segue.tools.builtin.promise import PROMISE
+from segue.tools.builtin.builtin_tools import PROMISE
 from segue.tools.normalize import clean
 from segue.tools.results import calls_that_ran
 
@@ -51,7 +60,7 @@ async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]
         acknowledgement = classify(state["message"], question=_question(state))
         if acknowledgement.verdict == "confirm" and carries_files(state):
             acknowledgement = replace(acknowledgement, verdict="amend", rule="attachment", strength=None)
-        if carries_files(state):
+        if state["files"] and carries_files(state):
             acknowledgement = replace(acknowledgement, carries_yes=False)
     search = should_search_web(state["message"], force=state["force_web_search"], verdict=acknowledgement.verdict)
     return {"acknowledgement": acknowledgement, "search": search}
@@ -84,8 +93,9 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     if problem is None and not is_asking:
         answer, said_in_vain = await _checked(context, state, answer, was_heard=started is not None)
         said_in_vain += ["not_promised"] * _promises_in_vain(context, state, answer)
-        told = [translate(sentence, language_of(state)) for sentence in said_in_vain]
-        postscript = "\n\n".join(filter(None, [postscript, *told])) or None
+        if said_in_vain:
+            told = (translate(sentence, language_of(state)) for sentence in said_in_vain)
+            postscript = "\n\n".join(filter(None, [postscript, *told]))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     if problem is not None:
         log.warning("answered_by_service", code=problem.code, reason=problem.detail)
@@ -157,7 +167,7 @@ async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, Star
             # With the tools all the same: the request begins as those before it.
             reply, started = await stream_reply(context, asked, offered, tool_choice="none", empty_tries=tries)
         except AppError as error:
-            if not gave_no_answer(error) or not (problem or state["tool_calls"]):
+            if not gave_no_answer(error) or not (problem or state.get("tool_calls")):
                 raise
             problem = error
         else:
@@ -181,9 +191,7 @@ async def _as_json(context: TurnContext, state: TurnState, answer: str) -> tuple
 
 
 def _account(state: TurnState, tools: Mapping[str, Tool]) -> str:
-    touched = state["touched_plan"]
-    plan = touched.plan if touched is not None and state["plan_runs"] else None
-    return plan_messages.account(state["tool_calls"], tools, plan, language_of(state))
+    return plan_messages.account(state.get("tool_calls", ()), tools, running_plan(state), language_of(state))
 
 
 async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
@@ -212,14 +220,6 @@ class GraphState(TypedDict):
 Graph = CompiledStateGraph[GraphState, TurnContext, GraphState, GraphState]
 
 
-class Node(Protocol):
-    """A step of a turn. It returns the keys of the state that it changes."""
-
-    __name__: str
-
-    async def __call__(self, state: TurnState, runtime: Runtime[TurnContext]) -> Update: ...
-
-
 class GraphNode(Protocol):
     async def __call__(self, state: GraphState, runtime: Runtime[TurnContext]) -> GraphState: ...
 
@@ -228,9 +228,8 @@ class GraphNode(Protocol):
 def build_graph() -> Graph:
     # No checkpointer: what outlives a turn is rows, and a user's reply to a plan is a new turn.
     graph = StateGraph(GraphState, context_schema=TurnContext)
-    nodes: tuple[Node, ...] = (detect_acknowledgement, plan, tool_loop, respond, knowledge)
-    for node in nodes:
-        graph.add_node(node.__name__, _observed(node))
+    for node in (detect_acknowledgement, plan, tool_loop, respond, knowledge):
+        graph.add_node(node.__name__, _observed(node.__name__, node))
     graph.add_edge(START, "detect_acknowledgement")
     graph.add_edge("detect_acknowledgement", "plan")
     graph.add_conditional_edges("plan", _after_plan)
@@ -240,9 +239,10 @@ def build_graph() -> Graph:
     return graph.compile()
 
 
-def _observed(node: Node) -> GraphNode:
-    """Returns the node with a span around it and the events of its start, its end, and the plan's state by then."""
-    name = node.__name__
+def _observed(name: str, node: Callable[[TurnState, Runtime[TurnContext]], Awaitable[Update]]) -> GraphNode:
+    """Returns a node with a span around it and the events of its start, its end, and the plan's state by then. The node
+    returns the keys of the state that it changes.
+    """
 
     async def run(state: GraphState, runtime: Runtime[TurnContext]) -> GraphState:
         emit = runtime.context.emit

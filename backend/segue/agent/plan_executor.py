@@ -4,33 +4,27 @@ A step that needs the user's yes waits with its exact arguments; the yes is cons
 fails ends the plan. Every change is a compare-and-set in the transaction of what caused it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
 from segue.agent.agreed_calls import find_origins, proposed, runs_under_mandate, who_decides
+from segue.agent.earlier_calls import interrupted_call
+from segue.agent.planner import complete_args
 from segue.agent.state import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
-from segue.agent.tool_executor import (
-    ReadyCall,
-    SettledCall,
-    interrupted_call,
-    keep_answer,
-    keep_made_images,
-    record_start,
-    run_call,
-)
-from segue.agent.turn_calls import TurnCalls, mark_refused, read_steers
+from segue.agent.tool_executor import keep_answer, keep_made_images, record_start, run_call
+from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, read_steers
+from segue.agent.waiting_plans import AGENT, blocked_tools, expiring, hold_asking, made_with, request_of, swap_waiting
 from segue.domain.approval_rule import WaitsFor, digest_of_call
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
-from segue.domain.plan import NOT_STARTED, Plan, Step, add_steps, end, new_plan, update_step
+from segue.domain.plan import NOT_STARTED, Plan, Step, end, update_step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import (
     PROPOSE_MANDATE,
@@ -42,27 +36,24 @@ from segue.domain.tool import (
     definition_of,
 )
 from segue.domain.turn_errors import NO_ROOM
-from segue.domain.user_request import BY_PAGE, PAGE, ToolAsks, UserAnswer, answers_to, has_run_in_page, with_question
+from segue.domain.user_request import BY_PAGE, PAGE, answers_to, has_run_in_page
 from segue.memory.history import NewMessage, append_message
 from segue.models.refusals import gave_no_answer
 from segue.plans import store
 from segue.plans.mandates import MandateSpent
-from segue.plans.plan_parser import Unresolved, missing, referred_to, resolve
+from segue.plans.plan_parser import Unresolved, referred_to
 from segue.plans.policy import Deny
 from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.catalog import changed_since
-from segue.tools.input_schema import accepts, check_args
+from segue.tools.input_schema import check_args
 from segue.tools.normalize import clean
 from segue.tools.page_tools import answered_tool
-from segue.tools.paging import InvalidPath, at_path
+from segue.tools.paging import InvalidPath
 from segue.tools.results import PlanStep, StoredResult
 from segue.tools.run import CallOutcome
 from segue.tools.tool_health import is_blocked
-
-MAX_GOAL_CHARS = 500
-AGENT: Final = "<agent>"  # which is no name of a tool
 
 Change = Literal["agent_changed", "tool_changed", "tool_blocked"]
 
@@ -79,7 +70,6 @@ class PlanRun:
 
     turn: TurnCalls
     stored: StoredPlan
-    conversation: list[BaseMessage]
     values: dict[int, StoredResult] = field(default_factory=dict)
     changed: Change | None = None
     differences: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -99,121 +89,23 @@ class PlanRun:
         return self.turn.context.turn.turn_id
 
 
-async def offer_plan(
-    context: TurnContext, goal: str, origin: str, steps: Sequence[Step], *, opaque: Mapping[str, Any] | None = None
-) -> StoredPlan | None:
-    """Stores a new plan and returns it. The session's open plan, if any, is superseded. Returns None and stores nothing
-    if that one is approved for a later turn.
-
-    `goal` is what the user wants, `origin` the id of the message that says so. `opaque` is what came with the calls
-    that are its steps, as `reply.opaque_parts` returns it.
-    """
-    offered = _new(context, goal, origin, steps)
-    async with context.transaction() as connection:
-        stored = await store.offer(connection, replace(offered, opaque=clean(opaque)), context.turn)
-    if stored is not None:
-        context.emit(PlanChanged(stored.plan))
-    return stored
-
-
-def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step]) -> StoredPlan:
-    now = context.clock()
-    plan = new_plan(
-        new_id("plan", now),
-        goal=goal[:MAX_GOAL_CHARS],
-        origin_message_id=origin,
-        steps=steps,
-        created_at=now,
-        expires_at=now + timedelta(seconds=context.settings.plan_ttl_s),
-    )
-    made_with = _made_with(context, plan)
-    return StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id, made_with=made_with)
-
-
-async def offer_asking(
-    connection: AsyncConnection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks, step: Step, *, goal: str, origin: str
-) -> None:
-    """Makes a call that has asked for something the step that waits, in the transaction that ends the call. One that
-    asks beside it becomes a later step of that plan. `goal` and `origin` are as `offer_plan` has them.
-
-    Stores nothing if a plan is approved for a later turn.
-    """
-    if turn.asking is not None:
-        turn.asking = await store.swap(
-            connection, turn.asking, add_steps(turn.asking.plan, [step]), tool_hash=turn.asking.tool_hash
-        )
-        return
-    offered = await store.offer(connection, _new(turn.context, goal, origin, (step,)), turn.context.turn)
-    if offered is not None:
-        turn.asking = await _hold_asking(connection, turn, offered, step, call, asks)
-
-
-async def _hold_asking(
-    connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, step: Step, call: ReadyCall, asks: ToolAsks
-) -> StoredPlan:
-    """Leaves the step to the user's answer."""
-    fields = tuple((asks.request.schema or {}).get("properties", ()))
-    request = replace(asks.request, source=call.tool.spec.source, fields=fields)
-    asked = UserAnswer(step.id, request.key, state=asks.state, may_repeat=call.tool.spec.may_repeat)
-    given = {"args": call.request.args, "tool_call_id": None, "asks": request, "waits_for": "self"}
-    moved = update_step(stored.plan, step.id, "waiting", **given)
-    stored = replace(stored, answers=with_question(stored.answers, asked))
-    return await _swap_waiting(connection, turn, stored, moved, tool_hash=definition_of(call.tool.spec))
-
-
-async def _swap_waiting(
-    connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, moved: Plan, *, tool_hash: str | None
-) -> StoredPlan:
-    """Stores a plan that waits, with what the question to the user says of its tools."""
-    made_with, blocked = _made_with(turn.context, moved), tuple(blocked_tools(turn, moved))
-    stored, asked_in = replace(stored, made_with=made_with), turn.context.turn.turn_id
-    return await store.swap(connection, stored, moved, tool_hash=tool_hash, asked_in=asked_in, blocked_tools=blocked)
-
-
-async def hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool = False) -> StoredPlan:
-    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. Of calls that
-    others decide on those wait that the same people do; the rest come after them. Returns the plan as it waits.
-    """
-    moved, tools = stored.plan, turn.context.guard.tools()
-    for step in stored.plan.steps:
-        tool = tools.get(step.tool or "")
-        if by_page:
-            moved = update_step(moved, step.id, "waiting", asks=BY_PAGE)
-            continue
-        request = RequestedCall("", step.tool or "", step.args or {})
-        waits = await who_decides(turn, request, tool) if tool else "self"
-        if moved.waiting_step and not (moved.waits_for.is_as(waits) if moved.waits_for else waits == "self"):
-            break
-        origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
-        asked = {"requires_confirmation": True, "args_origin": origin, "waits_for": waits}
-        moved = _expiring(update_step(moved, step.id, "waiting", **asked), waits)
-    first = tools.get(stored.plan.steps[0].tool or "")
-    async with turn.context.transaction() as connection:
-        tool_hash = definition_of(first.spec) if first else None
-        stored = await _swap_waiting(connection, turn, stored, moved, tool_hash=tool_hash)
-    turn.context.emit(PlanChanged(stored.plan))
-    return stored
-
-
-async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[BaseMessage]) -> PlanRun:
-    """Runs steps until the plan waits or is over; what the user says to the turn between two of them ends it. Adds
-    their calls and answers to the conversation. Calls that the user approved and a failure before them kept from
-    running may still be made in the turn, each once.
+async def execute_plan(turn: TurnCalls, stored: StoredPlan) -> PlanRun:
+    """Runs steps until the plan waits or is over; what the user says to the turn between two of them ends it. Calls
+    that the user approved and a failure before them kept from running may still be made in the turn, each once.
 
     Raises StalePlan if the plan was changed meanwhile.
     """
-    run = PlanRun(turn, stored, conversation)
+    run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in
     granted = [step for step in run.plan.steps if step.status in NOT_STARTED and stored.grants(step, run.turn_id)]
     if (step := run.plan.running_step) is not None:
         # Its process died in the call, which is in the ledger: it runs again under its id, or is unknown.
         await run.context.guard.refresh()
-        request = RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
-        tool = turn.tools.get(request.name)
-        answers = answers_to(run.stored.answers, step.id)
-        call = interrupted_call(request, tool, approved=step.requires_confirmation or bool(answers), answers=answers)
-        if has_run_in_page(run.stored.answers, step.id):
-            call = _call_of_page(run, step, request)
+        answers = answers_to(stored.answers, step.id)
+        approved, tool = step.requires_confirmation or bool(answers), turn.tools.get(step.tool or "")
+        call = interrupted_call(request_of(step), tool, approved=approved, answers=answers)
+        if has_run_in_page(stored.answers, step.id):
+            call = _call_of_page(run, step)
         await _finish_call(run, step, call)
         await _read_steers(run)
     while not run.steered and run.plan.status == "active" and (step := run.plan.next_step) is not None:
@@ -228,7 +120,7 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
         await _read_steers(run)
     for step in run.plan.steps:  # what the page has run is told, also behind one that failed
         if step.status == "skipped" and has_run_in_page(run.stored.answers, step.id):
-            call = _call_of_page(run, step, _new_request(run, step))
+            call = _call_of_page(run, step)
             await record_start(run.turn, "", [call.request])
             _show(run, step, call, await run_call(run.turn, call))
     if run.plan.status == "failed" and not run.steered:
@@ -242,9 +134,9 @@ async def _read_steers(run: PlanRun) -> None:
         if run.plan.is_open:
             run.stored = await store.swap(connection, run.stored, end(run.plan, "superseded"))
 
-    run.steered = await read_steers(run.turn, run.conversation, also=stop)
+    run.steered = await read_steers(run.turn, also=stop)
     if run.steered:
-        run.conversation[:] = prompts.with_note(run.conversation, prompts.with_plan(prompts.STOPPED, run.plan))
+        run.turn.add_note(prompts.with_plan(prompts.STOPPED, run.plan))
         run.context.emit(PlanChanged(run.plan))
 
 
@@ -252,7 +144,7 @@ def _change(run: PlanRun, step: Step) -> Change | None:
     """Returns what has changed since the user was asked, but for the step's tool, which is looked at when it runs."""
     if step.tool and not run.context.guard.may_use(step.tool):
         return None  # it fails: there is nothing to ask
-    now, shown = _made_with(run.context, run.plan), run.stored.made_with
+    now, shown = made_with(run.context, run.plan), run.stored.made_with
     changed = [key for key, digest in now.items() if key != step.tool and shown.get(key, digest) != digest]
     if changed:
         return "agent_changed" if AGENT in changed else "tool_changed"
@@ -270,14 +162,6 @@ async def _note_differences(run: PlanRun, shown: Mapping[str, str]) -> None:
         run.differences = {name: what for name, what in told.items() if what}
 
 
-def _made_with(context: TurnContext, plan: Plan) -> dict[str, str]:
-    """Returns the digests of the agent, and by name of the tools of the open steps."""
-    tools = context.guard.tools()
-    names = {step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in tools}
-    hashes = {name: definition_of(tools[name].spec) for name in sorted(filter(None, names))}
-    return {**hashes, AGENT: context.agent_digest}
-
-
 async def _run_step(run: PlanRun, step: Step) -> None:
     """Raises AppError `rate_limited`: then the plan waits, and a later turn goes on with it. It also waits if the model
     gives no answer after tools have run.
@@ -286,7 +170,7 @@ async def _run_step(run: PlanRun, step: Step) -> None:
         if step.tool is None:
             await _run_without_tool(run, step)
         elif has_run_in_page(run.stored.answers, step.id):
-            await _start_call(run, step, _call_of_page(run, step, _new_request(run, step)))
+            await _start_call(run, step, _call_of_page(run, step))
         else:
             await _run_with_tool(run, step)
     except AppError as error:
@@ -299,13 +183,6 @@ async def _run_step(run: PlanRun, step: Step) -> None:
             raise
 
 
-def blocked_tools(turn: TurnCalls, plan: Plan) -> dict[str, str]:
-    """Returns the tools of the open steps that cannot run now, whatever the plan does, each with the reason."""
-    needed = dict.fromkeys(step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in turn.tools)
-    states = {name: turn.context.guard.state(turn.tools[name].spec) for name in needed if name}
-    return {name: state.reason or state.status for name, state in states.items() if is_blocked(state)}
-
-
 async def _run_without_tool(run: PlanRun, step: Step) -> None:
     """The model answers; its text is the step's result and part of the conversation."""
     context = run.context
@@ -313,9 +190,9 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
         await _hold(run, step)
         return
     note = prompts.answer_step_note(run.plan, step)
-    conversation, offered = prompts.with_instruction(run.conversation, note), context.guard.offered(run.turn.tools)
-    reply, started = await stream_reply(context, conversation, offered, tool_choice="none")
-    said = await keep_made_images(run.turn, reply, run.conversation) if reply.images else reply.text
+    asked, offered = prompts.with_instruction(run.turn.conversation, note), context.guard.offered(run.turn.tools)
+    reply, started = await stream_reply(context, asked, offered, tool_choice="none")
+    said = await keep_made_images(run.turn, reply) if reply.images else reply.text
     text = clean(said) or prompts.NO_ANSWER
     message_id = emit_message(context, text, started)
     preview = text[: context.settings.tool_result_preview_chars]
@@ -326,7 +203,7 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
         run.stored = await store.swap(connection, run.stored, moved, texts={**run.stored.texts, str(step.id): text})
     context.emit(PlanChanged(run.plan))
     run.turn.stored_messages += 1
-    run.conversation.append(AIMessage(text))
+    run.turn.conversation.append(AIMessage(text))
 
 
 async def _run_with_tool(run: PlanRun, step: Step) -> None:
@@ -348,7 +225,9 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     definition = definition_of(tool.spec)
     as_shown = granted and stored.tool_hash == definition
     try:
-        args = (step.args or {}) if as_shown else await _complete_args(run, step, tool)
+        args = step.args or {}
+        if not as_shown:
+            args = await complete_args(run.turn, run.plan, step, tool, await _values_for(run, step))
         check_args(tool, args)
         if tool.spec.name == PROPOSE_MANDATE and not as_shown:
             args = await proposed(run.turn, args)
@@ -382,12 +261,10 @@ async def _run_ready(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any],
         await _hold_for_yes(run, step, tool, args)
 
 
-def _new_request(run: PlanRun, step: Step) -> RequestedCall:
-    return RequestedCall(new_id("call", run.context.clock()), step.tool or "", step.args or {})
-
-
-def _call_of_page(run: PlanRun, step: Step, request: RequestedCall) -> ReadyCall:
+def _call_of_page(run: PlanRun, step: Step) -> ReadyCall:
     """Returns the call that ends with what the page gave, whatever has become of its tool since."""
+    call_id = step.tool_call_id or new_id("call", run.context.clock())
+    request = replace(request_of(step), id=call_id)
     run.turn.by_page.add(request.id)
     return ReadyCall(request, answered_tool(request.name), True, answers_to(run.stored.answers, step.id))
 
@@ -422,7 +299,7 @@ def _yes_to(run: PlanRun, step: Step, call: ReadyCall) -> EffectApproval | None:
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:
     async def move_to_end(connection: AsyncConnection, outcome: CallOutcome) -> None:
         if outcome.asks is not None and isinstance(call, ReadyCall):
-            run.stored = await _hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
+            run.stored = await hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
             return
         if outcome.status == "succeeded":
             moved = update_step(run.plan, step.id, "complete", result_preview=outcome.gist)
@@ -443,31 +320,8 @@ def _show(run: PlanRun, step: Step, call: ReadyCall | SettledCall, outcome: Call
     answer = keep_answer(run.turn, call.request, call.tool, outcome)
     opaque = run.stored.opaque_of(step)  # it goes back with the arguments as the model wrote them
     shown = call.request if opaque else render_messages.shown_call(call.request, brief=False)
-    render_messages.add_result(run.conversation, shown, answer, opaque=opaque)
-    run.conversation += run.turn.new_images()
-
-
-async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
-    """Resolves references; one model call bound to the tool fills what is still open. Raises Unresolved."""
-    args = await resolve(
-        step.args,
-        await _values_for(run, step),
-        at_path=lambda result, path: at_path(result.content or "", path, is_json=result.kind == "json"),
-    )
-    open_arguments = missing(args, tool.spec.input_schema, step.args or ())
-    if not open_arguments and accepts(tool, args):
-        return args
-    note = prompts.fill_step_note(run.plan, step, args, open_arguments)
-    reply = await run.context.model.reply(
-        prompts.with_instruction(run.conversation, note), [tool.spec], tool_choice="required"
-    )
-    await mark_refused(run.turn, reply, run.conversation)
-    filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
-    merged = {**filled, **args}
-    complete: dict[str, Any] = clean(merged if accepts(tool, merged) else filled)
-    if still_open := missing(complete, tool.spec.input_schema, step.args or ()):
-        raise Unresolved(f"{', '.join(still_open)} could not be found for {tool.spec.name}")
-    return complete
+    render_messages.add_result(run.turn.conversation, shown, answer, opaque=opaque)
+    run.turn.show_images()
 
 
 async def _values_for(run: PlanRun, step: Step) -> Mapping[int, StoredResult]:
@@ -505,15 +359,10 @@ async def _hold_for_yes(
     await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, **of_others)
 
 
-def _expiring(plan: Plan, waits: object) -> Plan:
-    """Returns a plan that expires when the rule says that the question does."""
-    return replace(plan, expires_at=waits.expires_at) if isinstance(waits, WaitsFor) and waits.expires_at else plan
-
-
 async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **shown: Any) -> None:
     """Leaves the step to the user's yes; `shown` are the fields of the step that the question shows."""
     moved = update_step(run.plan, step.id, "waiting", **{"others": None, **shown})
-    moved = _expiring(moved, shown.get("waits_for"))
+    moved = expiring(moved, shown.get("waits_for"))
     async with run.context.transaction() as connection:
-        run.stored = await _swap_waiting(connection, run.turn, run.stored, moved, tool_hash=tool_hash)
+        run.stored = await swap_waiting(connection, run.turn, run.stored, moved, tool_hash=tool_hash)
     run.context.emit(PlanChanged(run.plan))

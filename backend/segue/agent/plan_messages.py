@@ -6,7 +6,6 @@ that a call names is data: it comes from the tool's own server only, and the que
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, product
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +23,7 @@ from segue.language.shown_call import CallView, code, plain, quoted, translate
 from segue.plans.arguments import not_from_user
 from segue.plans.question import tool_words
 from segue.plans.store import StoredPlan
-from segue.tools.results import StoredResult, load_results
+from segue.tools.results import load_results
 from segue.tools.summaries import identifiers, object_with, one_line
 from segue.tools.user_requests import choices_of
 
@@ -43,15 +42,6 @@ FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KnownThing:
-    """What a tool's result says of the thing with an id: `fields` are by name."""
-
-    tool: str
-    thing: str
-    fields: Mapping[str, str]
-
-
 def ask(
     stored: StoredPlan,
     language: str,
@@ -59,7 +49,7 @@ def ask(
     changed: Mapping[str, Sequence[str]] | None = None,
     blocked: Mapping[str, str] = MappingProxyType({}),
     is_away: bool = False,
-    known: Mapping[int, KnownThing] = MappingProxyType({}),
+    known: Mapping[int, str] = MappingProxyType({}),
     results: Mapping[str, str] = MappingProxyType({}),
     unseen: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
@@ -67,8 +57,8 @@ def ask(
 
     `changed`, unless it is None, says that it differs from what was approved, and by tool what of its definition.
     `blocked` holds tools that cannot run now and the reasons; what was approved `is_away` if it waits for one of these.
-    `known` is by step what is known of the thing that its call names, `results` are the names of tools by the ids of
-    calls. `unseen` are the values that are new to a user who has agreed to the rest already.
+    `known` is as `known_things` returns it, `results` are the names of tools by the ids of calls. `unseen` are the
+    values that are new to a user who has agreed to the rest already.
     """
     plan, step = stored.plan, stored.plan.waiting_step
     if step is None:
@@ -85,7 +75,7 @@ def ask(
         parts.append(translate("unseen", language, values=_view(stored, language).in_line(unseen)))
     for each in plan.waiting_steps:
         parts += [*([] if unseen else [_next_step(each, language)]), *_call_block(stored, each, language)]
-        parts += [_known_line(known[each.id], language)] if each.id in known else []
+        parts.append(known.get(each.id, ""))
         parts += _not_from_you(stored, each, language, results, shown_above=True)
     if plan.waits_for is None and len(plan.waiting_steps) > 1:
         parts.append(translate("ask_several", language, count=len(plan.waiting_steps)))
@@ -270,11 +260,6 @@ def _view(stored: StoredPlan, language: str) -> CallView:
     return CallView(language, f"GET /sessions/{stored.session_id}/plan")
 
 
-def _known_line(known: KnownThing, language: str) -> str:
-    said = "; ".join(f"{name}: {one_line(value, MAX_TOLD_CHARS)}" for name, value in known.fields.items())
-    return translate("told", language, tool=known.tool, thing=code(visible(known.thing)), said=code(visible(said)))
-
-
 def _failure_line(step: Step, language: str) -> str:
     if step.status not in ("failed", "unknown"):
         return ""
@@ -288,18 +273,17 @@ def _line(text: str, limit: int = MAX_LINE_CHARS) -> str:
 
 
 async def known_things(
-    turn: TurnCalls, steps: Sequence[Step], references: Sequence[Reference]
-) -> dict[int, KnownThing]:
+    turn: TurnCalls, steps: Sequence[Step], references: Sequence[Reference], language: str
+) -> dict[int, str]:
     """Returns by step what the newest of these results say of the thing that it names; nothing if it only reads."""
-    found = {step.id: await _known_thing(turn, step, references) for step in steps}
-    return {number: known for number, known in found.items() if known is not None}
+    return {step.id: await _known_thing(turn, step, references, language) for step in steps}
 
 
-async def _known_thing(turn: TurnCalls, step: Step, references: Sequence[Reference]) -> KnownThing | None:
+async def _known_thing(turn: TurnCalls, step: Step, references: Sequence[Reference], language: str) -> str:
     tool = turn.tools.get(step.tool or "")
     wanted = identifiers(step.args) if tool and tool.spec.effect != "read_only" else ()
     if not wanted or tool is None:
-        return None
+        return ""
     sources = {name: each.spec.source for name, each in turn.tools.items()}
     tools_by_call = {
         reference.tool_call_id: reference.tool_name
@@ -309,23 +293,21 @@ async def _known_thing(turn: TurnCalls, step: Step, references: Sequence[Referen
     }
     newest = dict(list(tools_by_call.items())[:MAX_RESULTS])
     if not newest:
-        return None
+        return ""
     context = turn.context
     async with context.transaction() as connection:
         kept = await load_results(connection, context.turn.session_id, newest, now=context.clock())
-    return await to_thread.run_sync(_found, wanted, newest, kept)
+
+    def find() -> str:
+        values = [(name, kept[call_id].value()) for call_id, name in newest.items() if call_id in kept]
+        for thing, (name, value) in product(wanted, values):
+            if (item := object_with(thing, value)) and (said := _telling(item)):
+                return translate("told", language, tool=name, thing=code(visible(thing)), said=code(visible(said)))
+        return ""
+
+    return await to_thread.run_sync(find)
 
 
-def _found(
-    wanted: Sequence[str], tools_by_call: Mapping[str, str], kept: Mapping[str, StoredResult]
-) -> KnownThing | None:
-    values = [(name, kept[call_id].value()) for call_id, name in tools_by_call.items() if call_id in kept]
-    for thing, (tool, value) in product(wanted, values):
-        if (item := object_with(thing, value)) and (said := _telling(item)):
-            return KnownThing(tool, thing, said)
-    return None
-
-
-def _telling(item: Mapping[str, Any]) -> dict[str, str]:
+def _telling(item: Mapping[str, Any]) -> str:
     named = (next((key for key in row if isinstance(item.get(key), str) and item[key].strip()), None) for row in FIELDS)
-    return {key: item[key] for key in named if key is not None}
+    return "; ".join(f"{key}: {one_line(item[key], MAX_TOLD_CHARS)}" for key in named if key is not None)

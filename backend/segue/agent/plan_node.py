@@ -12,7 +12,7 @@ from typing import Any, cast
 from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages
-from segue.agent.plan_executor import offer_plan
+from segue.agent.earlier_calls import settle_earlier
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
 from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, UNHEARD, VERDICT_NOTES, WAITING, steers_in, with_plan
 from segue.agent.state import (
@@ -24,7 +24,7 @@ from segue.agent.state import (
     language_of,
     web_search_report,
 )
-from segue.agent.tool_executor import settle_earlier
+from segue.agent.waiting_plans import offer_plan
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict
@@ -94,8 +94,10 @@ async def _leave_page(context: TurnContext, state: TurnState, stored: StoredPlan
 async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """Goes on with the plan this turn had taken on when it was cut off. A yes it had not used up still holds."""
     shown = state["shown_plan"]
-    own = shown is not None and shown[0] == stored.plan.id
-    update: Update = {"replied_to": shown if own else None, "cautious": own and _was_weak(state)}
+    own, read = shown is not None and shown[0] == stored.plan.id, state["acknowledgement"]
+    # Of a yes that was read by the model nothing is kept but the plan.
+    is_yes = state["decided_plan"] is None and read.verdict in ("confirm", "none")
+    update: Update = {"replied_to": shown if own else None, "cautious": own and is_yes and read.strength != "strong"}
     if stored.plan.is_open and stored.granted_to is not None and stored.plan.expires_at <= context.clock():
         stored = await _end_as_expired(context, stored)
     if stored.plan.status in ("active", "waiting", "completed", "failed"):
@@ -229,12 +231,6 @@ async def _answer_asking(
             stored = await store.swap(connection, stored, moved, tool_hash=stored.tool_hash)
         context.emit(PlanChanged(stored.plan))
     return await _ask_again(context, state, stored)
-
-
-def _was_weak(state: TurnState) -> bool:
-    """Returns whether the yes that took the plan on was weak. Of one read by the model nothing is kept but the plan."""
-    read = state["acknowledgement"]
-    return state["decided_plan"] is None and read.verdict in ("confirm", "none") and read.strength != "strong"
 
 
 async def _decide(

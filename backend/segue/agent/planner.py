@@ -1,4 +1,5 @@
-"""What the model is asked about plans: for a plan, for a changed one, and how to read a reply to one.
+"""What the model is asked about plans: for a plan, for a changed one, for the arguments of a step, and how to read a
+reply to one.
 
 The model only proposes. Of an answer to what a tool asks it only copies what the user said: a text that stands in none
 of the user's messages is not taken from it. Rules come first where they can tell.
@@ -16,6 +17,7 @@ from pydantic import BaseModel, field_validator
 from segue.agent import prompts
 from segue.agent.state import TurnContext, TurnState
 from segue.agent.tool_choice import FIND_TOOLS, PLAN_TO_FIND
+from segue.agent.turn_calls import TurnCalls, mark_refused
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.ids import digest_of_json
 from segue.domain.plan import Plan, Step
@@ -26,11 +28,14 @@ from segue.language.utterance import words_of
 from segue.memory.history import recent_user_messages, said_by_user
 from segue.models.reply import ANSWER, PLAN, READING, AnswerReading, AnswerSchema, Reading, Reply
 from segue.plans.arguments import stands_in
-from segue.plans.plan_parser import first_object, parse_plan
+from segue.plans.plan_parser import Unresolved, first_object, missing, parse_plan, resolve
 from segue.plans.policy import WEB_SEARCH, ClaimedEffect, without_forbidden
 from segue.tools.availability import ToolGuard
 from segue.tools.catalog import BUILTIN
+from segue.tools.input_schema import accepts
 from segue.tools.normalize import clean
+from segue.tools.paging import at_path
+from segue.tools.results import StoredResult
 from segue.tools.tool_health import is_blocked
 from segue.tools.user_requests import choices_of, faults_of_answer
 
@@ -52,7 +57,9 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
         if state["search"].search and WEB_SEARCH in tools:
             conversation = prompts.with_note(conversation, prompts.SEARCH_WANTED)
         # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
-        key = plan_cache_key(context.owner, _digest(context.model.small_name, conversation, offered))
+        said = [[message.type, prompts.without_time(message.text)] for message in conversation]
+        shown = [[tool.name, tool.description, tool.input_schema] for tool in offered]
+        key = plan_cache_key(context.owner, digest_of_json([context.model.small_name, shown, *said]))
         text = await context.cache.get_json(key)
         if not isinstance(text, str):
             text = (await _ask(context, conversation, offered, PLAN)).text
@@ -94,6 +101,31 @@ async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done:
     )
     await chooser.add(step.tool for step in steps if step.tool)
     return steps
+
+
+async def complete_args(
+    turn: TurnCalls, plan: Plan, step: Step, tool: Tool, results: Mapping[int, StoredResult]
+) -> dict[str, Any]:
+    """Returns the arguments of a step's call: its references are resolved by the `results` of the steps before, and one
+    model call bound to the tool fills what is still open. Raises Unresolved.
+    """
+    args = await resolve(
+        step.args,
+        results,
+        at_path=lambda result, path: at_path(result.content or "", path, is_json=result.kind == "json"),
+    )
+    open_arguments = missing(args, tool.spec.input_schema, step.args or ())
+    if not open_arguments and accepts(tool, args):
+        return args
+    asked = prompts.with_instruction(turn.conversation, prompts.fill_step_note(plan, step, args, open_arguments))
+    reply = await turn.context.model.reply(asked, [tool.spec], tool_choice="required")
+    await mark_refused(turn, reply)
+    filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
+    merged = {**filled, **args}
+    complete: dict[str, Any] = clean(merged if accepts(tool, merged) else filled)
+    if still_open := missing(complete, tool.spec.input_schema, step.args or ()):
+        raise Unresolved(f"{', '.join(still_open)} could not be found for {tool.spec.name}")
+    return complete
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
@@ -157,12 +189,6 @@ def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) 
     barred = [name for name in names if name not in plannable and name != FIND_TOOLS.name]
     note = prompts.planner_note(locked=locked, barred=barred)
     return offered, f"{note}\n{PLAN_TO_FIND}" if FIND_TOOLS in offered else note
-
-
-def _digest(model: str, conversation: Sequence[BaseMessage], offered: Sequence[ToolSpec]) -> str:
-    said = [[message.type, prompts.without_time(message.text)] for message in conversation]
-    texts = [model, [[tool.name, tool.description, tool.input_schema] for tool in offered], *said]
-    return digest_of_json(texts)
 
 
 @dataclass(frozen=True, slots=True)

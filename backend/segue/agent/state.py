@@ -20,7 +20,7 @@ from segue.domain.approval_rule import ApprovalRule
 from segue.domain.errors import AppError
 from segue.domain.events import Emit, SteerRead
 from segue.domain.ids import Clock
-from segue.domain.plan import NOT_CHOSEN
+from segue.domain.plan import NOT_CHOSEN, Plan
 from segue.domain.telemetry import OpenSpan
 from segue.domain.tool import CallEffect, EffectOutcome, Reference, Tool, ToolCall, ToolContext, TurnEffect
 from segue.domain.user_request import UserAnswer
@@ -221,6 +221,11 @@ def language_of(state: TurnState) -> str:
     return state["language"] or conversation_language(state["said"]) or ENGLISH
 
 
+def running_plan(state: TurnState) -> Plan | None:
+    """Returns the plan whose open steps the turn runs."""
+    return state["touched_plan"].plan if state["plan_runs"] and state["touched_plan"] else None
+
+
 def acknowledgement_report(state: TurnState) -> session.AcknowledgementReport:
     """Returns how the message was read. Complete only after the plan node has seen what it answers."""
     read, (plan_id, version) = state["acknowledgement"], state.get("replied_to") or (None, None)
@@ -235,8 +240,8 @@ def web_search_report(state: TurnState) -> session.WebSearchReport:
     ended = [call.status == "succeeded" for call in state.get("tool_calls", []) if call.tool_name == WEB_SEARCH]
     reason: SearchReason = search.reason
     if any(ended):
-        planned = state["touched_plan"].plan.steps if state["plan_runs"] and state["touched_plan"] else ()
-        is_planned = any(step.tool == WEB_SEARCH for step in planned)
+        plan = running_plan(state)
+        is_planned = plan is not None and any(step.tool == WEB_SEARCH for step in plan.steps)
         reason = search.reason if search.search else "plan" if is_planned else "model"
     elif search.search:
         reason = "failed" if ended else "offered"

@@ -59,7 +59,7 @@ async def stream_reply(
         raise
     finally:
         heard.end_reasoning()
-    return reply, StartedMessage(heard.message_id, heard.chars) if heard.message_id else None
+    return reply, StartedMessage(heard.message_id, sum(map(len, heard.said))) if heard.message_id else None
 
 
 def _stopped(reply: Reply, stop: Sequence[str]) -> Reply:
@@ -99,15 +99,10 @@ class _HeardMessage:
     def __init__(self, context: TurnContext) -> None:
         self.message_id: str | None = None
         self._context = context
-        self._said: list[str] = []
+        self.said: list[str] = []
         self._until_stop = _UntilStop(context.options.stop)
         self._reasoning_id: str | None = None
         self._reasoning_chars = 0
-
-    @property
-    def chars(self) -> int:
-        """How many characters have been emitted."""
-        return sum(map(len, self._said))
 
     @property
     def listener(self) -> Listener:
@@ -138,7 +133,7 @@ class _HeardMessage:
             self.end_reasoning()
             self.message_id = new_id("msg", self._context.clock())
             self._context.emit(TextStarted(self.message_id))
-        self._said.append(text)
+        self.said.append(text)
         self._context.emit(TextAdded(self.message_id, text))
 
     def withdraw(self) -> None:
@@ -146,13 +141,13 @@ class _HeardMessage:
         if self.message_id is not None:
             self._context.emit(TextEnded(self.message_id))
             self.message_id = None
-            self._said.clear()
+            self.said.clear()
         self._until_stop = _UntilStop(self._context.options.stop)
 
     def cut_off(self) -> None:
         """Ends the message, which is kept if it is its user who stops the turn."""
         if self.message_id is not None:
-            self._context.emit(TextEnded(self.message_id, cut_off="".join(self._said)))
+            self._context.emit(TextEnded(self.message_id, cut_off="".join(self.said)))
 
 
 def emit_message(

@@ -245,16 +245,16 @@ class ToolTokens:
         self._known: dict[str, tuple[ToolSpec, int]] = {}
 
     def __call__(self, specs: Iterable[ToolSpec]) -> int:
-        return sum(map(self._of, specs))
-
-    def _of(self, spec: ToolSpec) -> int:
-        known = self._known.get(spec.name)
-        if known is None or known[0] is not spec:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            sent = orjson.dumps([spec.name, spec.description, spec.input_schema]).decode()
-            known = self._known[spec.name] = spec, self._count(sent)
-        return known[1]
+        total = 0
+        for spec in specs:
+            known = self._known.get(spec.name)
+            if known is None or known[0] is not spec:
+                if len(self._known) >= MAX_KNOWN:
+                    self._known.clear()
+                sent = orjson.dumps([spec.name, spec.description, spec.input_schema]).decode()
+                known = self._known[spec.name] = spec, self._count(sent)
+            total += known[1]
+        return total
 
 
 class ToolChooser:

@@ -1,105 +1,65 @@
 """Runs the tool calls of a turn: decide which may run, record that they start, run them side by side, record each end.
 
 The only place where the ledger, the history and a running tool meet. Each end is recorded at once, so a call that
-hangs, fails or is cancelled does not lose another's result. Calls that have had no answer, of an attempt that was cut
-off or of an earlier turn, are made again under their ids if that does no harm, or settled by the checks of their tools;
-what these cannot tell stays unknown. Of a plan it knows the step that a call belongs to.
+hangs, fails or is cancelled does not lose another's result. A call that has had no answer is settled by the check of
+its tool; what that cannot tell stays unknown. Of a plan it knows the step that a call belongs to.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 import structlog
 from anyio import to_thread
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
 from segue.agent.agreed_calls import not_covered, proposed, runs_under_mandate, who_decides
-from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, WriteWithStart
+from segue.agent.state import StartedMessage, TurnContext, WriteWithStart
 from segue.agent.stream_reply import emit_message
-from segue.agent.turn_calls import TurnCalls, call_key
+from segue.agent.turn_calls import HeldCall, Prepared, ReadyCall, SettledCall, TurnCalls, call_key
 from segue.domain import events
 from segue.domain.ids import new_id
-from segue.domain.plan import StepStatus
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, Reference, SettlingCheck, Tool, ToolCall, ToolRetry, ToolSpec
-from segue.domain.user_request import PAGE, ToolAsks, UserAnswer
-from segue.memory.history import NewMessage, append_message, replace_result
+from segue.domain.user_request import PAGE, ToolAsks
+from segue.memory.history import NewMessage, append_message
 from segue.models import traced_call
 from segue.models.reply import ModelCall, Reply, opaque_parts
-from segue.plans import store
 from segue.plans.mandates import MandateSpent
 from segue.plans.policy import Deny
-from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import IMAGES, clean, make_payload
 from segue.tools.paging import InvalidPath
 from segue.tools.receipts import append_receipt
-from segue.tools.results import LedgerCall, PlanStep
+from segue.tools.results import PlanStep
 from segue.tools.run import CallOutcome, failed, lost, run_tool
 from segue.tools.settling_check import args_of_check, took_effect
 from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
 
 MAX_IMAGES: Final = 10  # of those that a model has made in one reply
-MAX_SETTLED: Final = 5  # of earlier turns, at the beginning of one
 MAX_WAIT_S: Final = 30.0  # for a call that has not answered and has taken no effect yet
 
-Offer = Callable[[AsyncConnection, "TurnCalls", "ReadyCall", ToolAsks], Awaitable[None]]
+Offer = Callable[[AsyncConnection, TurnCalls, ReadyCall, ToolAsks], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, CallOutcome], Awaitable[None]]
 StoredEnd = tuple[ToolCall, Reference, str]  # a call, its reference, and the id of the tool's message
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyCall:
-    """A call that may run, under our own id. `answers` are the user's to what the call has asked before."""
-
-    request: RequestedCall
-    tool: Tool
-    approved: bool = False
-    answers: tuple[UserAnswer, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class HeldCall:
-    """A call, `made` by the model, that waits for a yes. `unseen` values are new to a user who agreed to the rest. One
-    `by_page` waits for the client's page to run it.
-    """
-
-    request: RequestedCall
-    tool: Tool
-    made: ModelCall
-    unseen: Mapping[str, Any] = field(default_factory=dict)
-    by_page: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SettledCall:
-    """A call whose outcome is known without running it. `tool` is None if no tool has its name."""
-
-    request: RequestedCall
-    tool: Tool | None
-    outcome: CallOutcome
-
-
-Prepared = ReadyCall | HeldCall | SettledCall
-
-
 async def run_tool_calls(
     turn: TurnCalls, reply: Reply, *, started: StartedMessage | None = None, offer: Offer | None = None
-) -> tuple[list[BaseMessage], list[HeldCall]]:
+) -> tuple[bool, list[HeldCall]]:
     """Runs the calls of a reply that need no approval, equal ones once. Emits the reply's text if any call runs.
 
-    Returns what the model is shown of them, and the calls that wait: for the client's page if there are any, else for
-    the user's yes. `offer` makes a waiting step of a call whose tool asks the user something first.
+    Returns whether any did, and the calls that wait: for the client's page if there are any, else for the user's yes.
+    `offer` makes a waiting step of a call whose tool asks the user something first.
     """
     context = turn.context
     await context.guard.refresh()
@@ -110,7 +70,7 @@ async def run_tool_calls(
         held = [call for call in held if call.by_page] or held
         runs = [call for call in prepared if not isinstance(call, HeldCall)]
         if not runs:
-            return [], held
+            return False, held
         new: dict[tuple[str, str], ReadyCall | SettledCall] = {}
         for call in runs:
             if call_key(call.request) not in turn.answers:
@@ -125,7 +85,9 @@ async def run_tool_calls(
     opaque = opaque_parts(reply, (made[call.request.id] for call in runs))
     said = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
-    return [said, *given, *turn.new_images()], held
+    turn.conversation += [said, *given]
+    turn.show_images()
+    return True, held
 
 
 async def _start(
@@ -157,18 +119,16 @@ def _asking(
 ) -> list[Prepared]:
     """Returns the calls of which those with these ids, and their equals, wait for a yes."""
     spent = {call_key(call.request) for call in prepared if call.request.id in ids}
-
-    def asking(call: Prepared) -> Prepared:
-        if not isinstance(call, ReadyCall) or call_key(call.request) not in spent:
-            return call
-        turn.under.pop(call.request.id, None)
-        return HeldCall(call.request, call.tool, made[call.request.id])
-
-    return list(map(asking, prepared))
+    asking = list(prepared)
+    for at, call in enumerate(prepared):
+        if isinstance(call, ReadyCall) and call_key(call.request) in spent:
+            turn.under.pop(call.request.id, None)
+            asking[at] = HeldCall(call.request, call.tool, made[call.request.id])
+    return asking
 
 
-async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> list[BaseMessage]:
-    """Stores calls with outcomes known before they start, in one transaction. Returns what the model is shown."""
+async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> None:
+    """Stores calls with outcomes known before they start, in one transaction, and shows them to the model."""
     ends: list[StoredEnd] = []
     requests = [call.request for call in calls]
 
@@ -176,19 +136,19 @@ async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> list[Ba
         ends.extend([await _store_end(connection, turn.context, call.request, call.outcome) for call in calls])
 
     await record_start(turn, "", requests, also=end_all)
-    shown: list[BaseMessage] = [render_messages.assistant_message("", requests)]
+    turn.conversation.append(render_messages.assistant_message("", requests))
     for call, end in zip(calls, ends, strict=True):
         _emit_end(turn, end)
         turn.keep_images(call.request, call.outcome)
         answer = keep_answer(turn, call.request, call.tool, call.outcome)
-        shown.append(ToolMessage(answer, tool_call_id=call.request.id))
+        turn.conversation.append(ToolMessage(answer, tool_call_id=call.request.id))
     turn.count += len(calls)
-    return shown
+    turn.show_images()
 
 
-async def keep_made_images(turn: TurnCalls, reply: Reply, conversation: list[BaseMessage]) -> str:
-    """Stores the images that the model has made as results of calls by the engine, as files of tools are, and adds them
-    to the conversation. Returns the words of the reply; without any, what was made.
+async def keep_made_images(turn: TurnCalls, reply: Reply) -> str:
+    """Stores the images that the model has made as results of calls by the engine, as files of tools are. Returns the
+    words of the reply; without any, what was made.
     """
     most, now = turn.context.settings.tool_result_max_bytes, turn.context.clock()
     read, calls = partial(make_payload, max_bytes=most), []
@@ -198,7 +158,7 @@ async def keep_made_images(turn: TurnCalls, reply: Reply, conversation: list[Bas
             outcome = CallOutcome("succeeded", payload, None, 0, summary=told, gist=told)
             calls.append(SettledCall(RequestedCall(new_id("call", now), MAKE_IMAGE, {}), None, outcome))
     if calls:
-        conversation += await record_known(turn, calls) + turn.new_images()
+        await record_known(turn, calls)
     return reply.text or "\n".join(f"✓ {MAKE_IMAGE}: {call.outcome.summary}" for call in calls) or prompts.NO_ANSWER
 
 
@@ -477,88 +437,3 @@ def _tool_outcome(outcome: CallOutcome) -> events.ToolOutcome:
             return fault
         case status, _:
             return status
-
-
-async def resume_calls(
-    turn: TurnCalls, earlier: Sequence[LedgerCall], *, offer: Offer | None
-) -> list[tuple[RequestedCall, str]]:
-    """Returns what the calls of an attempt that was cut off gave. Those that had not ended are ended now."""
-    ended: list[tuple[RequestedCall, str]] = []
-    cut_off: list[ReadyCall | SettledCall] = []
-    for recorded in earlier:
-        request = RequestedCall(recorded.call.tool_call_id, recorded.call.tool_name, recorded.call.args)
-        tool = turn.tools.get(request.name)
-        if recorded.outcome is None:
-            turn.ledger[request.id] = None
-            cut_off.append(interrupted_call(request, tool))
-            continue
-        turn.ledger[request.id] = recorded.call, recorded.reference
-        turn.keep_images(request, recorded.outcome)
-        ended.append((request, keep_answer(turn, request, tool, recorded.outcome)))
-    turn.count += len(earlier)
-    answers = await run_together(turn, cut_off, offer)
-    return ended + [(call.request, answers[call_key(call.request)]) for call in cut_off]
-
-
-def interrupted_call(
-    request: RequestedCall, tool: Tool | None, *, approved: bool = False, answers: tuple[UserAnswer, ...] = ()
-) -> ReadyCall | SettledCall:
-    """Returns what is left to do for a call whose process died in it: it runs again only if that does no harm."""
-    if tool is not None and tool.spec.may_resume:
-        return ReadyCall(request, tool, approved, answers)
-    return SettledCall(request, tool, lost(request.name))
-
-
-async def settle_earlier(context: TurnContext, state: TurnState) -> Update:
-    """Has the checks of tools find out what became of calls of earlier turns whose outcome is unknown, the newest
-    first. Returns what that changes of what the turn starts from. What the checks cannot tell stays as it is.
-    """
-    tools = context.guard.tools()
-    unknown = [each for each in state["earlier_results"] if each.status == "unknown" and each.tool_name in tools]
-    ids = [each.tool_call_id for each in unknown if tools[each.tool_name].spec.verify][:MAX_SETTLED]
-    if not ids:
-        return {}
-    async with context.transaction() as connection:
-        open_calls = await results.unknown_calls(connection, context.turn.session_id, ids)
-    await context.guard.refresh()
-    turn, prompt, known = TurnCalls(context, tools), list(state["prompt"]), list(state["earlier_results"])
-    plan = state["open_plan"]
-    for call in open_calls:
-        request = RequestedCall(call.tool_call_id, call.tool_name, call.args)
-        outcome = await verified(turn, request, tools[call.tool_name], lost(call.tool_name))
-        if outcome.settled_by is None:
-            continue
-        moved = await _store_settled(turn, call, replace(outcome, duration_ms=call.duration_ms or 0), prompt, known)
-        if moved is not None and plan is not None and plan.plan.id == moved.plan.id:
-            plan = moved if moved.plan.is_open else None
-    return {
-        "prompt": prompt,
-        "earlier_results": tuple(known),
-        "open_plan": plan,
-        "checked": dict(turn.ledger),
-        "tool_calls": turn.recorded,
-        "references": turn.references,
-        "message_count": state["message_count"] + turn.stored_messages,
-    }
-
-
-async def _store_settled(
-    turn: TurnCalls, call: ToolCall, outcome: CallOutcome, prompt: list[BaseMessage], known: list[Reference]
-) -> StoredPlan | None:
-    """Stores what became of a call, in the ledger, in the history and in its plan, which is returned."""
-    context, moved = turn.context, None
-    request = RequestedCall(call.tool_call_id, call.tool_name, call.args)
-    async with context.transaction() as connection:
-        _, reference = await results.finish_call(
-            connection, request, outcome, now=context.clock(), settings=context.settings, was="unknown"
-        )
-        await replace_result(connection, call.tool_call_id, asdict(reference))
-        await append_receipt(connection, call.tool_call_id)
-        if call.plan_id is not None and call.step_id is not None:
-            became: StepStatus = "complete" if outcome.status == "succeeded" else "failed"
-            moved = await store.settle_step(
-                connection, call.plan_id, call.step_id, became, preview=outcome.gist or None, error=outcome.error
-            )
-    known[:] = [reference if each.tool_call_id == request.id else each for each in known]
-    render_messages.add_result(prompt, request, keep_answer(turn, request, turn.tools[request.name], outcome))
-    return moved

@@ -3,17 +3,19 @@
 Also what changes them from outside: tools that the model's endpoint refuses, and what the user says to a running turn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import structlog
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from segue.agent import prompts
 from segue.agent.render_messages import image_message
-from segue.agent.state import TurnContext, WriteWithStart
+from segue.agent.state import TurnContext, TurnState, WriteWithStart
 from segue.domain.events import ToolStateChanged
-from segue.domain.session import READ_ATTACHMENT, Memory, RequestedCall, Source
+from segue.domain.session import READ_ATTACHMENT, RequestedCall, Source
 from segue.domain.tool import (
     PROPOSE_MANDATE,
     CallEffect,
@@ -27,9 +29,10 @@ from segue.domain.tool import (
     definition_of,
     effect_of,
 )
+from segue.domain.user_request import UserAnswer
 from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
-from segue.models.reply import Reply
+from segue.models.reply import ModelCall, Reply
 from segue.models.untrusted import without_notes
 from segue.plans.mandates import Use
 from segue.plans.policy import Deny, Ruling, needs_confirmation, rule
@@ -52,6 +55,41 @@ def call_key(request: RequestedCall) -> tuple[str, str]:
     return request.name, canonical_args(request.args)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyCall:
+    """A call that may run, under our own id. `answers` are the user's to what the call has asked before."""
+
+    request: RequestedCall
+    tool: Tool
+    approved: bool = False
+    answers: tuple[UserAnswer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """A call, `made` by the model, that waits for a yes. `unseen` values are new to a user who agreed to the rest. One
+    `by_page` waits for the client's page to run it.
+    """
+
+    request: RequestedCall
+    tool: Tool
+    made: ModelCall
+    unseen: Mapping[str, Any] = field(default_factory=dict)
+    by_page: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SettledCall:
+    """A call whose outcome is known without running it. `tool` is None if no tool has its name."""
+
+    request: RequestedCall
+    tool: Tool | None
+    outcome: CallOutcome
+
+
+Prepared = ReadyCall | HeldCall | SettledCall
+
+
 @dataclass(slots=True)
 class Agreement:
     """A yes to what the model offered in words: the `answer` that did, and the user's `reply` to it.
@@ -69,25 +107,26 @@ class Agreement:
 
 @dataclass(slots=True)
 class TurnCalls:
-    """The calls of a turn so far. `count` is all of them, `stored_messages` the messages they added to the history.
+    """The calls of a turn so far. `count` is all of them, `stored_messages` the messages they added to the history,
+    `conversation` what the model has been shown in the turn. `state` is the turn's as they began.
 
     `ledger` has them in the order they were made, by id: None for one that has not ended, or leaves no row.
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
     have. `images` are by call those, and the user's PDFs, that the model has not been shown, in all no more than
     `image_bytes_left` allows, and `pdf_bytes_left`.
     `agreement` is a yes to what the model offered in words, and `approved` has by tool and canonical arguments calls
-    that the user said yes to and that have not been made: each covers a call once. If the turn is `cautious`, every
-    call that changes the world needs a yes. `rulings` are the policy's of calls that have not run, `facts` what the
-    turn knows of the user, `under` by the ids of calls that run unasked what they take of which mandate, and `effects`
-    by the ids of calls that have started what they may change and who said yes. `yes` is what the turn's message is if
-    it approves something, `asked_in` the turn whose answer asked for that. `brought_by`
-    is the message of a schedule, a trigger or a program that began the turn, None if the user did.
+    that the user said yes to and that have not been made: each covers a call once. `rulings` are the policy's of calls
+    that have not run, `under` by the ids of calls that run unasked what they take of which mandate, and `effects` by
+    the ids of calls that have started what they may change and who said yes. `yes` is what the turn's message is if it
+    approves something, `asked_in` the turn whose answer asked for that.
     `asking` is the plan that a call of the loop has made, since its tool asks the user something first. `by_page` has
     the ids of calls that the client's page has run: it is not told of them. `found` is what an answer may rest on.
     """
 
     context: TurnContext
+    state: TurnState
     tools: Mapping[str, Tool]
+    conversation: list[BaseMessage]
     ledger: dict[str, tuple[ToolCall, Reference] | None] = field(default_factory=dict)
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
     images: dict[str, tuple[BinaryPart, ...]] = field(default_factory=dict)
@@ -97,14 +136,11 @@ class TurnCalls:
     stored_messages: int = 0
     agreement: Agreement | None = None
     approved: set[tuple[str, str]] = field(default_factory=set)
-    cautious: bool = False
     rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
-    facts: Sequence[Memory] = ()
     under: dict[str, Use] = field(default_factory=dict)
     effects: dict[str, CallEffect] = field(default_factory=dict)
     yes: EffectApproval | None = None
     asked_in: str | None = None
-    brought_by: str | None = None
     asking: StoredPlan | None = None
     by_page: set[str] = field(default_factory=set)
     found: list[Source] = field(default_factory=list)
@@ -120,19 +156,24 @@ class TurnCalls:
         return [each[1] for each in reversed(self.ledger.values()) if each is not None]
 
     @property
+    def brought_by(self) -> str | None:
+        """The message of a schedule, a trigger or a program that began the turn, None if the user did."""
+        return None if self.state["approves"] else self.state["message_id"]
+
+    @property
     def has_acted(self) -> bool:
         """Whether a tool was called, beside those by which the engine shows the files of the message."""
         return self.count > sum(call.tool_name == READ_ATTACHMENT for call in self.recorded)
 
     def needs_yes(self, spec: ToolSpec, ruling: Ruling) -> bool:
-        """A call that the policy denies needs none: it does not run."""
+        """One that the policy denies needs none: it does not run. After a weak yes each that changes the world does."""
         if ruling != "allow":
             return ruling == "ask"
         if spec.name == PROPOSE_MANDATE:
             return True
         mode = self.context.settings.confirm
         changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
-        return needs_confirmation(spec, mode) or (self.cautious and changes_the_world)
+        return needs_confirmation(spec, mode) or (changes_the_world and self.state.get("cautious", False))
 
     def note_effect(self, call: RequestedCall, tool: Tool, yes: EffectApproval | None) -> None:
         """Notes, before a call is stored as started, that it may change something or that it was approved. One whose
@@ -187,17 +228,21 @@ class TurnCalls:
             part = path if path and not of_earlier else None
             self.found.append(Source("", one_line(title, MAX_TITLE_CHARS), url, call_id, part))
 
-    def new_images(self) -> list[BaseMessage]:
-        """Returns the images of the calls that have ended since in a message that goes behind their results, and PDFs
-        in another: a model may take only one of the two.
+    def show_images(self) -> None:
+        """Adds the images of the calls that have ended since to the conversation, in a message behind their results,
+        and PDFs in another: a model may take only one of the two.
         """
         new = {made: self.images.pop(made) for made in self.ledger if made in self.images}
         pdfs = {made: parts for made, parts in new.items() if parts[0].kind == PDF}
         images = {made: parts for made, parts in new.items() if made not in pdfs}
-        return [image_message(shown) for shown in (images, pdfs) if shown]
+        self.conversation += [image_message(shown) for shown in (images, pdfs) if shown]
+
+    def add_note(self, note: str) -> None:
+        """Adds a note for the rest of the turn to the conversation."""
+        self.conversation = prompts.with_note(self.conversation, note)
 
 
-async def mark_refused(turn: TurnCalls, reply: Reply, conversation: list[BaseMessage]) -> None:
+async def mark_refused(turn: TurnCalls, reply: Reply) -> None:
     """Stores which tools the endpoint refused, as their states, with its words. What it had given and could not verify
     goes back neither in this conversation nor in a later turn's.
     """
@@ -210,13 +255,13 @@ async def mark_refused(turn: TurnCalls, reply: Reply, conversation: list[BaseMes
         if changed.moved:
             context.emit(ToolStateChanged(name, context.guard.state(spec)))
     if reply.opaque_is_dead:
-        conversation[:] = without_opaque(conversation) or conversation
+        turn.conversation = without_opaque(turn.conversation) or turn.conversation
         async with context.transaction() as connection:
             await forget_opaque(connection, context.turn.session_id)
         log.warning("opaque_parts_dropped")
 
 
-async def read_steers(turn: TurnCalls, conversation: list[BaseMessage], *, also: WriteWithStart | None = None) -> bool:
+async def read_steers(turn: TurnCalls, *, also: WriteWithStart | None = None) -> bool:
     """Adds what the user has said since to the conversation. Returns whether there was anything; `also` is written in
     the same transaction then. It is no yes to anything: what was approved and has not run is asked about again.
     """
@@ -228,7 +273,7 @@ async def read_steers(turn: TurnCalls, conversation: list[BaseMessage], *, also:
         if read and also is not None:
             await also(connection)
     for steer in read:
-        conversation.append(HumanMessage(without_notes(str(steer.message.content))))
+        turn.conversation.append(HumanMessage(without_notes(str(steer.message.content))))
         context.emit(steer)
     turn.stored_messages += len(read)
     if read:

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from html import escape
 from typing import Final
 from urllib.parse import parse_qsl
@@ -18,8 +19,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from segue.api.deps import Services, ServicesDep
-from segue.domain.approval_rule import MAX_REASON_CHARS
-from segue.domain.bounds import is_users
+from segue.domain.approval_rule import MAX_REASON_CHARS, is_users
 from segue.domain.errors import AppError, NotFound
 from segue.domain.plan import BUTTON_MESSAGES, Button, Decision, Step
 from segue.domain.visible import visible
@@ -60,7 +60,10 @@ router = APIRouter(include_in_schema=False)
 @router.api_route(APPROVE_PATH + "{token}", methods=["GET", "HEAD", "POST"])
 async def decide_by_link(token: str, request: Request, services: ServicesDep) -> HTMLResponse:
     link = await services.approval_links.open(token)
-    found = await _approval_of(link, services) if link else None
+    found = None
+    if link is not None:
+        with suppress(NotFound):
+            found = await services.read(get_approval, link.identity, link.plan_id, now=services.clock())
     if link is None or found is None:
         return _page("en", _UNKNOWN, status=404)
     language = detect_language(found.told or found.goal)
@@ -75,14 +78,6 @@ async def decide_by_link(token: str, request: Request, services: ServicesDep) ->
         return await _decide(link, Button(decision, link.version), reason, language, request, services)
     form = _choice(language) if decision is None else _once_more(decision, reason, language)
     return _page(language, *_shown(found, language), *form)
-
-
-async def _approval_of(link: OpenedLink, services: Services) -> Approval | None:
-    async with services.database.read_only() as connection:
-        try:
-            return await get_approval(connection, link.identity, link.plan_id, now=services.clock())
-        except NotFound:
-            return None
 
 
 async def _decide(

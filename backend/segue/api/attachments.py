@@ -37,6 +37,9 @@ router = router_of("attachments", "/sessions/{session_id}/attachments", UploadRo
 MULTIPART_BYTES: Final = 65_536  # of a body beside the file
 MAX_END_CHARS: Final = 4000  # of a message that is too long, whose middle is attached
 MAX_WORD_CHARS: Final = 200
+NOT_ONE_FILE: Final = (
+    "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
+)
 _GAP: Final = f"\n{LEFT_OUT}\n"
 _KINDS: Final = frozenset(
     {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
@@ -64,13 +67,12 @@ async def upload_attachment(
     other file the text is read once. What the file is, its content decides.
     """
     attachments = services.attachments
-    async with services.database.read_only() as connection:  # before the body is read
-        await check_session(connection, caller, session_id)
+    await services.read(check_session, caller, session_id)  # before the body is read
     try:
         async with request.form(max_files=1, max_fields=0) as form:
             file = form.get("file")
             if not isinstance(file, UploadFile):
-                raise _not_one_file()
+                raise InvalidRequest(NOT_ONE_FILE)
             if (file.size or 0) > services.settings.attachment_max_bytes:
                 raise too_large("The", services.settings.attachment_max_bytes)
             async with attachments.places:
@@ -80,16 +82,11 @@ async def upload_attachment(
     except HTTPException as error:
         if error.status_code != 400:  # noqa: PLR2004 (what Starlette raises for another form than this)
             raise
-        raise _not_one_file() from None
+        raise InvalidRequest(NOT_ONE_FILE) from None
 
 
 def too_large(which: str, max_bytes: int) -> HTTPException:
     return HTTPException(413, f"{which} file is larger than {max_bytes} bytes.")
-
-
-def _not_one_file() -> AppError:
-    detail = "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
-    return InvalidRequest(detail)
 
 
 @router.get("")
@@ -111,8 +108,7 @@ async def get_attachment(
     session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
 ) -> Response:
     """Loads a file as it was uploaded. An image may be shown, anything else is a download."""
-    async with services.database.read_only() as connection:
-        file, content = await attachment_store.get_file(connection, caller, session_id, attachment_id)
+    file, content = await services.read(attachment_store.get_file, caller, session_id, attachment_id)
     shown = "inline" if file.media_type in IMAGES else "attachment"
     headers = {
         "Content-Disposition": f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}",

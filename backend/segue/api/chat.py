@@ -9,23 +9,16 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
-from segue.api.deps import (
-    Caller,
-    IdempotencyKey,
-    MessageId,
-    OriginDep,
-    Services,
-    ServicesDep,
-    SessionId,
-    TurnId,
-    router_of,
-)
+from segue.api import deps
+from segue.api.deps import Caller, IdempotencyKey, MessageId, OriginDep, ServicesDep, SessionId, TurnId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
+from segue.domain.plan import Button
 from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey, TurnOptions, TurnStatus
+from segue.domain.tool import canonical_args
 from segue.events import user_feed
 from segue.history.fork import fork_session
 from segue.memory.session_store import check_session
@@ -60,12 +53,19 @@ def events_url(http: Request, turn: TurnKey) -> str:
     return f"{http.scope.get('root_path', '')}/sessions/{turn.session_id}/turns/{turn.turn_id}/events"
 
 
+def check_length(services: deps.Services, message: str, advice: str = "") -> None:
+    """Raises AppError `invalid_request`."""
+    if len(message) > (at_most := services.settings.max_message_chars):
+        detail = f"The message has {len(message)} characters, and may have {at_most} (MAX_MESSAGE_CHARS).{advice}"
+        raise InvalidRequest(detail)
+
+
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
     """A request for a turn, and whose it is: what every route takes that answers as `chat` does."""
 
     caller: str
-    services: Services
+    services: deps.Services
     http: Request
     origin: Origin
     idempotency_key: str | None = None
@@ -74,9 +74,7 @@ class ClientRequest:
         """`fingerprint` has to be the same in a second request with the same key, `more` are fields of the request.
         Raises AppError `invalid_request` for a message that is too long.
         """
-        if len(message) > (at_most := self.services.settings.max_message_chars):
-            detail = f"The message has {len(message)} characters, and may have {at_most} (MAX_MESSAGE_CHARS)."
-            raise InvalidRequest(f"{detail} Attach a longer text as a file.")
+        check_length(self.services, message, " Attach a longer text as a file.")
         if isinstance(how, Answerer) and how.model is not None:
             more["options"] = replace(more.get("options", NO_OPTIONS), model=how.model)
             fingerprint = (*fingerprint, "model", how.model)
@@ -96,6 +94,14 @@ class ClientRequest:
 
     def _streams(self, how: Delivery) -> bool:
         return how.stream or wants_events(self.http)
+
+
+def fingerprint_of(button: Button) -> tuple[str | int, ...]:
+    """Returns what has to be the same in a second request with the same idempotency key."""
+    more = canonical_args(button.args) if button.args is not None else button.message or None
+    answer = f"answer {canonical_args(button.answer)}" if button.answer is not None else None
+    said = (each for each in (more, button.remember, answer) if each is not None)
+    return (button.decision, button.version, *said, *sorted(button.chosen or ()))
 
 
 async def _client(

@@ -1,9 +1,9 @@
 """What routes are declared with: a router, the services of this process, the caller, ids in the path, strict JSON."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Path, Request, Security, params
@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import AfterValidator
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
@@ -29,11 +30,14 @@ from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import ApprovalLinks, Authenticator
+from segue.users.audit import record_act
 from segue.users.spending import LimitsInForce
 
 if TYPE_CHECKING:  # not needed without logins
     from segue.mcp.oauth.logins import Logins
 
+Asked = ParamSpec("Asked")
+Loaded = TypeVar("Loaded")
 MAX_DEPTH = 64
 _NOT_IN_QUERY = (params.Path, params.Header, params.Cookie)
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers
@@ -72,9 +76,19 @@ class Services(TurnDeps):
         named = self.agents.groups() | self.tools.groups() | self.books.groups.keys() | {*self.settings.schedule_groups}
         return tuple(sorted(identity.groups & named))
 
+    async def read(
+        self,
+        load: Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]],
+        *args: Asked.args,
+        **named: Asked.kwargs,
+    ) -> Loaded:
+        """Returns what one statement reads: `load` gets a connection before its other arguments."""
+        async with self.database.read_only() as connection:
+            return await load(connection, *args, **named)
+
     @property
     def mcp_logins(self) -> "Logins | None":
-        return self.mcp.personal.logins if self.mcp.personal else None
+        return self.mcp.logins
 
 
 class State(TypedDict):
@@ -120,6 +134,25 @@ def require_ops(identity: Identity) -> None:
     if "ops" not in identity.scopes:
         detail = "This is for callers with the scope `ops`: `segue keys create --user … --scope ops`."
         raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+
+
+def require_content(identity: Identity) -> None:
+    """Raises AppError `forbidden` for a caller who may not see what other users said."""
+    if "ops:content" not in identity.scopes:
+        detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
+        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+
+
+async def record_reading(
+    connection: AsyncConnection, identity: Identity, origin: Origin, session_id: str, *, words: bool = True
+) -> None:
+    """Records in the audit that an operator reads a session of another user's. Raises AppError `forbidden` for one who
+    may not see its `words`.
+    """
+    if words:
+        require_content(identity)
+    operator = Operator(**asdict(identity), request_id=origin.request_id)
+    await record_act(connection, operator, "read_session", session_id=session_id)
 
 
 async def _ops(request: Request, identity: IdentityDep) -> Operator:
@@ -197,7 +230,7 @@ class StrictJsonRoute(APIRoute):
     `takes` says which setting bounds its body: that of JSON, of a file, or of a conversation that is sent whole.
     """
 
-    takes: ClassVar[Literal["json", "file", "history"]] = "json"
+    takes: Literal["json", "file", "history"] = "json"
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

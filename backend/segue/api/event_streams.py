@@ -2,7 +2,7 @@
 happens in all of the caller's sessions, so that lists need not be read again.
 
 Everything that can be refused is refused before the stream starts; a stream holds no database connection.
-EVENT_TYPES and CUSTOM_EVENTS say what `events/agui_encoding.py` writes: tests compare every event that they read.
+event_types.toml says what `events/agui_encoding.py` writes: tests compare every event that they read.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -16,45 +16,13 @@ from starlette.types import Receive, Scope, Send
 from segue.api.deps import Caller, Services, ServicesDep, SessionId, TurnId, router_of
 from segue.domain.session import TurnKey
 from segue.events.event_buffer import Entry, end_of
+from segue.language.lexicon import load_toml
 from segue.turns.queries import find_turn
 from segue.users.api_keys import StreamToken, create_token
 
-EVENT_TYPES: Final[Mapping[str, tuple[str, str]]] = {
-    "RUN_STARTED": ("threadId runId", "The turn begins. The thread is the session, the run is the turn."),
-    "STEP_STARTED": ("stepName", "The agent begins to `detect_acknowledgement`, `plan`, `tool_loop`, `respond`, …"),
-    "STEP_FINISHED": ("stepName", "… and has done it."),
-    "CUSTOM": ("name value", "Ours: by `name`, below."),
-    "STATE_SNAPSHOT": ("snapshot", '`{"plan": Plan}`, once the turn has one.'),
-    "STATE_DELTA": ("delta", "What has changed in it, as a JSON patch."),
-    "TOOL_CALL_START": ("toolCallId toolCallName parentMessageId", "A tool is called."),
-    "TOOL_CALL_ARGS": ("toolCallId delta", "Its arguments as JSON, in one piece. Over 16 kB a `$ref` to the API."),
-    "TOOL_CALL_END": ("toolCallId", "The arguments are complete. The call has only begun."),
-    "TOOL_CALL_RESULT": ("messageId toolCallId content role", "It has ended: a Reference as JSON, not the result."),
-    "TEXT_MESSAGE_START": ("messageId role", "The assistant begins to say something."),
-    "TEXT_MESSAGE_CONTENT": ("messageId delta", "The next piece of it."),
-    "TEXT_MESSAGE_END": ("messageId", "It is complete. The message that counts is the last one."),
-    "REASONING_START": ("messageId", "The model thinks, if SHOW_REASONING is set: `metadata.reasoning` of the answer."),
-    "REASONING_MESSAGE_START": ("messageId role", "It begins to say what."),
-    "REASONING_MESSAGE_CONTENT": ("messageId delta", "The next piece of it."),
-    "REASONING_MESSAGE_END": ("messageId", "It is complete."),
-    "REASONING_END": ("messageId", "The model has thought."),
-    "RUN_FINISHED": ("threadId runId result", "The last event of a turn that completed: `result` is its ChatAnswer."),
-    "RUN_ERROR": ("message code metadata", "The last event of any other turn: `metadata.problem` is the problem."),
-}
-CUSTOM_EVENTS: Final[Mapping[str, tuple[str, str]]] = {
-    "acknowledgement": ("AcknowledgementReport", "How the user's message was read."),
-    "web_search": ("WebSearchReport", "Whether the web is searched, so far."),
-    "tool_state": ("`{tool_name, state: ToolState}`", "The status of a tool has changed in this session."),
-    "effects": ("`[TurnEffect]`", "What the turn has changed, may have changed, or waits to change, if anything."),
-    "grant_used": ("`{tool_call_id, tool_name, mandate_id}`", "A call that would have waited runs under a mandate."),
-    "tool_progress": (
-        "`{tool_call_id, progress, total: number|null, message: str|null}`",
-        "How far a running call is, as its tool counts. Seldom, and only the latest.",
-    ),
-    "steered": ("`{message: Message}`", "The turn has read a message that came while it ran, which is part of it now."),
-    "attempt": ("`{number}`", "Another process took the turn over: what it said before counts no more."),
-    "replay_gap": ("null", "The log no longer holds what came before: read the history."),
-}
+_DESCRIBED: Final = load_toml("event_types.toml", package="segue.api")
+EVENT_TYPES: Final[Mapping[str, Sequence[str]]] = _DESCRIBED["types"]
+CUSTOM_EVENTS: Final[Mapping[str, Sequence[str]]] = _DESCRIBED["custom"]
 
 
 def tables() -> str:
@@ -143,8 +111,7 @@ async def follow_turn(
     """Follows the events of a turn. From the start, or after the last event that is known. A client that knows the last
     one of all gets a 204, which tells a browser to stop reconnecting.
     """
-    async with services.database.read_only() as connection:
-        turn = await find_turn(connection, caller, session_id, turn_id)
+    turn = await services.read(find_turn, caller, session_id, turn_id)
     position = after if last_event_id is None else last_event_id
     if position >= end_of(turn):
         return Response(status_code=204)

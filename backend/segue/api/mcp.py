@@ -18,16 +18,8 @@ from segue.api.problems import problems
 from segue.api.schemas import Body, Page
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.field_types import doc
-from segue.mcp.status import (
-    CALLBACK_PATH,
-    DOCUMENT_PATH,
-    BegunLogin,
-    FilledPrompt,
-    LoginRefused,
-    McpLogin,
-    McpPrompt,
-    McpServerStatus,
-)
+from segue.mcp import status
+from segue.mcp.status import BegunLogin, FilledPrompt, LoginRefused, McpLogin, McpPrompt, McpServerStatus
 from segue.tools.catalog import definition_changes
 from segue.users.audit import record_act
 
@@ -111,7 +103,7 @@ async def end_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: 
     await _logins(services).end(caller, mcp_server)
 
 
-@browser_router.get(CALLBACK_PATH)
+@browser_router.get(status.CALLBACK_PATH)
 async def finish_mcp_login(request: Request) -> Response:
     services: Services = request.state.services
     given = {name: _only(request, name) for name in ("state", "code", "iss", "error")}
@@ -129,7 +121,7 @@ async def finish_mcp_login(request: Request) -> Response:
     return _page("You are logged in", text, 200)
 
 
-@browser_router.get(DOCUMENT_PATH)
+@browser_router.get(status.DOCUMENT_PATH)
 async def describe_client(request: Request) -> Response:
     services: Services = request.state.services
     if services.mcp_logins is None:
@@ -149,9 +141,9 @@ def _only(request: Request, name: str) -> str | None:
     return values[0] if len(values) == 1 and 0 < len(values[0]) <= _MAX_CHARS else None
 
 
-def _page(title: str, text: str, status: int) -> HTMLResponse:
+def _page(title: str, text: str, code: int) -> HTMLResponse:
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-    return HTMLResponse(f"{head}<h1>{escape(title)}</h1><p>{escape(text)}</p>", status, _HEADERS)
+    return HTMLResponse(f"{head}<h1>{escape(title)}</h1><p>{escape(text)}</p>", code, _HEADERS)
 
 
 class WantedPrompt(Body):

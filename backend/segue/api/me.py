@@ -11,6 +11,7 @@ from fastapi import Query
 from pydantic import Field, TypeAdapter
 from starlette.responses import StreamingResponse
 
+from segue.api import schemas
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging, Seq, invalid_cursor
@@ -39,7 +40,6 @@ Day = Annotated[date, Field(ge=date(2000, 1, 1))]
 _MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(
     tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]]
 )
-_USAGE_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,7 @@ async def list_memories(
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
     paging = Paging(limit, cursor)
     before = paging.after(_MEMORY_POSITION)
-    async with services.database.read_only() as connection:
-        found = await facts.list_facts(connection, caller, before=before, limit=limit + 1, session_id=session_id)
+    found = await services.read(facts.list_facts, caller, before=before, limit=limit + 1, session_id=session_id)
     return paging.page_of_placed(found)
 
 
@@ -179,9 +178,8 @@ async def get_usage(
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
     owner = query.user if query.user is not None or of_all else identity.user
-    after = query.paging.after(_USAGE_POSITION)
-    async with services.database.read_only() as connection:
-        found = await list_usage(
-            connection, owner, first=first, last=last, group=query.group, after=after, limit=query.limit + 1
-        )
+    after = query.paging.after(schemas.BY_NAME)
+    found = await services.read(
+        list_usage, owner, first=first, last=last, group=query.group, after=after, limit=query.limit + 1
+    )
     return query.paging.page(found, lambda item: item.key or "")

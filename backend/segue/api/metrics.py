@@ -1,7 +1,6 @@
-"""Prometheus: counters and histograms fed by the observations of `domain/telemetry.py`, and gauges read at a scrape.
-
-A label takes few values: never an id, never text of a user. Also measures how late the event loop is, and serves
-/metrics and /health/live from threads for a process that has no API.
+"""Prometheus: the counters and histograms of metrics.toml, fed by the observations of `domain/telemetry.py`, and gauges
+read at a scrape. Also measures how late the event loop is, and serves /metrics and /health/live from threads for a
+process that has no API.
 """
 
 import asyncio
@@ -35,6 +34,7 @@ from segue.domain import telemetry
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.events.event_log import EventLog
+from segue.language.lexicon import load_toml
 from segue.mcp.mcp_servers import McpServers
 from segue.turns.turn_service import TurnService
 from segue.version import VERSION
@@ -43,40 +43,6 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 OTHER: Final = "other"
 
-COUNTERS: Final[Mapping[str, tuple[str, str]]] = {  # name: help, labels
-    "segue_http_requests_total": ("Requests answered.", "method status"),
-    "segue_turns_total": ("Turns that have ended.", "outcome code"),
-    "segue_turn_recoveries_total": ("Turns whose process was lost, by what was done.", "action"),
-    "segue_plans_total": ("Plans that have ended.", "outcome"),
-    "segue_acknowledgements_total": ("How messages were read.", "verdict"),
-    "segue_web_search_decisions_total": ("Whether the web was searched, and why.", "performed reason"),
-    "segue_retention_removed_rows_total": ("Rows that were deleted because they had expired.", "kind"),
-    "segue_retention_removed_bytes_total": ("Their size.", "kind"),
-    "segue_webhook_tries_total": ("Events posted to the webhook.", "outcome"),
-    "segue_model_calls_total": ("Calls to the model.", "outcome"),
-    "segue_model_retries_total": ("Tries after the first of a call.", ""),
-    "segue_model_tokens_total": ("Tokens as the provider counts them.", "direction model agent"),
-    "segue_model_cached_tokens_total": ("Input that the provider had cached.", ""),
-    "segue_model_reasoning_tokens_total": ("Output that was reasoning.", ""),
-    "segue_model_cost_dollars_total": ("What calls of models with a price cost.", ""),
-    "segue_tool_calls_total": ("Tool calls.", "tool outcome"),
-    "segue_tool_state_changes_total": ("Changes of a tool's status in a session.", "tool status"),
-    "segue_tool_fleet_changes_total": ("Times a tool has failed, or is available again, for all.", "tool status"),
-}
-_REQUEST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_TURN_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
-_MODEL_S: Final = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
-_TOOL_S: Final = (0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60)
-_LAG_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
-_QUEUE_HELP: Final = "From the message, or its last return to the queue, to the claim."
-HISTOGRAMS: Final[Mapping[str, tuple[str, str, tuple[float, ...]]]] = {  # name: help, labels, buckets
-    "segue_http_request_duration_seconds": ("Until the answer has ended.", "method route", _REQUEST_S),
-    "segue_turn_duration_seconds": ("From the claim of a turn to its end.", "outcome", _TURN_S),
-    "segue_turn_queue_wait_seconds": (_QUEUE_HELP, "", (*_REQUEST_S, 300)),
-    "segue_model_call_duration_seconds": ("A call to the model, with its retries.", "", _MODEL_S),
-    "segue_tool_call_duration_seconds": ("A tool call.", "tool", _TOOL_S),
-    "segue_event_loop_lag_seconds": ("By how much a timer, ten a second, was late.", "", _LAG_S),
-}
 LAG_INTERVAL_S: Final = 0.1
 LIVE_WITHIN_S: Final = 2.0
 ANSWER_WITHIN_S: Final = 1.0  # of another process, to a scrape
@@ -166,15 +132,15 @@ class Metrics:
         prometheus_client.Gauge(
             "segue_build_info", "1; the label says which release this is.", ["version"], registry=registry
         ).labels(VERSION).set(1)
+        declared = load_toml("metrics.toml", package="segue.api")
         self._counters = {
             name: prometheus_client.Counter(name, help_text, labels.split(), registry=registry)
-            for name, (help_text, labels) in COUNTERS.items()
+            for name, (help_text, labels) in declared["counters"].items()
         }
         self._histograms = {
             name: prometheus_client.Histogram(name, help_text, labels.split(), buckets=buckets, registry=registry)
-            for name, (help_text, labels, buckets) in HISTOGRAMS.items()
+            for name, (help_text, labels, buckets) in declared["histograms"].items()
         }
-
         self._read_all: Callable[[], Iterable[Metric]] = registry.collect
         self.scraped = prometheus_client.CollectorRegistry()
         self.scraped.register(_Scraped(lambda: self._read_all()))  # noqa: PLW0108 (`share` changes it)

@@ -145,8 +145,7 @@ async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> ope
     """Shows what a turn of any user did when: its attempts, nodes, calls of models and tools, and what it waited for.
     Without what was said and without arguments. For the scope `ops`.
     """
-    async with services.database.read_only() as connection:
-        return await operations.timeline_of(connection, services.cache, turn_id)
+    return await services.read(operations.timeline_of, services.cache, turn_id)
 
 
 @router.get("/sessions/{session_id}", responses=problems("forbidden"))
@@ -160,12 +159,13 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
             connection, operations.TurnFilter(status="failed", session_id=session_id), limit=FAILED_SHOWN
         )
     content = await _content(services, owner, session, operator) if "ops:content" in operator.scopes else None
-    states = await services.tools.session_states(session_id)
+    states, plan = await services.tools.session_states(session_id), session.pending_plan
+    steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps) if plan else ()
     return OpsSession(
         owner=owner,
         open_turns=await operations.with_activity(services.cache, open_turns),
         failed_turns=failed,
-        plan=_plan(session.pending_plan) if session.pending_plan else None,
+        plan=OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps) if plan else None,
         tools={name: state for name, state in states.items() if not state.available},
         content=content,
         **{name: getattr(session, name) for name in _OF_SESSION},
@@ -176,8 +176,7 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
 async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsApproval]:
     """Lists what waits for a yes of any user, without words and arguments. Newest first. For the scope `ops`."""
     before = paging.after(_PLAN_POSITION)
-    async with services.database.read_only() as connection:
-        found = await list_all_approvals(connection, before=before, limit=paging.limit + 1, now=services.clock())
+    found = await services.read(list_all_approvals, before=before, limit=paging.limit + 1, now=services.clock())
     return paging.page(found, lambda each: each.plan_id)
 
 
@@ -187,8 +186,7 @@ async def list_audit(
 ) -> Page[Act]:
     """Lists what operators did. Newest first. For the scope `ops`."""
     before = paging.after(BY_SEQ)
-    async with services.database.read_only() as connection:
-        found = await list_acts(connection, action=action, actor=actor, before=before, limit=paging.limit + 1)
+    found = await services.read(list_acts, action=action, actor=actor, before=before, limit=paging.limit + 1)
     return paging.page(found, lambda act: act.seq)
 
 
@@ -222,15 +220,13 @@ class Retried:
 @router.get("/webhooks", responses=problems("forbidden"))
 async def get_webhooks(services: ServicesDep, _: Ops) -> OutboxState:
     """Shows what waits to be sent to WEBHOOK_URL, and why. For the scope `ops`."""
-    async with services.database.read_only() as connection:
-        return await read_outbox(connection)
+    return await services.read(read_outbox)
 
 
 @router.get("/webhooks/events", responses=problems("forbidden"))
 async def list_webhook_events(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[WaitingEvent]:
     """Lists the events that wait to be sent to WEBHOOK_URL, oldest first. For the scope `ops`."""
-    async with services.database.read_only() as connection:
-        found = await list_events(connection, after=paging.after(BY_SEQ) or 0, limit=paging.limit + 1)
+    found = await services.read(list_events, after=paging.after(BY_SEQ) or 0, limit=paging.limit + 1)
     return paging.page(found, lambda event: event.seq)
 
 
@@ -243,8 +239,7 @@ async def retry_webhooks(services: ServicesDep, operator: Ops, event_id: OneEven
 
 
 async def _turn(services: Services, turn_id: str) -> operations.OpsTurn:
-    async with services.database.read_only() as connection:
-        turn = await operations.find_any(connection, turn_id)
+    turn = await services.read(operations.find_any, turn_id)
     return (await operations.with_activity(services.cache, [turn]))[0]
 
 
@@ -253,11 +248,6 @@ async def _content(services: Services, owner: str, session: Session, operator: O
         await record_act(connection, operator, "read_session", session_id=session.id)
         said = await list_messages(connection, owner, session.id, limit=MESSAGES_SHOWN, newest_first=True)
     return OpsContent(session.title, session.metadata, session.pending_plan, said)
-
-
-def _plan(plan: Plan) -> OpsPlan:
-    steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps)
-    return OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps)
 
 
 @dataclass(frozen=True, slots=True)

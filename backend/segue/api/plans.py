@@ -1,12 +1,13 @@
 """Routes to plans, to decide on the steps that wait for the user, and to mandates, which are yeses that last."""
 
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
 from fastapi import Path, Query, Request, Response
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import model_validator
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import AcceptedTurn, ClientDep, events_url
+from segue.api import schemas
+from segue.api.chat import AcceptedTurn, ClientDep, events_url, fingerprint_of
 from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, PlanId, ServicesDep, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
@@ -29,14 +30,12 @@ mandates_router = router_of("mandates", "/mandates")
 grants_router = router_of("mandates", "/sessions/{session_id}/grants")
 
 _POSITION, _MANDATE_POSITION = id_position("plan"), id_position("man")
-_TOOL: Final[TypeAdapter[str]] = TypeAdapter(Annotated[str, Field(pattern="^[^\x00]*$")])
 
 
 @router.get("/plan", responses=problems("no_open_plan"))
 async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Caller) -> Plan | UnreadablePlan:
     """Shows the plan that is open."""
-    async with services.database.read_only() as connection:
-        session = await get_session(connection, caller, session_id)
+    session = await services.read(get_session, caller, session_id)
     if session.pending_plan is None:
         raise store.no_open_plan()
     return session.pending_plan
@@ -60,10 +59,9 @@ async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -
     wait or its end.
     """
     services, stream = client.services, wants_events(client.http)
-    key = once(client.idempotency_key, "decision", *body.fingerprint)
-    turn = await services.turns.decide(
-        client.caller, session_id, body.button, once=key, stream=stream, origin=client.origin
-    )
+    button = body.button
+    key = once(client.idempotency_key, "decision", *fingerprint_of(button))
+    turn = await services.turns.decide(client.caller, session_id, button, once=key, stream=stream, origin=client.origin)
     bind_contextvars(turn_id=turn.turn_id)
     return await answer_or_events(services, turn, stream=stream)
 
@@ -85,10 +83,7 @@ async def get_approvals(
     newest plan first.
     """
     before, now = paging.after(_POSITION), services.clock()
-    async with services.database.read_only() as connection:
-        found = await list_approvals(
-            connection, identity, before=before, limit=paging.limit + 1, now=now, status=status
-        )
+    found = await services.read(list_approvals, identity, before=before, limit=paging.limit + 1, now=now, status=status)
     return paging.page(found, lambda each: each.plan_id)
 
 
@@ -139,8 +134,7 @@ class NewMandate(Terms):
 async def list_mandates(services: ServicesDep, caller: Caller, origin: OriginDep, paging: PagingDep) -> Page[Mandate]:
     """Lists the caller's standing approvals with what is used of them. Newest first."""
     before, tools = paging.after(_MANDATE_POSITION), services.tools.tools_for(caller, origin.groups)
-    async with services.database.read_only() as connection:
-        found = await mandates.list_mandates(connection, caller, before=before, limit=paging.limit + 1)
+    found = await services.read(mandates.list_mandates, caller, before=before, limit=paging.limit + 1)
     now = services.clock()
     return paging.page([mandates.shown(row, tools, now=now) for row in found], lambda each: each.id)
 
@@ -174,7 +168,7 @@ async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: C
 @grants_router.get("")
 async def list_grants(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Grant]:
     """Lists the tools that need not ask again in this session, because a decision said so. By name."""
-    after, tools = paging.after(_TOOL), services.tools.tools()
+    after, tools = paging.after(schemas.BY_NAME), services.tools.tools()
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
         found = await mandates.list_grants(connection, session_id, tools, after=after, limit=paging.limit + 1)

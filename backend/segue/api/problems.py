@@ -1,8 +1,8 @@
 """Turns every error into a problem+json response (RFC 9457): AppError, validation, routing, and unexpected ones. Below
 /v1 into the shape that OpenAI's clients read, because they show nothing of a problem+json.
 
-WHAT_TO_DO says what each code means to a client, and `codes_of` which routes can answer with it: in openapi.json
-tests/api/test_openapi.py compares the codes with those that the package raises.
+WHAT_TO_DO says what each code means to a client (problems.toml), and `codes_of` which routes can answer with it: in
+openapi.json. tests/api/test_openapi.py compares the codes with those that the package raises.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,127 +20,15 @@ from starlette.types import Scope
 
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
+from segue.language.lexicon import load_toml
 from segue.version import VERSION
 
-WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
-    "unauthorized": (401, "Send a valid key or token: `Authorization: Bearer …` or `X-API-Key: …`."),
-    "forbidden": (403, "Use a key or token with the scope `ops`."),
-    "beyond_own_scopes": (403, "Use a key that has the scopes of the new one, and `ops:content` for other users."),
-    "may_not_speak_for": (403, "Use a key with the scope `act_as`, or let the frontend not name its users."),
-    "host_not_allowed": (403, "Without AUTH: call the service as 127.0.0.1, or add the name to ALLOWED_HOSTS."),
-    "origin_not_allowed": (403, "Without AUTH: add the page's origin to CORS_ORIGINS."),
-    "session_not_found": (404, "The caller has no session of this id: `GET /sessions` lists them."),
-    "turn_not_found": (404, "The session has no turn of this id: its `turns` lists them."),
-    "message_not_found": (404, "The session has no message of this id: its `messages` lists them."),
-    "branch_not_found": (404, "The session has no branch of this id: its `branches` lists them."),
-    "mandate_not_found": (404, "The caller has no mandate of this id: `GET /mandates` lists them."),
-    "memory_not_found": (404, "The caller has no fact of this id: `GET /memories` lists them."),
-    "user_not_found": (404, "No row is of this user: `GET /ops/users` lists those there are."),
-    "key_not_found": (404, "No key of this id works: `GET /ops/keys` lists them."),
-    "tool_result_not_found": (404, "The session has no call of this id: its `tool-results` lists them."),
-    "receipt_not_found": (404, "The call is not the caller's, or changed nothing and has none."),
-    "tool_result_part_not_found": (404, "The result has no image or file of this number: it names those it has."),
-    "mcp_server_not_found": (404, "This process has no MCP server of this name: `GET /mcp/servers` lists them."),
-    "mcp_login_unavailable": (502, "`detail` says what the MCP server or its authorization server lacks."),
-    "mcp_prompt_not_found": (404, "The server offers no such prompt: `GET /mcp/prompts` lists those there are."),
-    "unknown_tool": (404, "`GET /tools` lists those there are."),
-    "unknown_agent": (404, "`GET /agents` lists those there are. In a body it is a 422."),
-    "schedule_not_found": (404, "The caller has no such schedule: `GET /schedules` lists them."),
-    "trigger_not_found": (404, "There is no such trigger, or it is paused: `GET /triggers` lists the caller's."),
-    "no_open_plan": (404, "Nothing waits in this session: go on without."),
-    "no_grant": (404, "Nothing is remembered for this tool in this session: its `grants` lists what is."),
-    "plan_changed": (409, "Read the plan again, show it, and decide on the version that it has now."),
-    "approval_not_found": (404, "Nothing of this id waits for the caller: `GET /approvals` lists what does."),
-    "waits_for_others": (403, "Others have to decide, as `detail` says. The user may only take it back."),
-    "not_yours_to_decide": (403, "Another person has to decide, as `detail` says."),
-    "plan_expired": (409, "Nothing was run. Ask for it anew."),
-    "turn_in_progress": (409, "Nothing was accepted. Wait for the turn `turn_id`, or send it with another `on_busy`."),
-    "not_in_history": (409, "The message is in a branch, to be read only. Read the history anew."),
-    "in_conversation": (
-        409,
-        "Nothing was deleted. Delete the conversation that `detail` names, if all of it is to go.",
-    ),
-    "cannot_retry": (409, "Only the last turn, if it failed or was cancelled. Regenerate an answer instead."),
-    "turn_cancelled": (
-        409,
-        "The message is kept. `approved_step` says whether a step that waited for a yes ran. Send another.",
-    ),
-    "unreadable": (409, "What is stored is damaged, or of a newer release. Send another message to go on."),
-    "session_exists": (
-        409,
-        "Go on with the one that there is: with `if_exists: do_nothing`, or the same Idempotency-Key.",
-    ),
-    "memory_exists": (409, "Another fact says the same: delete one of the two."),
-    "too_many_unattended": (409, "Nothing was made. Delete a schedule or a trigger, as `detail` says."),
-    "no_api_keys": (409, "Callers have no API keys here: AUTH is not `api_key`."),
-    "nothing_to_export": (409, "Send a message first, or wait for the turn that runs."),
-    "attachment_not_found": (404, "The session has no file of this id: its `attachments` lists them."),
-    "tool_result_expired": (410, "It is no longer kept. Let the tool run again."),
-    "body_too_large": (413, "Send less than MAX_BODY_BYTES; a file of ATTACHMENT_MAX_BYTES at most."),
-    "attachment_quota_exceeded": (413, "Delete files or sessions: all files of a user have ATTACHMENT_USER_BYTES."),
-    "unsupported_attachment": (415, "Attach a file of a kind that `detail` names, or install the extra it names."),
-    "unreadable_attachment": (422, "The file is empty, damaged, encrypted or too much to read, as `detail` says."),
-    "unknown_attachment": (422, "Nothing was accepted. Upload the file to this session first."),
-    "invalid_request": (422, "Correct what `errors` and `detail` name. 400 if the body cannot be read at all."),
-    "price_missing": (422, "Nothing was set. Add the price to the file PRICES_FILE, and restart."),
-    "invalid_answer": (422, "Send an `answer` that fits `asks.schema` of the waiting step, or none if it has none."),
-    "invalid_args": (422, "Send arguments that the tool of the waiting step takes: `GET /tools` has their schema."),
-    "invalid_cursor": (422, "Use `next_cursor` of the page before as it is, or none."),
-    "trigger_key_missing": (409, "Nothing was made. Operators set MCP_TOKEN_KEY, which seals secrets."),
-    "signature_invalid": (401, "Nothing was begun. Sign the event with the trigger's secret, within five minutes."),
-    "not_confirmed": (422, "Name the user in `confirm` whose rows are to go: `GET /me` tells the caller's."),
-    "idempotency_key_reused": (422, "Use a new key for a new message."),
-    "client_tools": (422, "Offer fewer or smaller tools of the page, or others, as `detail` says."),
-    "not_supported": (422, "Leave out what `detail` names: LangGraph's server has it, and Segue has nothing for it."),
-    "parts_unsupported": (422, "Send text, and files in the message as `data:` URLs: nothing is fetched."),
-    "not_the_users": (422, "Edit a message of the user's, or regenerate the answer."),
-    "cannot_edit_steer": (422, "Edit the message that opened its turn."),
-    "not_an_answer": (422, "Rate a message of the assistant."),
-    "query_in_session": (422, "Ask for the facts of a session or for those that a query finds, not for both."),
-    "invalid_path": (422, "Correct the JMESPath, or ask for less."),
-    "conversation_too_long": (422, "List its messages and results by page."),
-    "option_not_allowed": (400, "Nothing was accepted. Leave out `param`, which the agent does not allow."),
-    "unsupported_parameter": (400, "Nothing was accepted. Leave out `param`: it would change the answer, and cannot."),
-    "output_invalid": (502, "The message is kept. Ask with a simpler schema: `detail` says what does not fit."),
-    "agents_invalid": (422, "Correct the file as `detail` says. The agents of before stay."),
-    "rate_limited": (429, "Wait `retry_after_s`. `limit` says which limit it is."),
-    "service_limit_reached": (429, "All users together have used up today's limit. Wait `retry_after_s`."),
-    "too_many_queued": (429, "Nothing was accepted. Send it when one of those that wait is done."),
-    "internal_error": (500, "Ours. `request_id` finds it in the log."),
-    "turn_gave_up": (500, "Every process that ran it died. The message is kept; send another to go on."),
-    "model_unavailable": (502, "The message is kept. Send it again later, or see to the provider as `detail` says."),
-    "mcp_server_failed": (502, "The server did not do it, as `detail` says. Repeat it later, or go on without."),
-    "turn_budget_spent": (502, "The message is kept. Ask for less at a time."),
-    "storage_unavailable": (503, "Repeat it after `retry_after_s`; with an Idempotency-Key nothing is done twice."),
-    "storage_access_denied": (503, "The service may not use its database: tell its operators. Nothing was accepted."),
-    "storage_too_many_connections": (503, "Its database takes no more connections. Repeat it after `retry_after_s`."),
-    "storage_slow": (503, "Its database is too slow at the moment. Repeat it after `retry_after_s`."),
-    "storage_locked": (503, "Another connection locks what it needs. Repeat it after `retry_after_s`."),
-    "storage_full": (503, "The disk of its database is full. Repeat it after `retry_after_s`."),
-    "storage_read_only": (503, "Its database only reads. Repeat it after `retry_after_s`; what reads works."),
-    "storage_pooler": (503, "A pooler refuses what the service needs: tell its operators. Nothing was accepted."),
-    "identity_unavailable": (503, "Repeat it after `retry_after_s`."),
-    "turn_interrupted": (503, "The turn goes on. Read it, or repeat the request with its Idempotency-Key."),
-    "model_timeout": (504, "The message is kept. Send it again."),
-    "turn_timeout": (504, "The message is kept. Ask for less at a time."),
-}
+_DESCRIBED: Final = load_toml("problems.toml", package="segue.api")
+WHAT_TO_DO: Final[Mapping[str, Sequence[Any]]] = _DESCRIBED["what_to_do"]
+OF_PARAMETERS: Final[Mapping[str, str]] = _DESCRIBED["of_parameters"]
 OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
 OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
 OF_CALLERS: Final = OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
-OF_PARAMETERS: Final[Mapping[str, str]] = {  # of others as `session_id` it is `session_not_found`
-    "chat_id": "session_not_found",
-    "thread_id": "session_not_found",
-    "run_id": "turn_not_found",
-    "assistant_id": "unknown_agent",
-    "tool_call_id": "tool_result_not_found",
-    "agent_id": "unknown_agent",
-    "tool": "unknown_tool",
-    "user": "invalid_request",
-    "response_id": "turn_not_found",
-    "conversation_id": "session_not_found",
-    "cursor": "invalid_cursor",
-    "idempotency-key": "idempotency_key_reused",
-}
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
 OF_TURNS: Final = {
@@ -149,9 +37,11 @@ OF_TURNS: Final = {
 }  # fmt: skip
 OF_FILES: Final = ("attachment_quota_exceeded", "unsupported_attachment", "unreadable_attachment")
 OF_DOORS: Final = (
-    *OF_FILES, "may_not_speak_for", "session_not_found", "turn_not_found", "unknown_agent", "turn_in_progress",
-    "not_in_history", "idempotency_key_reused", "parts_unsupported", "too_many_queued",
-    "option_not_allowed",
+    *OF_FILES, "session_not_found", "unknown_agent", "turn_in_progress", "too_many_queued", "parts_unsupported",
+)  # fmt: skip
+OF_OPENAI: Final = (
+    *OF_DOORS, "may_not_speak_for", "turn_not_found", "not_in_history", "idempotency_key_reused", "option_not_allowed",
+    "unsupported_parameter",
 )  # fmt: skip
 OF_DECISIONS: Final = (
     "invalid_answer", "invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable",

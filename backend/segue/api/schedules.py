@@ -10,7 +10,7 @@ from fastapi import Request
 from pydantic import Field, model_validator
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import AcceptedTurn, events_url
+from segue.api.chat import AcceptedTurn, check_length, events_url
 from segue.api.deps import Caller, OriginDep, ScheduleId, Services, ServicesDep, TriggerId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, FilledText, Moment, Page, PagingDep, TimeZone, id_position
@@ -125,16 +125,14 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
 async def list_schedules(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Schedule]:
     """Lists the caller's schedules, in all sessions. Newest first."""
     before = paging.after(_POSITION)
-    async with services.database.read_only() as connection:
-        found = await schedules.list_schedules(connection, caller, before=before, limit=paging.limit + 1)
+    found = await services.read(schedules.list_schedules, caller, before=before, limit=paging.limit + 1)
     return paging.page(found, lambda each: each.id)
 
 
 @router.get("/{schedule_id}")
 async def get_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller) -> Schedule:
     """Shows a schedule."""
-    async with services.database.read_only() as connection:
-        return await schedules.get_schedule(connection, caller, schedule_id)
+    return await services.read(schedules.get_schedule, caller, schedule_id)
 
 
 @router.patch("/{schedule_id}")
@@ -180,12 +178,6 @@ def check_place(services: Services, caller: str, place: InSession, message: str,
     check_length(services, message)
 
 
-def check_length(services: Services, message: str) -> None:
-    if len(message) > (at_most := services.settings.max_message_chars):
-        detail = f"The message has {len(message)} characters, and may have {at_most} (MAX_MESSAGE_CHARS)."
-        raise InvalidRequest(detail)
-
-
 def _check_overlap(overlap: str, *, new_session: bool) -> None:
     if overlap == "parallel" and not new_session:
         raise InvalidRequest("A session runs one turn at a time: `parallel` goes with `new_session` only.")
@@ -225,9 +217,7 @@ class BegunTurn:
 
 
 @triggers_router.post(
-    "",
-    status_code=201,
-    responses=problems(*CANNOT_BE_MADE, "trigger_not_found", "trigger_key_missing"),
+    "", status_code=201, responses=problems(*CANNOT_BE_MADE, "trigger_not_found", "trigger_key_missing")
 )
 async def create_trigger(
     body: NewTrigger, services: ServicesDep, caller: Caller, origin: OriginDep

@@ -39,7 +39,10 @@ MAX_DECISIONS = 50
 MAX_VERSION = 2**31 - 1
 
 
-def _bounded(metadata: dict[str, Any]) -> dict[str, Any]:
+Json = dict[str, Any]
+
+
+def _bounded(metadata: Json) -> Json:
     size = len(canonical_args(metadata).encode())
     if size > MAX_METADATA_BYTES:
         raise ValueError(f"The metadata has {size} bytes as JSON, and may have {MAX_METADATA_BYTES}.")
@@ -51,6 +54,7 @@ CursorPosition = TypeVar("CursorPosition")
 FilledText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Title = Annotated[str, Field(max_length=200)]
 Name = Annotated[str, Field(max_length=200)]
+ChangeInWords = Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS)]
 Content = Annotated[FilledText, Field(max_length=MAX_CONTENT_CHARS)]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")]
 TimeZone = Annotated[str, AfterValidator(known_zone)]
@@ -58,7 +62,7 @@ _ISO = TypeAdapter(Annotated[str, Field(strict=True, pattern=r"^\d{4}-\d\d-\d\dT
 Moment = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_ISO.validate_python)]
 KnownUser = Annotated[str, Field(max_length=MAX_USER_CHARS), AfterValidator(known_user)]
 UserLimit = Annotated[int, Field(ge=0, le=2**53)]
-Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS), AfterValidator(_bounded)]
+Metadata = Annotated[Json, Field(max_length=MAX_METADATA_KEYS), AfterValidator(_bounded)]
 
 
 class Body(BaseModel):
@@ -69,7 +73,7 @@ class NewSession(Body):
     """A session to make."""
 
     title: Annotated[Title | None, doc("Null for one made of the first words.")] = None
-    agent: Annotated[str, Field(max_length=200), doc("One of `GET /agents`.")] = DEFAULT_AGENT
+    agent: Annotated[Name, doc("One of `GET /agents`.")] = DEFAULT_AGENT
     language: Annotated[Language | None, doc("The tag of the language to answer in; null for the user's own.")] = None
     time_zone: Annotated[TimeZone | None, doc("An IANA name; null for the setting TIME_ZONE.")] = None
     metadata: Annotated[Metadata, doc("What the client keeps with it, at most 16 kB. The agent does not see it.")] = {}
@@ -85,7 +89,7 @@ class SessionChanges(NewSession):
 class NewFork(Body):
     """Where a session is to go on from, in another one."""
 
-    message_id: Annotated[str, Field(max_length=200), doc("The last message to copy.")]
+    message_id: Annotated[Name, doc("The last message to copy.")]
 
 
 class Delivery(Body):
@@ -98,9 +102,7 @@ class Delivery(Body):
 class Answerer(Delivery):
     """Which model is to answer, and how the answer is to come."""
 
-    model: Annotated[
-        Annotated[str, Field(max_length=200)] | None, doc("One of the agent's `models`; null for its `model`.")
-    ] = None
+    model: Annotated[Name | None, doc("One of the agent's `models`; null for its `model`.")] = None
 
 
 class EditedMessage(Answerer):
@@ -110,13 +112,11 @@ class EditedMessage(Answerer):
         FilledText, Field(max_length=LONGEST_MESSAGE), doc("What the user says, in up to `MAX_MESSAGE_CHARS`.")
     ]
     attachments: Annotated[
-        list[Annotated[str, Field(max_length=200)]],
-        Field(max_length=MAX_ATTACHMENTS),
-        doc("The ids of files of the session that go with it."),
+        list[Name], Field(max_length=MAX_ATTACHMENTS), doc("The ids of files of the session that go with it.")
     ] = []
-    output_schema: Annotated[
-        dict[str, Any] | None, doc("A JSON schema that the answer fits; `output` is the answer then.")
-    ] = None
+    output_schema: Annotated[Json | None, doc("A JSON schema that the answer fits; `output` is the answer then.")] = (
+        None
+    )
 
 
 class ChatBody(EditedMessage):
@@ -134,16 +134,12 @@ class PlanDecision(Body):
 
     decision: Annotated[Pressed, doc("What the user decides on the waiting step.")]
     version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that the user was shown.")
-    args: Annotated[dict[str, Any] | None, doc("With `confirm`: in the place of the step's.")] = None
-    message: Annotated[
-        Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("With `amend`: what is to be otherwise.")
-    ] = None
+    args: Annotated[Json | None, doc("With `confirm`: in the place of the step's.")] = None
+    message: Annotated[ChangeInWords | None, doc("With `amend`: what is to be otherwise.")] = None
     remember: Annotated[
         RememberFor | None, doc("With `confirm`: the tool, as it is defined now, need not ask again in this session.")
     ] = None
-    answer: Annotated[
-        dict[str, Any] | None, doc("With `confirm`, if the step `asks` by a form: what the user filled in.")
-    ] = None
+    answer: Annotated[Json | None, doc("With `confirm`, if the step `asks` by a form: what the user filled in.")] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -158,18 +154,11 @@ class PlanDecision(Body):
     def button(self) -> Button:
         return Button(self.decision, self.version, self.args, self.message or "", self.remember, answer=self.answer)
 
-    @property
-    def fingerprint(self) -> tuple[str | int, ...]:
-        """What has to be the same in a second request with the same idempotency key."""
-        more = canonical_args(self.args) if self.args is not None else self.message
-        answer = f"answer {canonical_args(self.answer)}" if self.answer is not None else None
-        return (self.decision, self.version, *(each for each in (more, self.remember, answer) if each is not None))
-
 
 class OneDecision(PlanDecision):
     """A decision in one of several sessions."""
 
-    session_id: Annotated[str, Field(max_length=200), doc("The session whose plan waits.")]
+    session_id: Annotated[Name, doc("The session whose plan waits.")]
 
 
 class Decisions(Body):
@@ -184,8 +173,7 @@ class ApprovalDecision(Body):
     decision: Annotated[Decision, doc("`confirm` or `reject`.")]
     version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that they were shown.")
     args: Annotated[
-        dict[str, Any] | None,
-        doc("In place of the step's, with a `confirm` only: if it is their own, or the rule says so."),
+        Json | None, doc("In place of the step's, with a `confirm` only: if it is their own, or the rule says so.")
     ] = None
     reason: Annotated[
         Annotated[str, Field(max_length=MAX_REASON_CHARS)] | None, doc("Why not. The user reads it, and the model.")
@@ -228,7 +216,6 @@ class FleetReset(ToolReset):
     """Which tools to try again, and where. Names a tool or a session, or says `all`."""
 
     all: Annotated[bool, doc("True for all tools in all sessions.")] = False
-
     session_id: Annotated[Name | None, doc("Only this session, of any user.")] = None
     scope: Annotated[
         Literal["fleet", "sessions", "all"], doc("What failed or was set for all, the sessions' own states, or both.")
@@ -306,6 +293,7 @@ class PageAround(Page[Item]):
 
 Seq = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 BY_SEQ = TypeAdapter(Seq)  # a position in a list that is ordered by it
+BY_NAME: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 Limit = Annotated[int, Query(ge=1, le=200, description="How many items to give at most.")]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before, as it is.")]
 

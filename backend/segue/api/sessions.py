@@ -3,7 +3,7 @@ say what one thinks of an answer.
 """
 
 import asyncio
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -11,13 +11,12 @@ from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 from starlette.responses import Response
 
-from segue.api import schemas
+from segue.api import deps, schemas
 from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
-from segue.domain.identity import Operator
 from segue.domain.ids import id_pattern
 from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.domain.session import (
@@ -40,7 +39,6 @@ from segue.memory.session_store import SearchPosition, search_sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory
-from segue.users.audit import record_act
 
 FACTS_SHOWN = 50
 
@@ -119,25 +117,22 @@ async def list_sessions(
     if words := (query or "").split():
         reached = paging.after(_SEARCHED)
         after = SearchPosition(*reached) if reached else None
-        async with services.database.read_only() as connection:
-            hits, behind = await search_sessions(
-                connection, caller, words, archived=archived, pinned=pinned, after=after, limit=paging.limit
-            )
+        hits, behind = await services.read(
+            search_sessions, caller, words, archived=archived, pinned=pinned, after=after, limit=paging.limit
+        )
         position = [each for each in astuple(behind) if each is not None] if behind else None
         return schemas.Page([*hits], schemas.encode_cursor(position) if position else None)
     before = paging.after(_ACTIVITY)
-    async with services.database.read_only() as connection:
-        found = await session_store.list_sessions(
-            connection, caller, archived=archived, pinned=pinned, before=before, limit=paging.limit + 1
-        )
+    found = await services.read(
+        session_store.list_sessions, caller, archived=archived, pinned=pinned, before=before, limit=paging.limit + 1
+    )
     return paging.page(found, lambda session: [session.updated_at, session.id])
 
 
 @router.get("/{session_id}")
 async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session | UnreadableSession:
     """Shows a session."""
-    async with services.database.read_only() as connection:
-        return await session_store.get_session(connection, caller, session_id)
+    return await services.read(session_store.get_session, caller, session_id)
 
 
 @router.patch("/{session_id}", responses=problems("unknown_agent"))
@@ -215,12 +210,8 @@ async def get_prompt(
             owner = await session_store.owner_of(connection, session_id)
             groups = groups if owner == identity.user else {*await groups_of_last(connection, session_id)}
     if include and owner != identity.user:
-        if "ops:content" not in identity.scopes:
-            detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
-            raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
         async with services.database.transaction() as connection:
-            operator = Operator(**asdict(identity), request_id=origin.request_id)
-            await record_act(connection, operator, "read_session", session_id=session_id)
+            await deps.record_reading(connection, identity, origin, session_id)
     return await services.turns.next_request(owner, session_id, groups, texts=include is not None)
 
 
@@ -259,10 +250,9 @@ async def export_session(
     """Exports the turns that have ended, without secrets. A larger result is represented by its reference; Markdown has
     references only.
     """
-    async with services.database.read_only() as connection:
-        conversation = await load_conversation(
-            connection, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
-        )
+    conversation = await services.read(
+        load_conversation, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
+    )
     if format == "markdown":
         return Response(await asyncio.to_thread(as_markdown, conversation), media_type="text/markdown")
     settings = RecordedSettings.model_validate(services.settings, from_attributes=True)
@@ -292,6 +282,5 @@ async def get_feedback(
 ) -> schemas.Page[Feedback]:
     """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
     before = paging.after(schemas.BY_SEQ)
-    async with services.database.read_only() as connection:
-        found = await session_store.list_feedback(connection, rating=rating, before=before, limit=paging.limit + 1)
+    found = await services.read(session_store.list_feedback, rating=rating, before=before, limit=paging.limit + 1)
     return paging.page_of_placed(found)

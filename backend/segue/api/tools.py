@@ -1,5 +1,5 @@
 """Routes to tools: the tools as the model sees them, how they are doing in a session and for all, with what people may
-change about it, and the results of their calls.
+change about it, the results of their calls, and the receipts of those that changed something.
 """
 
 import mimetypes
@@ -12,13 +12,16 @@ import orjson
 from anyio import to_thread
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field, TypeAdapter
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.api import schemas
-from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
+from segue.api import deps, schemas
+from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import PROBLEMS, problems
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
+from segue.domain.identity import Identity
 from segue.domain.ids import id_pattern, is_id
+from segue.domain.receipt import ChainHead, Receipt
 from segue.domain.redaction import without_secret_texts
 from segue.domain.tool import (
     CallStatus,
@@ -34,7 +37,7 @@ from segue.domain.tool import (
 )
 from segue.memory.session_store import check_session, lock_session, owner_of
 from segue.plans.policy import needs_confirmation
-from segue.tools import results
+from segue.tools import receipts, results
 from segue.tools.availability import Specs
 from segue.tools.catalog import changed_at
 from segue.tools.normalize import BinaryPart
@@ -46,6 +49,7 @@ from segue.users.audit import record_act
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
 states_router = router_of("tool states")
 results_router = router_of("tool results", "/sessions/{session_id}/tool-results")
+receipts_router = router_of("receipts")
 
 LONGEST = timedelta(days=366)
 FIRST_PAGE = schemas.Paging(50, None)
@@ -58,6 +62,8 @@ _CHANGE_POSITION, _RESULT_POSITION = schemas.id_position("chg"), schemas.id_posi
 _SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
     tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
 )
+
+_OF_SPEC = ("name", "title", "description", "effect", "effect_guessed", "source")
 
 StateFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
 CallFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
@@ -88,17 +94,12 @@ async def list_tools(services: ServicesDep, caller: Caller, origin: OriginDep) -
     changed = await changed_at(services.database, specs)
     described = [
         ToolDescription(
-            name=spec.name,
-            title=spec.title,
-            description=spec.description,
             schema=spec.input_schema,
-            effect=spec.effect,
-            effect_guessed=spec.effect_guessed,
             confirmation=needs_confirmation(spec, services.settings.confirm),
             always_asks=spec.always_asks and needs_confirmation(spec, services.settings.confirm),
             dependencies=spec.depends_on,
-            source=spec.source,
             changed_at=changed.get(spec.name),
+            **{name: getattr(spec, name) for name in _OF_SPEC},
         )
         for spec in specs
     ]
@@ -128,8 +129,7 @@ async def get_tool_states(
     session_id: SessionId, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> SessionToolStates:
     """Shows how all tools are doing in a session. Also one that never ran."""
-    async with services.database.read_only() as connection:
-        await check_session(connection, caller, session_id)
+    await services.read(check_session, caller, session_id)
     return await _session_states(services, caller, origin, session_id)
 
 
@@ -218,16 +218,14 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: sc
     sessions only the one that is named, of any user. What an operator had set for all ends too. For the scope `ops`.
     """
     specs = services.tools.specs(body.tool_name)
-    owner = await _owner_of_any(services, body.session_id) if body.session_id is not None else None
+    owner = None
+    if body.session_id is not None:
+        if not is_id("ses", body.session_id):
+            raise NotFound("session")
+        owner = await services.read(owner_of, body.session_id)
     async with services.database.transaction() as connection:
-        await record_act(
-            connection,
-            operator,
-            "reset_tool_states",
-            session_id=body.session_id,
-            tool=body.tool_name,
-            details={"scope": body.scope},
-        )
+        session_id, tool, details = body.session_id, body.tool_name, {"scope": body.scope}
+        await record_act(connection, operator, "reset_tool_states", session_id=session_id, tool=tool, details=details)
         if body.scope != "sessions":
             await lift_holds(connection, specs)
     if body.scope != "sessions":
@@ -237,13 +235,6 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: sc
     elif body.scope != "fleet":
         await services.tools.reset_in_sessions(specs)
     return await _fleet_states(services, specs, status=None, after=None, paging=FIRST_PAGE)
-
-
-async def _owner_of_any(services: Services, session_id: str) -> str:
-    if not is_id("ses", session_id):
-        raise NotFound("session")
-    async with services.database.read_only() as connection:
-        return await owner_of(connection, session_id)
 
 
 async def _session_states(services: Services, owner: str, origin: Origin, session_id: str) -> SessionToolStates:
@@ -307,8 +298,7 @@ async def get_tool_result(
     part: Annotated[int | None, Query(ge=0, le=2**31, description="The number of an image or a file in it.")] = None,
 ) -> Response:
     """Loads a page of a result. With `part`, the image or file of this number as it is, to be downloaded."""
-    async with services.database.read_only() as connection:
-        call, stored = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
+    call, stored = await services.read(results.load_result, caller, session_id, tool_call_id, now=services.clock())
     if part is not None:
         found, _ = await part_at(stored.content or "", part, is_json=stored.kind == "json")
         if found is None:
@@ -330,3 +320,48 @@ def _download(call: ToolCall, part: BinaryPart, number: int) -> Response:
         "Content-Security-Policy": "sandbox",
     }
     return Response(part.content(), media_type=part.media_type, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptPage(schemas.Page[Receipt]):
+    """Receipts in their order, and the end of their chain: what `segue receipts verify` reads."""
+
+    head: Annotated[ChainHead | None, doc("The last receipt of the session by now; null if it has none.")]
+
+
+@receipts_router.get("/sessions/{session_id}/receipts", responses=problems("forbidden"))
+async def list_receipts(
+    session_id: SessionId, services: ServicesDep, identity: IdentityDep, origin: OriginDep, paging: schemas.PagingDep
+) -> ReceiptPage:
+    """Lists what a session's calls changed, who approved them and what was shown. Oldest first. Of other users for the
+    scopes `ops` and `ops:content`.
+    """
+    after, limit = paging.after(schemas.BY_SEQ) or 0, paging.limit + 1
+    async with services.database.transaction() as connection:
+        owner, head, found = await receipts.read_chain(connection, session_id, after=after, limit=limit)
+        await _check_reader(connection, identity, origin, owner, session_id, "session")
+    page = paging.page(found, lambda each: each.number)
+    return ReceiptPage(page.items, page.next_cursor, head)
+
+
+@receipts_router.get("/receipts/{tool_call_id}", responses=problems("receipt_not_found", "forbidden"))
+async def get_receipt(
+    tool_call_id: ToolCallId, services: ServicesDep, identity: IdentityDep, origin: OriginDep
+) -> Receipt:
+    """Shows the receipt of a call, the newest if its outcome was settled later. Of other users as the list."""
+    async with services.database.transaction() as connection:
+        owner, receipt = await receipts.get_receipt(connection, tool_call_id)
+        await _check_reader(connection, identity, origin, owner, receipt.session_id, "receipt")
+    return receipt
+
+
+async def _check_reader(
+    connection: AsyncConnection, identity: Identity, origin: Origin, owner: str | None, session_id: str, thing: str
+) -> None:
+    """Raises NotFound, AppError `forbidden`. What operators read of other users is in the audit."""
+    if owner == identity.user:
+        return
+    if "ops" not in identity.scopes:
+        raise NotFound(thing)
+    words = owner is not None  # of a user who was erased there are none left
+    await deps.record_reading(connection, identity, origin, session_id, words=words)

@@ -10,13 +10,13 @@ from decimal import Decimal
 from typing import Annotated
 
 from fastapi import Depends, Path, Query, Response
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator
 from starlette.responses import StreamingResponse
 
-from segue.api.deps import KeyId, Ops, Services, ServicesDep, router_of
+from segue.api.deps import KeyId, Ops, Services, ServicesDep, require_content, router_of
 from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problems import problems
-from segue.api.schemas import KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
+from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
 from segue.db.owners import ErasedRows, has_rows
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
@@ -34,7 +34,6 @@ EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
 REFUSED = problems("forbidden", "no_api_keys")
 REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes")
 _KEY_POSITION = id_position("key")
-_USER_POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 _OF_KEY = ("id", "name", "scopes", "groups", "roles", "created_at", "last_used_at", "expires_at", "revoked_at")
 
 OfUser = Annotated[
@@ -83,8 +82,7 @@ KeysDep = Annotated[ApiKeys, Depends(_api_keys)]
 async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *, user: OfUser = None) -> Page[OpsKey]:
     """Lists the API keys of all users. Also those that work no more. For the scope `ops`, with AUTH=api_key."""
     after = paging.after(_KEY_POSITION)
-    async with services.database.read_only() as connection:
-        found = await list_keys(connection, user, after=after, limit=paging.limit + 1)
+    found = await services.read(list_keys, user, after=after, limit=paging.limit + 1)
     return paging.page([_shown_key(key, services.clock()) for key in found], lambda key: key.id)
 
 
@@ -179,7 +177,7 @@ class OpsUser:
 @router.get("", responses=problems("forbidden"))
 async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsUser]:
     """Lists the users there are. By name: who has a session, a key, usage or limits. For the scope `ops`."""
-    after = paging.after(_USER_POSITION)
+    after = paging.after(BY_NAME)
     async with services.database.read_only() as connection:
         found = await list_users(connection, after=after, limit=paging.limit + 1, now=services.clock())
         own = await load_limits(connection, [each.user for each in found])
@@ -190,8 +188,7 @@ async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Pa
 @router.get("/{user}/limits", responses=problems("forbidden"))
 async def get_user_limits(user: UserName, services: ServicesDep, _: Ops) -> ShownLimits:
     """Shows what a user may use. For the scope `ops`."""
-    async with services.database.read_only() as connection:
-        own = await load_limits(connection, [user])
+    own = await services.read(load_limits, [user])
     return _shown_limits(services, user, own.get(user, NO_OWN))
 
 
@@ -221,9 +218,7 @@ async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) 
     """Exports every row that is stored of a user, as `segue export` does: `{"table": …, "row": …}` a line. Without the
     hashes of secrets. For the scopes `ops` and `ops:content`, as it has what was said.
     """
-    if "ops:content" not in operator.scopes:
-        detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
-        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+    require_content(operator)
     await _check_exists(services, user)
     async with services.database.transaction() as connection:
         await record_act(connection, operator, "export_user", details={"user": user})

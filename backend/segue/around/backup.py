@@ -1,7 +1,7 @@
 """`segue backup` and `segue restore`: every table as of one moment, in one file that is never read or written whole.
 
 A backup is a zip archive with a member for each table, as COPY writes it, and a manifest. Redis is not copied: it is
-made again from rows (docs/decisions.md, 65). A restore fills tables in a schema of its own, which take the place of the
+made again from rows (docs/decisions.md). A restore fills tables in a schema of its own, which take the place of the
 store's once all of it is checked; a process that is killed leaves that schema, which the next restore drops.
 """
 
@@ -27,9 +27,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.around.embedded.server_urls import ServerUrls
-from segue.around.open_stores import note, on_the_servers
-from segue.around.store_clients import OpenStores, open_clients
+from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients
+from segue.around.store_commands import note, on_the_servers
 from segue.around.terminal import new_file, refusal
 from segue.config import Settings
 from segue.db.engine import Database
@@ -232,7 +231,7 @@ async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) 
 
 
 async def _tables_to_copy(connection: AsyncConnection) -> list[str]:
-    """Returns them in the order in which they can be filled. Raises what `back_up` does."""
+    """Raises what `back_up` does."""
     if not await _becomes_true(lambda: connection.scalar(_IS_AT_REST), MIGRATION_S):
         raise migrating()
     revision = await current_revision(connection)
@@ -240,8 +239,7 @@ async def _tables_to_copy(connection: AsyncConnection) -> list[str]:
         raise AppError("no_store", status=404, title="Nothing to back up", detail="The database is empty.")
     if missing_revisions(revision) is None:
         raise store_too_new(revision)
-    present = await _columns(connection)
-    return [table.name for table in metadata.sorted_tables if table.name in present]
+    return await _ours(connection)
 
 
 async def current_revision(connection: AsyncConnection) -> str | None:
@@ -360,16 +358,15 @@ async def _refuse_target(connection: AsyncConnection, driver: Any, *, force: boo
         detail = "Another process of Segue uses this database. Stop it first: what it holds would not fit any more."
         raise AppError("store_in_use", status=409, title="The database is in use", detail=detail)
     exists = "SELECT EXISTS (SELECT FROM {})"
-    stored = [table for table in await _ours(driver) if await driver.fetchval(exists.format(table))]
+    stored = [table for table in await _ours(connection) if await driver.fetchval(exists.format(table))]
     if stored and not force:
         detail = f"The database is not empty: {', '.join(stored)}. --force deletes all of it for the backup."
         raise AppError("store_not_empty", status=409, title="The database is not empty", detail=detail)
 
 
-async def _ours(driver: Any) -> list[str]:
-    """Returns which of our tables there are, without that of the migrations."""
-    own = await driver.fetchval("SELECT current_schema()")
-    present = {row["table_name"] for row in await driver.fetch(_TABLES, own)}
+async def _ours(connection: AsyncConnection) -> list[str]:
+    """Returns which of our tables there are, in the order in which they can be filled."""
+    present = await _columns(connection)
     return [table.name for table in metadata.sorted_tables if table.name in present]
 
 
@@ -408,7 +405,7 @@ async def _swap(connection: AsyncConnection, driver: Any, *, force: bool) -> Non
         raise migrating()
     await _refuse_target(connection, driver, force=force)
     own = await driver.fetchval("SELECT quote_ident(current_schema())")
-    before = ", ".join(["alembic_version", *await _ours(driver)])
+    before = ", ".join(["alembic_version", *await _ours(connection)])
     await driver.execute(f"DROP TABLE IF EXISTS {before}", timeout=SWAP_TIMEOUT_S)
     for row in await driver.fetch(_TABLES, SCHEMA):
         await driver.execute(f"ALTER TABLE {SCHEMA}.{row['table_name']} SET SCHEMA {own}")

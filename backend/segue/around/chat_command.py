@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,8 +24,7 @@ import httpx2
 import typer
 
 from segue.around.chat_screen import Screen, TurnView
-from segue.around.own_service import OwnService
-from segue.around.service_client import Api, Refused, TurnStream, waiting_step, waiting_steps
+from segue.around.service_client import Api, OwnService, Refused, TurnStream, waiting_step, waiting_steps
 from segue.around.terminal import ServiceKey, check_url, local_url, one_line, refusal, settings_with
 from segue.language.shown_call import CallView
 
@@ -78,7 +77,13 @@ def chat(
                 conversation.resume(quote(session, safe=""))
             else:
                 conversation.begin(None if new else _last_sessions().get(name))
-            code = _talk(conversation, screen)
+            try:
+                conversation.talk(_reader(screen))
+                code = int(not conversation.all_well)
+            except KeyboardInterrupt:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends now; one more Ctrl-C must not print a traceback
+                screen.end_line()
+                code = INTERRUPTED
     except Refused as refused:
         raise refusal(str(refused)) from refused
     except KeyboardInterrupt:
@@ -86,19 +91,11 @@ def chat(
     raise typer.Exit(code=code)
 
 
-def _talk(conversation: "Conversation", screen: Screen) -> int:
-    try:
-        conversation.talk(_reader(screen))
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends now; one more Ctrl-C must not print a traceback
-        screen.end_line()
-        return INTERRUPTED
-    return int(not conversation.all_well)
-
-
 @contextmanager
 def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
-    """Yields the base URL, and the name under which the last session is remembered: a URL or a data folder."""
+    """Yields the base URL, and the name under which the last session is remembered: a URL or a data folder. Raises
+    Refused if a service of its own does not start.
+    """
     if url is not None:
         yield url.rstrip("/"), url.rstrip("/")
         return
@@ -110,14 +107,6 @@ def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
         return
     own_data = f"with DATA_DIR={settings.data_dir} …"
     screen.note(f"No service answers at {local}; starting one for this conversation, {own_data}")
-    with _own_service() as own:
-        screen.note(f"It serves at {own} until you leave.")
-        yield own, name
-
-
-@contextmanager
-def _own_service() -> Iterator[str]:
-    """Yields its base URL. Raises Refused if it does not start."""
     with tempfile.TemporaryDirectory(prefix="segue-chat-") as folder:
         service = OwnService(Path(folder) / "service.log", os.environ)
         try:
@@ -127,7 +116,8 @@ def _own_service() -> Iterator[str]:
                 if service.has_ended or time.monotonic() > deadline:
                     raise Refused(f"The service does not start. Its log ends so:\n{service.log_end()}")
                 time.sleep(POLL_S)
-            yield service.url
+            screen.note(f"It serves at {service.url} until you leave.")
+            yield service.url, name
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing else would stop the service
             service.stop()
@@ -218,7 +208,7 @@ class Conversation:
         for message in [each for each in messages if each["content"]][-SHOWN_HISTORY:]:
             self.screen.line(f"{PROMPT if message['role'] == 'user' else ''}{message['content']}")
         if session["running_turn_id"]:
-            self._follow(TurnStream(self.api, session_id, turn_id=session["running_turn_id"]))
+            self._run(turn_id=session["running_turn_id"])
         else:
             self._refresh_waiting(None)
 
@@ -256,45 +246,44 @@ class Conversation:
         elif self._waiting is not None and line.strip().casefold() in DECISIONS:
             self._decide(self._waiting, DECISIONS[line.strip().casefold()])
         elif line.strip():
-            self._send(line.strip())
+            if self.session_id is None:
+                self.session_id = str(self.api.post("/sessions", {})["id"])
+                self.remember(self.session_id)
+            self._run("chat", {"message": line.strip(), "stream": True})
         elif self._waiting is not None:
             self.screen.note(f"Nothing was decided. The plan waits until {_here(self._waiting['expires_at'])}.")
 
-    def _send(self, message: str) -> None:
-        if self.session_id is None:
-            self.session_id = str(self.api.post("/sessions", {})["id"])
-            self.remember(self.session_id)
-        self._run(self.session_id, "chat", {"message": message, "stream": True})
-
     def _decide(self, plan: dict[str, Any], decision: str) -> None:
         """Decides about the version that was shown. If the plan has changed, nothing happens and it is shown again."""
-        assert self.session_id is not None  # noqa: S101 (a plan is a session's)
         try:
-            self._run(self.session_id, "plan/decision", {"decision": decision, "version": plan["version"]})
+            self._run("plan/decision", {"decision": decision, "version": plan["version"]})
         except Refused:
             self._refresh_waiting(None)
             raise
 
-    def _run(self, session_id: str, action: str, body: dict[str, Any]) -> None:
-        self._follow(TurnStream(self.api, session_id, f"/sessions/{session_id}/{action}", body))
-
-    def _follow(self, turn: TurnStream) -> None:
+    def _run(self, action: str = "", body: Mapping[str, Any] | None = None, turn_id: str | None = None) -> None:
+        """Begins a turn, or follows one that has begun, and shows it."""
         view = TurnView(self.screen)
+        turn = TurnStream(self.api.client, f"/sessions/{self.session_id}", action, body, turn_id=turn_id)
         turn.on_lost = lambda: self.screen.note("(the connection is lost; trying again)")
         cancelling = False
+
+        async def show() -> None:
+            async for event in turn.events():
+                view.show(event)
+                if cancelling and event["type"] == "RUN_STARTED":
+                    await turn.cancel()
+
         while True:
             try:
-                for event in turn.events():
-                    view.show(event)
-                    if cancelling and event["type"] == "RUN_STARTED":
-                        turn.cancel()
+                self.api.run(show())
                 break
             except KeyboardInterrupt:
                 if cancelling:
                     raise
                 cancelling = True
                 self.screen.note("\n(cancelling; Ctrl-C again leaves)")
-                turn.cancel()
+                self.api.run(turn.cancel())
         self.screen.end_line()
         self.all_well = self.all_well and view.answered
         self._refresh_waiting(view.plan)
@@ -316,8 +305,6 @@ class Conversation:
             for line in CallView("en", None if whole else "/plan").lines(step.get("args") or {}):
                 self.screen.line(f"      {line}")
 
-    # --- commands ---
-
     def _command(self, command: str, argument: str) -> None:
         match command:
             case "/help":
@@ -327,11 +314,10 @@ class Conversation:
                 self.screen.note("A new conversation.")
             case "/sessions":
                 self._sessions(argument)
+            case "/plan" if plan := self._open_plan():
+                self._show_plan(plan, whole=True)
             case "/plan":
-                if plan := self._open_plan():
-                    self._show_plan(plan, whole=True)
-                else:
-                    self.screen.note("No plan is open.")
+                self.screen.note("No plan is open.")
             case "/tools":
                 self._tools()
             case "/memory":

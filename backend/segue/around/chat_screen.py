@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from segue.around.service_client import StreamEvent, turn_problem
+from segue.around.service_client import WHAT_TO_DO, StreamEvent, turn_problem
 from segue.around.terminal import one_line, printable
 
 MARKS: dict[str, tuple[str, str | None]] = {  # and the style
@@ -113,7 +113,7 @@ class TurnView:
             case {"type": "RUN_FINISHED", "result": answer}:
                 self._finish(answer)
             case {"type": "RUN_ERROR"}:
-                screen.problem(turn_problem(event))
+                screen.problem(turn_problem(event, WHAT_TO_DO))
 
     def _show_result(self, reference: dict[str, Any]) -> None:
         if reference["status"] == "succeeded":

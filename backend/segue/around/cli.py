@@ -1,7 +1,9 @@
-"""The command line: the name and the help line of each command. A command's module is imported only when it runs."""
+"""The command line. `commands.toml` has the commands; the module of one is imported only when it runs."""
 
 import gc
+import tomllib
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -14,55 +16,8 @@ class Subcommand(NamedTuple):
 
 
 COMMANDS = {
-    "serve": Subcommand(
-        "serve:serve",
-        "Serve the HTTP API and run turns. Without DATABASE_URL and REDIS_URL it starts its own servers in DATA_DIR.",
-    ),
-    "worker": Subcommand(
-        "serve:worker",
-        "Run turns that other processes accept. Shares their servers: the same URLs, or the same DATA_DIR.",
-    ),
-    "migrate": Subcommand("open_stores:migrate", "Bring the database to the newest schema, once, before a rollout."),
-    "init": Subcommand(
-        "init_command:init", "Write .env, mcp.json and agents.toml with comments. A file that is there stays as it is."
-    ),
-    "chat": Subcommand(
-        "chat_command:chat", "Talk to the service. Without a service it starts one, and stops it when you leave."
-    ),
-    "approvals": Subcommand(
-        "approvals_command:approvals", "What waits for your yes at a running service; approve it, or reject it."
-    ),
-    "doctor": Subcommand(
-        "doctor_command:doctor",
-        "Say what is wrong and what to do. Exits with 0 if nothing is wrong, with 1 if something is, and with 2 if "
-        "there is no such session.",
-    ),
-    "keys": Subcommand("user_commands:keys", "API keys, for AUTH=api_key."),
-    "users": Subcommand("user_commands:users", "What one user may use; and what was said before there were keys."),
-    "mcp": Subcommand(
-        "mcp_command:mcp", "The Model Context Protocol: Segue as a server of it, and your logins at others."
-    ),
-    "agents": Subcommand("init_command:agents", "The agents of AGENTS_CONFIG."),
-    "export": Subcommand(
-        "user_commands:export", "Write everything a user has, a JSON object a line: to hand it out, or before `erase`."
-    ),
-    "erase": Subcommand(
-        "user_commands:erase",
-        "Remove everything a user has, for good: rows, payloads, keys and streams. Shows it and asks.",
-    ),
-    "backup": Subcommand("backup:backup", "Write everything that is stored into a new file, while the service runs."),
-    "restore": Subcommand("backup:restore", "Put what a backup holds into an empty store. No service may run on it."),
-    "receipts": Subcommand(
-        "receipts_command:receipts", "Receipts of what calls changed: whether a file of them holds."
-    ),
-    "replay": Subcommand(
-        "replay_command:replay", "Play recorded conversations and report what differs. Exits with 1 if anything does."
-    ),
-    "rehearse": Subcommand(
-        "replay_command:rehearse",
-        "Play recorded conversations with another model, agent or mcp.json, and report which effects differ. None is "
-        "performed. Exits with 1 where --fail-on says.",
-    ),
+    name: Subcommand(**row)
+    for name, row in tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8")).items()
 }
 
 
@@ -76,14 +31,14 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
-        return name, _load(COMMANDS[name]) if name else None, rest
+        return name, _load(name, COMMANDS[name]) if name else None, rest
 
 
-def _load(entry: Subcommand) -> Any:
-    module, _, name = entry.target.partition(":")
+def _load(name: str, entry: Subcommand) -> Any:
+    module, _, target = entry.target.partition(":")
     gc.disable()  # what modules make stays: to look for garbage in it takes 0.14 s and more, to free 2 MB
     try:
-        found = getattr(import_module(f"segue.around.{module}"), name)
+        found = getattr(import_module(f"segue.around.{module}"), target)
     finally:
         gc.freeze()
         gc.enable()

@@ -26,9 +26,9 @@ from pydantic import BaseModel, Field
 from segue.around.service_client import (
     MCP_ADVICE,
     AsyncApi,
-    CalledTurn,
     Refused,
     StreamEvent,
+    TurnStream,
     turn_problem,
     waiting_step,
     waiting_steps,
@@ -151,7 +151,12 @@ class Tools:
     ) -> list[dict[str, Any]]:
         """Read the last messages of a session, oldest first. Of a tool's result there is a summary."""
         page = await self._api_of(ctx).get(f"{_path(session_id)}/messages", order="desc", limit=limit)
-        return [_message(each) for each in page["items"][::-1]]
+        shown = []
+        for each in page["items"][::-1]:
+            content = each["content"]
+            text = content if isinstance(content, str) else f"{content.get('tool_name')}: {content.get('summary')}"
+            shown.append({"role": each["role"], "content": text, "created_at": each["created_at"]})
+        return shown
 
     async def get_plan(self, session_id: SessionArgument, ctx: McpContext) -> dict[str, Any]:
         """Read the plan that is open in a session, with its steps; null if there is none."""
@@ -211,7 +216,7 @@ class Tools:
         self, ctx: McpContext, session_id: str, action: str, body: dict[str, Any], key: str
     ) -> dict[str, Any]:
         """Returns the ChatAnswer to a message or a decision. Raises ToolError, Refused."""
-        turn = CalledTurn(self._api_of(ctx), session_id, f"{_path(session_id)}/{action}", body, f"mcp:{key}")
+        turn = TurnStream(self._api_of(ctx), _path(session_id), action, body, f"mcp:{key}")
         return await self._calls.answer(ctx, turn)
 
     async def _settled(self, ctx: McpContext, answer: dict[str, Any]) -> ToolAnswer:
@@ -249,18 +254,12 @@ class Tools:
         said = answer["message"]["content"] if "message" in answer else "The user has not decided."
         text = said
         if waiting_step(plan) is not None:
-            waits = Waits(
-                plan_id=plan["id"],
-                version=plan["version"],
-                question=question(plan, self._whole(ctx, answer["session_id"])),
-            )
-            text += (
-                f"\n\nThis waits for a person's decision (decide_plan), until {plan['expires_at']}:\n{waits.question}"
-            )
+            asked = question(plan, self._whole(ctx, answer["session_id"]))
+            waits = Waits(plan_id=plan["id"], version=plan["version"], question=asked)
+            text += f"\n\nThis waits for a person's decision (decide_plan), until {plan['expires_at']}:\n{asked}"
         shown = CalledAnswer(session_id=answer["session_id"], turn_id=answer["turn_id"], answer=said, waits=waits)
-        return mcp_types.CallToolResult(
-            content=[mcp_types.TextContent(text=text)], structured_content=shown.model_dump()
-        )
+        content = [mcp_types.TextContent(text=text)]
+        return mcp_types.CallToolResult(content=content, structured_content=shown.model_dump())
 
     def _whole(self, ctx: McpContext, session_id: str) -> str:
         return f"{self._api_of(ctx).url}{_path(session_id)}/plan"
@@ -272,12 +271,6 @@ def can_ask(ctx: McpContext) -> bool:
     if declared is None or (declared.form is None and declared.url is not None):
         return False
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or ctx.session.can_send_request
-
-
-def _message(message: dict[str, Any]) -> dict[str, Any]:
-    content = message["content"]
-    text = content if isinstance(content, str) else f"{content.get('tool_name')}: {content.get('summary')}"
-    return {"role": message["role"], "content": text, "created_at": message["created_at"]}
 
 
 def _path(session_id: str) -> str:
@@ -325,10 +318,9 @@ def form(plan: Mapping[str, Any], whole: str) -> mcp_types.ElicitRequestFormPara
     """Returns the form. A value that a tool asks for and that the user has said in words is filled in already."""
     step, schema = waiting_step(plan), _FORM
     if step is not None and fills_in(plan):
-        known, asked = step["asks"]["given"] or {}, step["asks"]["schema"]
-        fields = {
-            name: {**of, "default": known[name]} if name in known else of for name, of in asked["properties"].items()
-        }
+        asked, given = step["asks"]["schema"], step["asks"]["given"] or {}
+        known = {name: {"default": value} for name, value in given.items()}
+        fields = {name: {**of, **known.get(name, {})} for name, of in asked["properties"].items()}
         schema = {**asked, "properties": fields}
     return mcp_types.ElicitRequestFormParams(message=question(plan, whole), requested_schema=schema)
 
@@ -353,30 +345,33 @@ class Calls:
 
     def __init__(self, beat_s: float) -> None:
         self._beat_s = beat_s
-        self._turns: dict[tuple[str, str], CalledTurn] = {}
+        self._turns: dict[tuple[str, str], TurnStream] = {}
 
-    async def answer(self, ctx: McpContext, turn: CalledTurn) -> dict[str, Any]:
+    async def answer(self, ctx: McpContext, turn: TurnStream) -> dict[str, Any]:
         """Returns the ChatAnswer. Raises ToolError if the turn fails, Refused."""
-        progress = CallProgress(ctx)
-        beats = asyncio.create_task(self._beat(progress))
-        connection = _connection(ctx.request_context)
+        progress, connection = CallProgress(ctx), _connection(ctx.request_context)
         request = connection or "", ctx.request_id
         if connection is not None:
             self._turns[request] = turn
+        beats = asyncio.create_task(progress.beat(self._beat_s))
         try:
-            answer = await _read(turn, progress)
+            async with aclosing(turn.events()) as events:
+                async for event in events:
+                    await progress.follow(event)
         except asyncio.CancelledError:  # of a call on a connection, `cancel_turn` cancels the turn
             if connection is None:
                 with anyio.CancelScope(shield=True):
                     await turn.cancel()
             raise
-        except (Refused, ToolError):
+        except Refused:
             self._turns.pop(request, None)
             raise
         finally:
             beats.cancel()
         self._turns.pop(request, None)
-        return answer
+        if event["type"] == "RUN_ERROR":
+            raise ToolError(turn_problem(event, MCP_ADVICE))
+        return dict(event["result"])
 
     async def cancel_turn(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware. The turn of a client that only leaves goes on."""
@@ -384,13 +379,9 @@ class Calls:
         if ctx.method == "notifications/cancelled" and connection is not None:
             turn = self._turns.pop((connection, str((ctx.params or {}).get("requestId"))), None)
             if turn is not None:
+                await turn.was_sent.wait()  # only then it has an id
                 await turn.cancel()
         return await call_next(ctx)
-
-    async def _beat(self, progress: "CallProgress") -> None:
-        while True:
-            await asyncio.sleep(self._beat_s)
-            await progress.report("still working")
 
 
 class CallProgress:
@@ -401,6 +392,11 @@ class CallProgress:
         self._count = 0
         self._text = ""
         self._reported_at = 0.0
+
+    async def beat(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            await self.report("still working")
 
     async def report(self, message: str) -> None:
         self._count += 1
@@ -417,18 +413,6 @@ class CallProgress:
                 self._text = (self._text + words)[-SHOWN_CHARS:]
                 if time.monotonic() - self._reported_at > PAUSE_S:
                     await self.report(self._text)
-
-
-async def _read(turn: CalledTurn, progress: CallProgress) -> dict[str, Any]:
-    async with aclosing(turn.events()) as events:
-        async for event in events:
-            await progress.follow(event)
-            match event:
-                case {"type": "RUN_FINISHED", "result": answer}:
-                    return dict(answer)
-                case {"type": "RUN_ERROR"}:
-                    raise ToolError(turn_problem(event, MCP_ADVICE))
-    raise AssertionError("the events of a turn end with a terminal one")
 
 
 def _connection(ctx: ServerRequestContext[Any, Any]) -> str | None:

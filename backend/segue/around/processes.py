@@ -88,17 +88,14 @@ class ProcessSupervisor:
         for number in SIGNALS:
             signal.signal(number, lambda *_: None)  # the pipe tells
         while self._processes or self._due:
-            self._fork_due()
+            for each in [number for number, at in self._due.items() if at <= time.monotonic()]:
+                del self._due[each]
+                self._fork(each)
             self._renew_next()
             self._wait()
             self._bury()
         shutil.rmtree(self._folder, ignore_errors=True)
         return self._code
-
-    def _fork_due(self) -> None:
-        for number in [number for number, at in self._due.items() if at <= time.monotonic()]:
-            del self._due[number]
-            self._fork(number)
 
     def _fork(self, number: int) -> None:
         ready, is_ready = os.pipe()
@@ -159,8 +156,8 @@ class ProcessSupervisor:
     def _take(self, number: signal.Signals) -> None:
         hung_up = number == signal.SIGHUP and self._on_terminal and not os.isatty(0)
         if number == signal.SIGCHLD:
-            return
-        if self._is_stopping:
+            pass  # `_bury` looks
+        elif self._is_stopping:
             self._send(number)
         elif number in (signal.SIGTERM, signal.SIGINT) or hung_up:
             self._stop(0)

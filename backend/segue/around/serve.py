@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, cast
@@ -89,11 +89,9 @@ def serve(
         host, port = _address_of(fd)  # so that what a public address asks for is asked of it too
     settings, count = _settings_with(host=host, port=port), _count(processes)
     listener = _bound(settings.host, settings.port) if fd is None else socket.socket(fileno=fd)
-    if fd is None and count == 1:
-        listener.close()
-        sockets = None  # uvicorn takes all addresses of a name, and says where it listens
-    else:
-        sockets = [listener]
+    sockets = [listener] if fd is not None or count > 1 else None
+    if sockets is None:
+        listener.close()  # uvicorn takes all addresses of a name, and says where it listens
 
     def serving(settings: Settings) -> Run:
         try:
@@ -175,21 +173,20 @@ def _count(processes: str) -> int:
 
 def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **flags: object) -> None:
     """Runs in this process, or in `count` that it forks. Raises typer.Exit with their exit code."""
+
+    def renewed() -> Run | None:
+        """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
+        with suppress(typer.Exit):  # it has said why
+            return run_with(_settings_with(**flags))
+        return None
+
     if count == 1:
         code = run_with(settings)(None)
     else:
         stop_s = settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
-        code = ProcessSupervisor(count, run_with(settings), partial(_renewed, run_with, flags), stop_s=stop_s).run()
+        code = ProcessSupervisor(count, run_with(settings), renewed, stop_s=stop_s).run()
     if code:
         raise typer.Exit(code=code)
-
-
-def _renewed(run_with: Callable[[Settings], Run], flags: Mapping[str, object]) -> Run | None:
-    """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
-    try:
-        return run_with(_settings_with(**flags))
-    except typer.Exit:
-        return None  # it has said why
 
 
 async def _started(services: Services, place: ProcessPlace | None) -> None:
@@ -241,22 +238,17 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         bound.bind((host, port))
     except OSError as error:
-        if text := _what_to_do_about(error, host, port):
-            raise refusal(text, code=STARTUP_FAILURE) from None
-        raise
+        match error:
+            case OSError(errno=errno.EADDRINUSE):
+                text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."
+            case OSError(errno=errno.EACCES):
+                text = f"Port {port} on {host} is not for this account. Give one above 1023 with --port or PORT."
+            case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
+                text = f"This machine has no address {host}. Give one that it has with --host or HOST."
+            case _:
+                raise
+        raise refusal(text, code=STARTUP_FAILURE) from None
     return bound
-
-
-def _what_to_do_about(error: OSError, host: str, port: int) -> str | None:
-    match error:
-        case OSError(errno=errno.EADDRINUSE):
-            return f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."
-        case OSError(errno=errno.EACCES):
-            return f"Port {port} on {host} is not for this account. Give one above 1023 with --port or PORT."
-        case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
-            return f"This machine has no address {host}. Give one that it has with --host or HOST."
-        case _:
-            return None
 
 
 def connections(settings: Settings) -> type[asyncio.Protocol]:

@@ -1,13 +1,19 @@
-"""Clients of the HTTP API: `Api` for `segue chat` and `segue mcp login`, `AsyncApi` for `segue mcp serve`.
+"""Clients of the HTTP API: `AsyncApi` for `segue mcp serve`, `Api` for the commands of a terminal; and `OwnService`, a
+`segue serve` of the caller's own.
 
 Know the contract of the API, and nothing of the service, the terminal or MCP. An error of the service is a Refused.
 """
 
+import asyncio
 import json
-import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -17,11 +23,14 @@ import httpx2
 
 from segue.domain.identity import is_loopback
 
+HOST = "127.0.0.1"
 CONNECT_S = 5.0
 READ_S = 30.0  # a stream has a heartbeat every ten seconds
 PAGE = 200
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # between the attempts to continue a stream
 LAST_EVENTS = ("RUN_FINISHED", "RUN_ERROR")
+STOP_S = 30.0
+SHOWN_LOG_LINES = 20
 
 StreamEvent = dict[str, Any]
 
@@ -58,21 +67,74 @@ def key_header(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
+@dataclass(frozen=True, slots=True)
+class AsyncApi:
+    """The API as one caller may use it: `http` has the URL, `headers` the key of the caller, `advice` what to do by
+    status. Its methods return the body and raise Refused.
+    """
+
+    http: httpx2.AsyncClient
+    headers: Mapping[str, str]
+    advice: Mapping[int, str]
+
+    @property
+    def url(self) -> str:
+        return str(self.http.base_url).rstrip("/")
+
+    async def get(self, path: str, **params: Any) -> Any:
+        return await self._request("GET", path, params=params)
+
+    async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return await self._request("POST", path, json=body)
+
+    async def delete(self, path: str) -> None:
+        await self._request("DELETE", path)
+
+    async def _request(self, method: str, path: str, **request: Any) -> Any:
+        try:
+            response = await self.http.request(method, path, headers=self.headers, **request)
+            if response.is_error:
+                raise self.refused(response)
+            return response.json() if response.content else None
+        except httpx2.TransportError as error:
+            raise self.unreachable(error) from error
+        except ValueError as error:
+            raise Refused(f"What answers at {self.url} is not Segue. Is the URL right?") from error
+
+    def refused(self, response: httpx2.Response) -> Refused:
+        """Returns the error that a response is."""
+        status = response.status_code
+        try:
+            problem = response.json()
+            title, detail, code = str(problem["title"]), str(problem["detail"]), str(problem["code"])
+        except (ValueError, KeyError, TypeError):
+            return Refused(f"The service answered {status} and did not say why. Is the URL right?", status=status)
+        line = problem_line(title, detail, status=status, advice=self.advice)
+        return Refused(line, status=status, code=code)
+
+    def unreachable(self, error: httpx2.TransportError) -> Refused:
+        why = f"{self.url} cannot be reached ({type(error).__name__}). Does `segue serve` run there?"
+        return Refused(why, status=503)
+
+
 class Api:
-    """The API as one user of a terminal may use it. Every method raises Refused; those with a body return it."""
+    """The API for a command of a terminal, which waits for each answer. Ctrl-C ends what is waited for."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        self.url = url
-        self._http = httpx2.Client(headers=key_header(api_key), **client_options(url))
+        self.client = AsyncApi(httpx2.AsyncClient(**client_options(url)), key_header(api_key), WHAT_TO_DO)
+        self._runner = asyncio.Runner()
+
+    def run(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        return self._runner.run(answer)
 
     def get(self, path: str, **params: Any) -> Any:
-        return self._request("GET", path, params=params)
+        return self.run(self.client.get(path, **params))
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        return self._request("POST", path, json=body)
+        return self.run(self.client.post(path, body))
 
     def delete(self, path: str) -> None:
-        self._request("DELETE", path)
+        self.run(self.client.delete(path))
 
     def all_items(self, path: str) -> list[Any]:
         """Returns a whole list, read page by page."""
@@ -84,58 +146,18 @@ class Api:
             after = {"cursor": page["next_cursor"]} if page["next_cursor"] else None
         return items
 
-    def events(self, method: str, path: str, **request: Any) -> Iterator[tuple[int, StreamEvent]]:
-        """Yields the events of a stream with their ids. Raises httpx2.TransportError if it is cut."""
-        with self._http.sse(path, method=method, max_event_size=None, **request) as source:
-            if source.response.is_error:
-                source.response.read()
-                raise refused(source.response)
-            for each in source:
-                yield int(each.id or 0), json.loads(each.data)
-
     def close(self) -> None:
-        self._http.close()
-
-    def _request(self, method: str, path: str, **request: Any) -> Any:
-        with _faults_refused(self.url):
-            return _body_of(self._http.request(method, path, **request), WHAT_TO_DO)
+        self.run(self.client.http.aclose())
+        self._runner.close()
 
 
-@contextmanager
-def _faults_refused(url: str) -> Iterator[None]:
-    """Raises Refused if nothing answers, or nothing of Segue's."""
-    try:
-        yield
-    except httpx2.TransportError as error:
-        raise unreachable(url, error) from error
-    except ValueError as error:
-        raise Refused(f"What answers at {url} is not Segue. Is the URL right?") from error
-
-
-def _body_of(response: httpx2.Response, advice: Mapping[int, str]) -> Any:
-    if response.is_error:
-        raise refused(response, advice)
-    return response.json() if response.content else None
-
-
-def refused(response: httpx2.Response, advice: Mapping[int, str] = WHAT_TO_DO) -> Refused:
-    """Returns the error that a response is. `advice` says what to do, by status."""
-    status = response.status_code
-    try:
-        problem = response.json()
-        title, detail, code = str(problem["title"]), str(problem["detail"]), str(problem["code"])
-    except (ValueError, KeyError, TypeError):
-        return Refused(f"The service answered {status} and did not say why. Is the URL right?", status=status)
-    return Refused(problem_line(title, detail, status=status, advice=advice), status=status, code=code)
-
-
-def problem_line(title: str, detail: str, *, status: int, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
+def problem_line(title: str, detail: str, *, status: int, advice: Mapping[int, str]) -> str:
     """Returns one line: what is wrong, and what to do about it if that is known."""
     problem = detail if detail.startswith(title) else f"{title}: {detail}"
     return " ".join(filter(None, (problem, advice.get(status))))
 
 
-def turn_problem(event: StreamEvent, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
+def turn_problem(event: StreamEvent, advice: Mapping[int, str]) -> str:
     """Returns the line of a RUN_ERROR."""
     problem = event.get("metadata", {}).get("problem", {})
     title, status = problem.get("title", "The turn failed"), problem.get("status", 0)
@@ -151,27 +173,26 @@ def waiting_step(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return next(iter(waiting_steps(plan)), None)
 
 
-def unreachable(url: str, error: httpx2.TransportError) -> Refused:
-    return Refused(f"{url} cannot be reached ({type(error).__name__}). Does `segue serve` run there?", status=503)
-
-
 @dataclass(slots=True)
 class TurnStream:
-    """The events of one turn, up to its end. A stream that is cut continues after the last event.
+    """The events of one turn of the session at `path`, up to its end. A stream that is cut continues after the last
+    event.
 
-    A request to `path` with `body` begins the turn; with a `turn_id`, it has begun already.
+    A request to `action` with `body` begins the turn; sent again with its `key`, it is the same turn. With a `turn_id`,
+    it has begun already.
     """
 
-    api: Api
-    session_id: str
-    path: str = ""
-    body: dict[str, Any] | None = None
+    api: AsyncApi
+    path: str
+    action: str = ""
+    body: Mapping[str, Any] | None = None
+    key: str = field(default_factory=lambda: str(uuid4()))
     turn_id: str | None = None
     on_lost: Callable[[], None] = lambda: None
+    was_sent: asyncio.Event = field(default_factory=asyncio.Event)
     _last_id: int = 0
-    _key: str = field(default_factory=lambda: str(uuid4()))
 
-    def events(self) -> Iterator[StreamEvent]:
+    async def events(self) -> AsyncGenerator[StreamEvent]:
         """Ends with the terminal event. After an interrupt, call it again to read on.
 
         Raises Refused, also if the service cannot be reached for half a minute.
@@ -180,118 +201,100 @@ class TurnStream:
         while True:
             error = Refused("The stream ended before the turn did.", status=503)
             try:
-                for event in self._new_events():
-                    failures = 0
-                    yield event
-                    if event["type"] in LAST_EVENTS:
-                        return
-            except (httpx2.TransportError, Refused) as cut:
-                error = cut if isinstance(cut, Refused) else unreachable(self.api.url, cut)
-            if failures == len(PAUSES_S) or not error.is_temporary:
-                raise error
-            if failures == 1:
-                self.on_lost()
-            time.sleep(PAUSES_S[failures])
-            failures += 1
-
-    def cancel(self) -> None:
-        if self.turn_id is not None:
-            self.api.post(f"/sessions/{self.session_id}/turns/{self.turn_id}/cancel")
-
-    def _new_events(self) -> Iterator[StreamEvent]:
-        """The idempotency key makes a repeated request attach to the turn instead of beginning another one."""
-        if self.turn_id is None:
-            stream = self.api.events("POST", self.path, json=self.body, headers={"Idempotency-Key": self._key})
-        else:
-            path = f"/sessions/{self.session_id}/turns/{self.turn_id}/events"
-            stream = self.api.events("GET", path, headers={"Last-Event-ID": str(self._last_id)})
-        for event_id, event in stream:
-            if event_id > self._last_id:
-                self._last_id = event_id
-                self.turn_id = event.get("runId", self.turn_id)
-                yield event
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncApi:
-    """The API as one caller of `segue mcp serve` may use it: `http` has the URL, `headers` the key of the caller. Its
-    methods return the body and raise Refused.
-    """
-
-    http: httpx2.AsyncClient
-    headers: Mapping[str, str]
-
-    @property
-    def url(self) -> str:
-        return str(self.http.base_url).rstrip("/")
-
-    async def get(self, path: str, **params: Any) -> Any:
-        return await self._request("GET", path, params=params)
-
-    async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        return await self._request("POST", path, json=body)
-
-    async def _request(self, method: str, path: str, **request: Any) -> Any:
-        with _faults_refused(self.url):
-            return _body_of(await self.http.request(method, path, headers=self.headers, **request), MCP_ADVICE)
-
-
-@dataclass(slots=True)
-class CalledTurn:
-    """A turn that a request to `path` with `body` begins. Sent again with its `key`, it is the same turn."""
-
-    api: AsyncApi
-    session_id: str
-    path: str
-    body: Mapping[str, Any]
-    key: str
-    id: str | None = None
-    _was_sent: anyio.Event = field(default_factory=anyio.Event)
-
-    async def events(self) -> AsyncGenerator[StreamEvent]:
-        """Ends with the terminal event. A stream that is cut is asked for again, and goes on after the last event.
-
-        Raises Refused, also if the service cannot be reached for half a minute.
-        """
-        last, failures = 0, 0
-        while True:
-            error = Refused("The stream ended before the turn did.", status=503)
-            try:
                 async with AsyncExitStack() as stack:
                     async for each in await self._open(stack):
-                        if (position := int(each.id or 0)) <= last:
+                        if (position := int(each.id or 0)) <= self._last_id:
                             continue
-                        last, failures = position, 0
+                        self._last_id, failures = position, 0
                         event: StreamEvent = json.loads(each.data)
                         yield event
                         if event["type"] in LAST_EVENTS:
                             return
             except (httpx2.TransportError, Refused) as cut:
-                error = cut if isinstance(cut, Refused) else unreachable(self.api.url, cut)
+                error = cut if isinstance(cut, Refused) else self.api.unreachable(cut)
             if failures == len(PAUSES_S) or not error.is_temporary:
                 raise error
-            await anyio.sleep(PAUSES_S[failures])
+            if failures == 1:
+                self.on_lost()
+            await asyncio.sleep(PAUSES_S[failures])
             failures += 1
 
     async def cancel(self) -> None:
         """Cancels it, if the service has accepted it. Raises Refused."""
-        await self._was_sent.wait()
-        if self.id is not None:
-            await self.api.post(f"/sessions/{self.session_id}/turns/{self.id}/cancel")
+        if self.turn_id is not None:
+            await self.api.post(f"{self.path}/turns/{self.turn_id}/cancel")
 
     async def _open(self, stack: AsyncExitStack) -> httpx2.EventSource:
         """A caller that is cancelled meanwhile still learns which turn it is, to cancel it."""
-        headers = {**self.api.headers, "Idempotency-Key": self.key}
+        method, path, own = "POST", f"{self.path}/{self.action}", {"Idempotency-Key": self.key}
+        if self.turn_id is not None:
+            method, path, own = "GET", f"{self.path}/turns/{self.turn_id}/events", {"Last-Event-ID": str(self._last_id)}
+        headers, body = {**self.api.headers, **own}, self.body if method == "POST" else None
         with anyio.CancelScope(shield=True):
             try:
-                stream = self.api.http.sse(
-                    self.path, method="POST", json=self.body, headers=headers, max_event_size=None
-                )
+                stream = self.api.http.sse(path, method=method, headers=headers, json=body, max_event_size=None)
                 source = await stack.enter_async_context(stream)
                 if source.response.is_error:
                     await source.response.aread()
-                    raise refused(source.response, MCP_ADVICE)
-                self.id = source.response.headers.get("X-Turn-Id", self.id)
+                    raise self.api.refused(source.response)
+                self.turn_id = source.response.headers.get("X-Turn-Id", self.turn_id)
             finally:
-                self._was_sent.set()
+                self.was_sent.set()
         return source
+
+
+class OwnService:
+    """A `segue serve` as a child process on a free port of this machine. `environment` is all of its environment, apart
+    from the path of Segue's code. It runs in `folder`.
+    """
+
+    def __init__(self, log: Path, environment: Mapping[str, str], *, folder: Path | None = None) -> None:
+        # Bound until the service has stopped: a port that was only found free may be another program's by its start.
+        self._listener = socket.socket()
+        self._listener.bind((HOST, 0))
+        self.url = f"http://{HOST}:{self._listener.getsockname()[1]}"
+        self._log = log
+        self._folder = folder
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), environment.get("PYTHONPATH"))))
+        self._environment = {**environment, "PYTHONPATH": path}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it in a process session of its own, which Ctrl-C does not reach. It may not answer yet, and once it
+        has been killed, requests wait for the next start.
+        """
+        fd = self._listener.fileno()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 (our own program)
+                [sys.executable, "-P", "-m", "segue", "serve", "--fd", str(fd)],
+                pass_fds=(fd,),
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def log_end(self) -> str:
+        return "\n".join(self._log.read_text("utf-8", "replace").splitlines()[-SHOWN_LOG_LINES:])
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Blocks until it has ended, for half a minute at most. It does not start again."""
+        self._listener.close()
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()

@@ -18,8 +18,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 
-from segue.around.own_service import HOST
-from segue.around.service_client import Api, Refused
+from segue.around.service_client import HOST, Api, Refused
 from segue.config import Settings
 from segue.domain.identity import is_loopback
 from segue.log import configure_logging, never_log

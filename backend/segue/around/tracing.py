@@ -6,14 +6,15 @@ only if the operator asks for it.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from segue.domain.errors import AppError
 from segue.domain.telemetry import Attribute, OpenSpan, Span, current_traceparent, untraced
+from segue.language.lexicon import load_toml
 from segue.version import VERSION
 
 if TYPE_CHECKING:
@@ -23,25 +24,10 @@ if TYPE_CHECKING:
 
 SEND_WITHIN_S: Final = 3.0
 
-# By the semantic conventions of OpenTelemetry: the kind of a span that is not INTERNAL, what it and its operation are
-# called there, and the names of its attributes, two of which a span hands down. Other names begin with `segue.`.
-KINDS: Final = {"request": "SERVER", "turn": "CONSUMER", "model": "CLIENT"}
-OPERATIONS: Final = {"agent": "invoke_agent", "model": "chat", "tool": "execute_tool"}
+_CONVENTIONS: Final[Mapping[str, Any]] = load_toml("tracing.toml", package="segue.around")
+OPERATIONS: Final[Mapping[str, str]] = _CONVENTIONS["operations"]
 NAMES: Final = {"request": "{method}"} | {name: f"{called} {{{name}}}" for name, called in OPERATIONS.items()}
-HANDED_DOWN: Final = ("gen_ai.conversation.id", "gen_ai.agent.name")
-CONVENTIONS: Final = {
-    "method": "http.request.method",
-    "status": "http.response.status_code",
-    "route": "http.route",
-    "session_id": "gen_ai.conversation.id",
-    "agent": "gen_ai.agent.name",
-    "model": "gen_ai.request.model",
-    "provider": "gen_ai.provider.name",
-    "input_tokens": "gen_ai.usage.input_tokens",
-    "output_tokens": "gen_ai.usage.output_tokens",
-    "tool": "gen_ai.tool.name",
-    "tool_call_id": "gen_ai.tool.call.id",
-}
+HANDED_DOWN: Final[Sequence[str]] = _CONVENTIONS["handed_down"]
 
 log = structlog.get_logger()
 
@@ -71,8 +57,8 @@ class _Traced:
 
 
 def _by_convention(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    named = {name: name if "." in name else CONVENTIONS.get(name, f"segue.{name}") for name in attributes}
-    return {named[name]: value for name, value in attributes.items()}
+    known = _CONVENTIONS["attributes"]
+    return {name if "." in name else known.get(name, f"segue.{name}"): value for name, value in attributes.items()}
 
 
 def _opens_spans(tracer: "Tracer", *, content: bool) -> OpenSpan:
@@ -93,7 +79,7 @@ def _opens_spans(tracer: "Tracer", *, content: bool) -> OpenSpan:
         with tracer.start_as_current_span(
             shown,
             context=above,
-            kind=SpanKind[KINDS.get(name, "INTERNAL")],
+            kind=SpanKind[_CONVENTIONS["kinds"].get(name, "INTERNAL")],
             attributes=named,
             record_exception=False,
             set_status_on_exception=False,

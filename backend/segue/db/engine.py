@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from datetime import datetime
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -112,17 +111,13 @@ class Database:
         # A setting of the connection, because BEGIN READ ONLY and COMMIT would cost two round trips for each reading.
         self._reading = self._engine(url, pool_size=reading, default_transaction_read_only="on")
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """For several statements that hold together."""
-        async with self._opened(self._writing.begin) as connection:
-            yield connection
+        return self._opened(self._writing.begin)
 
-    @asynccontextmanager
-    async def autocommit(self) -> AsyncIterator[AsyncConnection]:
+    def autocommit(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """For single guarded writes: each statement is a transaction of its own."""
-        async with self._opened(self._autocommit.connect) as connection:
-            yield connection
+        return self._opened(self._autocommit.connect)
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[AsyncConnection]:
@@ -136,11 +131,9 @@ class Database:
                 if connection.invalidated:  # SQLAlchemy forgets a detached connection that is lost, and leaves it open
                     driver.terminate()
 
-    @asynccontextmanager
-    async def read_only(self) -> AsyncIterator[AsyncConnection]:
+    def read_only(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """For statements that only read, each for itself. PostgreSQL refuses a write, and a lock of rows."""
-        async with self._opened(self._reading.connect) as connection:
-            yield connection
+        return self._opened(self._reading.connect)
 
     async def ping(self, probe: Executable) -> None:
         """Raises StorageUnavailable sooner than a statement would, because a health check does not wait long. `probe`
@@ -160,12 +153,6 @@ class Database:
     async def blocker(self) -> Blocker | None:
         """Returns the connection whose lock others wait for."""
         return await self._outages.blocker()
-
-    async def time(self) -> datetime:
-        """Returns PostgreSQL's time of day."""
-        async with self.read_only() as connection:
-            told: datetime = (await connection.execute(text("SELECT clock_timestamp()"))).scalar_one()
-        return told
 
     async def has_vectors(self) -> bool:
         """Whether the database has pgvector. Installs it first if the server offers it and this role may."""
@@ -209,15 +196,21 @@ class Database:
             pool_use_lifo=True,  # each connection prepares its own statements: the one used last knows most of them
             pool_recycle=1800,
         )
-        event.listen(engine.sync_engine, "begin", _remember_statements)
+        event.listen(engine.sync_engine, "begin", self._begin)
         event.listen(engine.sync_engine, "checkin", _forget_statements)
-        if self._is_shared:
-            event.listen(engine.sync_engine, "begin", _limit_transaction)
-        else:
+        if not self._is_shared:
             event.listen(engine.sync_engine, "connect", _sets(SESSION_SETTINGS | session_settings))
         event.listen(engine.sync_engine, "connect", _remember_age)
         event.listen(engine.sync_engine, "checkout", self._refuse_stale)
         return engine
+
+    def _begin(self, connection: Connection) -> None:
+        if connection.get_execution_options().get("isolation_level") != IN_TRANSACTIONS:
+            return
+        cast(RepeatingConnection, connection.connection.driver_connection).remember()
+        if self._is_shared:
+            limits = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SESSION_SETTINGS.items())
+            connection.exec_driver_sql(f"SELECT {limits}")
 
     def _note_refusal(self, context: ExceptionContext) -> None:
         """If it only reads, the other connections may lead to the same server, which was the primary until now."""
@@ -246,20 +239,9 @@ def _sets(session_settings: Mapping[str, str]) -> Callable[[Any, ConnectionPoolE
     return set_them
 
 
-def _remember_statements(connection: Connection) -> None:
-    if connection.get_execution_options().get("isolation_level") == IN_TRANSACTIONS:
-        cast(RepeatingConnection, connection.connection.driver_connection).remember()
-
-
 def _forget_statements(connection: Any, _: object) -> None:
     if connection is not None:  # it was lost
         connection.driver_connection.forget()
-
-
-def _limit_transaction(connection: Connection) -> None:
-    if connection.get_execution_options().get("isolation_level") == IN_TRANSACTIONS:
-        limits = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SESSION_SETTINGS.items())
-        connection.exec_driver_sql(f"SELECT {limits}")
 
 
 def _make_engine(url: str, *, is_shared: bool, **pool: Any) -> AsyncEngine:

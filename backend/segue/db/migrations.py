@@ -14,7 +14,7 @@ from alembic import command
 from segue.db.engine import Database
 from segue.db.models import metadata
 from segue.db.outages import cause_of
-from segue.db.postgres_server import SCRIPTS
+from segue.db.postgres_server import REVISION, SCRIPTS
 from segue.domain.errors import AppError
 
 _COLUMNS = text("""
@@ -55,7 +55,7 @@ async def _usable_revision(database_url: str) -> str:
     database = Database(database_url, pooler="transaction")
     try:
         async with database.read_only() as connection:
-            revision = str(await connection.scalar(text("SELECT version_num FROM alembic_version")))
+            revision = str(await connection.scalar(REVISION))
             required = {row.name: row.required for row in await connection.execute(_COLUMNS)}
     finally:
         await database.close()

@@ -1,4 +1,4 @@
-"""Why Postgres cannot be used: every cause by name, what a client is told, and what an operator does about it.
+"""Why Postgres cannot be used: every cause by name (outages.toml), what a client is told, and what the log.
 
 A cause is told by its SQLSTATE or by the type of the driver's error, never by a text that may hold a part of the URL
 or a user's words. The exceptions are a pooler and a server without TLS, which have none of their own. Each outage is
@@ -7,10 +7,12 @@ logged once in a while, with the connection that holds the lock that was waited 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from importlib.resources import files
 from socket import gaierror
 from ssl import SSLError
 from typing import Final
@@ -34,118 +36,34 @@ OUTAGES: Final = (OSError, RuntimeError, DisconnectionError, PoolTimeoutError, D
 
 @dataclass(frozen=True, slots=True)
 class OutageCause:
-    """`name` is in the log and `/health/ready`, `code` in the problem. `why` goes on after "it cannot be used:";
-    `mend` is for operators.
-    """
+    """A row of outages.toml, which says what its members are."""
 
     name: str
-    code: str
     why: str
     mend: str
+    code: str = "storage_unavailable"
+    states: Sequence[str] = field(default=(), compare=False)
 
 
-_START = "Start it, or correct DATABASE_URL; `segue serve` starts an embedded one again."
-_CONNECTIONS = "Run fewer processes, raise max_connections or the role's CONNECTION LIMIT, or put a pooler in front."
-REFUSED = OutageCause("refused", "storage_unavailable", "nothing listens there", _START)
-UNKNOWN_HOST = OutageCause("unknown_host", "storage_unavailable", "its host name is unknown", "Correct DATABASE_URL.")
-NO_ANSWER = OutageCause(
-    "no_answer", "storage_unavailable", "it does not answer in time", "See whether its machine and the network live."
+_ROWS = tomllib.loads(files("segue.db").joinpath("outages.toml").read_text("utf-8"))
+POSTGRES, REDIS = (
+    {name: OutageCause(name, **row) for name, row in _ROWS[store].items()} for store in ("postgres", "redis")
 )
-LOST = OutageCause("lost", "storage_unavailable", "it closed the connection", "See its log for a crash or a restart.")
-STARTING = OutageCause(
-    "starting", "storage_unavailable", "it is starting or stopping", "Wait. If it stays so, see its log for a recovery."
+CONFLICT, FAILING, LOCKED, LOST, POOLER, READ_ONLY, REFUSED, TLS = (
+    POSTGRES[name] for name in ("conflict", "failing", "locked", "lost", "pooler", "read_only", "refused", "tls")
 )
-FAILING = OutageCause(
-    "failing", "storage_unavailable", "it fails with an error of its own", "See its log for the SQLSTATE in ours."
-)
-ACCESS_DENIED = OutageCause(
-    "access_denied",
-    "storage_access_denied",
-    "it refuses the user or the password",
-    "Correct DATABASE_URL, or the role and pg_hba.conf of the server.",
-)
-NO_DATABASE = OutageCause(
-    "no_database", "storage_access_denied", "it has no database of this name", "Create it, or correct DATABASE_URL."
-)
-TLS = OutageCause(
-    "tls",
-    "storage_unavailable",
-    "no TLS as DATABASE_URL demands it can be had",
-    "See its certificate, and `sslmode` in DATABASE_URL: verify-ca and verify-full need the authority's certificate as "
-    "`sslrootcert`, or in ~/.postgresql/root.crt of this account.",
-)
-TOO_MANY_CONNECTIONS = OutageCause(
-    "too_many_connections", "storage_too_many_connections", "it takes no more connections", _CONNECTIONS
-)
-POOL_BUSY = OutageCause(
-    "pool_busy",
-    "storage_unavailable",
-    "every connection of this process is in use",
-    "Look for a lock or slow statements first: they hold the connections. Then run more processes.",
-)
-STATEMENT_TIMEOUT = OutageCause(
-    "statement_timeout",
-    "storage_slow",
-    "a statement took too long",
-    "See its load, its disk, and `ANALYZE`; pg_stat_activity shows what runs.",
-)
-LOCKED = OutageCause(
-    "locked",
-    "storage_locked",
-    "another connection holds a lock",
-    "End the transaction that holds it: `SELECT pg_terminate_backend(<pid>)`.",
-)
-CONFLICT = OutageCause(
-    "conflict",
-    "storage_locked",
-    "other transactions keep getting in its way",
-    "See its log for what deadlocks: a migration, a script. Single ones are repeated, and need nothing.",
-)
-DISK_FULL = OutageCause("disk_full", "storage_full", "its disk is full", "Free or add disk space. It heals by itself.")
-READ_ONLY = OutageCause(
-    "read_only",
-    "storage_read_only",
-    "it only reads",
-    "Point DATABASE_URL at the primary, or promote this one. If its host set default_transaction_read_only, free disk "
-    "space.",
-)
-POOLER = OutageCause(
-    "pooler",
-    "storage_pooler",
-    "a pooler in front of it refuses what a session needs, or shares its connections out",
-    "Set DATABASE_POOLER=transaction, or let the pooler work in session mode with server_reset_query = DISCARD ALL. "
-    "Then RECONNECT it: its connections still have settings of ours.",
-)
-
-_BY_STATE: Final[Mapping[str, OutageCause]] = {
-    DISK_FULL_STATE: DISK_FULL,
-    "25P03": LOST,  # idle in a transaction for too long
-    "26000": POOLER,  # no such prepared statement: another client's connection to the server
-    "40001": CONFLICT,
-    "40P01": CONFLICT,
-    "42P05": POOLER,  # such a prepared statement exists
-    "53300": TOO_MANY_CONNECTIONS,
-    "55P03": LOCKED,
-    "57014": STATEMENT_TIMEOUT,
-    "57P05": LOST,
-}
-_BY_CLASS: Final[Mapping[str, OutageCause]] = {
-    "08": LOST,
-    "28": ACCESS_DENIED,
-    "3D": NO_DATABASE,
-    "53": FAILING,
-    "57": STARTING,
-    "58": FAILING,
+_BY_STATE: Final = {state: cause for cause in POSTGRES.values() for state in cause.states} | {
+    DISK_FULL_STATE: POSTGRES["disk_full"]
 }
 _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
-    gaierror: UNKNOWN_HOST,
+    gaierror: POSTGRES["unknown_host"],
     SSLError: TLS,
     ConnectionRefusedError: REFUSED,
     FileNotFoundError: REFUSED,  # a server that is starting has no socket yet
     ConnectionError: LOST,
     DisconnectionError: LOST,
-    TimeoutError: NO_ANSWER,
-    PoolTimeoutError: POOL_BUSY,
+    TimeoutError: POSTGRES["no_answer"],
+    PoolTimeoutError: POSTGRES["pool_busy"],
 }
 
 
@@ -173,7 +91,7 @@ def cause_of(error: BaseException) -> OutageCause | None:
         return unsaid
     if state == READ_ONLY_STATE:  # else it is a write where only reading is meant
         return READ_ONLY if getattr(error, "connection_invalidated", False) else None
-    if known := _BY_STATE.get(state) or _BY_CLASS.get(state[:2]):
+    if known := _BY_STATE.get(state) or _BY_STATE.get(state[:2]):
         return known
     if isinstance(error, DBAPIError):
         return LOST if error.connection_invalidated or not state else None

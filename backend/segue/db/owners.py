@@ -34,7 +34,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db import redis
 from segue.db.engine import Database
 from segue.db.models import (
     OPEN_TURNS,
@@ -49,7 +48,7 @@ from segue.db.models import (
     turns,
     user_limits,
 )
-from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
+from segue.db.redis import Cache, belongs_to, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
 from segue.domain.field_types import doc
 
 SESSIONS_AT_ONCE = 20
@@ -221,7 +220,9 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
             batch = list((await connection.execute(mine)).scalars())
             if not batch:
                 break
-            deleted.update(batch, await _lock_turns(connection, batch))
+            # Turns are locked before their sessions, as when a turn ends, to avoid a deadlock.
+            locked = select(turns.c.id).where(turns.c.session_id.in_(batch)).with_for_update()
+            deleted.update(batch, (await connection.execute(locked)).scalars())
             rows.update(await _count(connection, tables_of(batch)))
             await connection.execute(delete(sessions).where(sessions.c.id.in_(batch)))
     await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
@@ -272,12 +273,6 @@ async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> N
         rows[table.name] += removed.rowcount
 
 
-async def _lock_turns(connection: AsyncConnection, session_ids: Collection[str]) -> list[str]:
-    """Locks turns before their sessions, in the order in which a turn ends, to avoid a deadlock."""
-    statement = select(turns.c.id).where(turns.c.session_id.in_(session_ids)).with_for_update()
-    return list((await connection.execute(statement)).scalars())
-
-
 async def _count(connection: AsyncConnection, which: Iterable[tuple[Table, ColumnElement[bool]]]) -> dict[str, int]:
     """Returns how many rows of each table its condition holds for."""
     counts = [
@@ -291,7 +286,7 @@ def _is_of(key: str, owner: str, ids: set[str]) -> bool:
     return (
         key in (plans_of_owner_key(owner), turn_places_key(owner), user_feed_key(owner))
         or key.startswith(plan_cache_key(owner, ""))
-        or redis.belongs_to(key, owner)
+        or belongs_to(key, owner)
         or not ids.isdisjoint(_ID.findall(key))
     )
 

@@ -30,7 +30,8 @@ SELECT current_setting('server_version') AS version,
        (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS pgvector,
        to_regclass('alembic_version') IS NOT NULL AS is_migrated
 """)
-_REVISION = text("SELECT version_num FROM alembic_version")
+REVISION = text("SELECT version_num FROM alembic_version")
+_TIME = text("SELECT clock_timestamp()")
 ASK_EVERY_S: Final = 10.0
 WRONG_S: Final = 1.0  # a difference worth a line in the log
 
@@ -60,7 +61,7 @@ class Share:
 async def look_at_server(connection: AsyncConnection) -> ServerFacts:
     facts = dict((await connection.execute(_SERVER)).mappings().one())
     is_migrated = facts.pop("is_migrated")
-    return ServerFacts(**facts, revision=await connection.scalar(_REVISION) if is_migrated else None)
+    return ServerFacts(**facts, revision=await connection.scalar(REVISION) if is_migrated else None)
 
 
 async def share_of_session(connection: AsyncConnection, session_id: str) -> dict[str, Share]:
@@ -98,7 +99,8 @@ class StoreClock(Watch):
         """Moves this clock only if it cannot be right: PostgreSQL read its own between question and answer."""
         asked = _elapsed()
         try:
-            told = await self._database.time()
+            async with self._database.read_only() as connection:
+                told: datetime = (await connection.execute(_TIME)).scalar_one()
         except AppError as error:
             log.warning("clock_not_read", code=error.code)
             return
@@ -126,7 +128,7 @@ async def is_newest(database: Database) -> bool:
     """Returns False also if the database has no tables or does not answer: a migration then says what is wrong."""
     try:
         async with database.read_only() as connection:
-            found = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+            found = await connection.scalar(REVISION)
     except (AppError, DBAPIError):
         return False
     return bool(found == newest())

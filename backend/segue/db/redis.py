@@ -17,7 +17,8 @@ import orjson
 import structlog
 from redis.asyncio import Redis
 
-from segue.db.redis_server import PROBE_KEY, RedisCause, RedisServer, connections
+from segue.db.outages import OutageCause
+from segue.db.redis_server import PROBE_KEY, RedisServer, connections
 from segue.db.rows import UNREADABLE, read_json
 from segue.domain.session import TurnKey
 
@@ -86,33 +87,22 @@ RateKind = Literal["requests", "turns", "triggers"]
 log = structlog.get_logger()
 
 
-def short_term_memory_key(session_id: str) -> str:
-    return f"segue:memory:{session_id}"
+def _key_by(name: str) -> Callable[[str], str]:
+    return f"segue:{name}:{{}}".format
+
+
+short_term_memory_key = _key_by("memory")  # of a session
+plans_of_owner_key = _key_by("plans")  # the keys of the plans that are cached for an owner
+turn_places_key = _key_by("places")  # of a user
+user_feed_key = _key_by("feed")
+failed_sessions_key = _key_by("tools:failed")  # of a tool
+tool_try_key = _key_by("tools:try")
+activity_key = _key_by("activity")  # of a worker
+turn_heard_key = _key_by("heard")  # of a turn
 
 
 def plan_cache_key(owner: str, request: str) -> str:
     return f"segue:plan:{owner}:{request}"
-
-
-def plans_of_owner_key(owner: str) -> str:
-    """The keys of the plans that are cached for an owner."""
-    return f"segue:plans:{owner}"
-
-
-def turn_places_key(user: str) -> str:
-    return f"segue:places:{user}"
-
-
-def failed_sessions_key(tool: str) -> str:
-    return f"segue:tools:failed:{tool}"
-
-
-def tool_try_key(tool: str) -> str:
-    return f"segue:tools:try:{tool}"
-
-
-def activity_key(worker: str) -> str:
-    return f"segue:activity:{worker}"
 
 
 def turn_events_key(session_id: str, turn_id: str) -> str:
@@ -121,14 +111,6 @@ def turn_events_key(session_id: str, turn_id: str) -> str:
 
 def turn_watched_key(session_id: str, turn_id: str) -> str:
     return f"segue:watched:{session_id}:{turn_id}"
-
-
-def turn_heard_key(turn_id: str) -> str:
-    return f"segue:heard:{turn_id}"
-
-
-def user_feed_key(user: str) -> str:
-    return f"segue:feed:{user}"
 
 
 class _Client:
@@ -146,7 +128,7 @@ class _Client:
         return self._server.degraded
 
     @property
-    def cause(self) -> RedisCause | None:
+    def cause(self) -> OutageCause | None:
         """Why Redis cannot be used; None if it can."""
         return self._server.cause
 

@@ -32,6 +32,8 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as LostConnectionError
 
+from segue.db.outages import REDIS, OutageCause
+
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
 DEFAULT_PORT = 26379
@@ -44,69 +46,30 @@ LOST = (RedisError, OSError, TimeoutError)
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class RedisCause:
-    """`name` is in the log and `/health/ready`. `why` goes on after "it cannot be used:"; `mend` is for operators."""
-
-    name: str
-    why: str
-    mend: str
-
-
-_REFUSED = RedisCause(
-    "refused", "nothing listens there", "Start it, or correct REDIS_URL; `segue serve` starts an embedded one again."
-)
-_UNKNOWN_HOST = RedisCause("unknown_host", "its host name is unknown", "Correct REDIS_URL.")
-_NO_ANSWER = RedisCause("no_answer", "it does not answer in time", "See whether its machine and the network live.")
-_LOST = RedisCause(
-    "lost",
-    "it closed the connection",
-    "See its log for a crash, a restart or maxclients; with TLS the URL begins with rediss://.",
-)
-_ACCESS_DENIED = RedisCause(
-    "access_denied",
-    "it refuses the user or the password",
-    "Correct REDIS_URL, redis://user:password@host:6379/0, or the user in its ACL.",
-)
-_NOT_ALLOWED = RedisCause(
-    "not_allowed", "its user may not run a command", "Give the user all commands, for the keys segue:*, in its ACL."
-)
-_TLS = RedisCause(
-    "tls",
-    "no TLS as REDIS_URL demands it can be had",
-    "See its certificate, `ssl_ca_certs` in REDIS_URL, and whether it speaks TLS at all: else redis://.",
-)
-_LOADING = RedisCause("loading", "it is loading its data", "Wait. Nothing in it is needed: it may be emptied.")
-_READ_ONLY = RedisCause("read_only", "it only reads", "Point REDIS_URL at the primary, or at its Sentinels.")
-_NO_PRIMARY = RedisCause(
-    "no_primary", "it has no primary", "See its Sentinels and replicas: a failover may be under way, or stuck."
-)
-_FULL = RedisCause("full", "its memory is full", "Raise maxmemory, or empty it: nothing is lost.")
-_FAILING = RedisCause("failing", "it fails with an error of its own", "See its log for the error in ours.")
-
 # In this order: the first that is one of the kinds decides.
-_BY_KIND: Final[Mapping[type[BaseException], RedisCause]] = {
-    AuthenticationError: _ACCESS_DENIED,
-    NoPermissionError: _NOT_ALLOWED,
-    BusyLoadingError: _LOADING,
-    ReadOnlyError: _READ_ONLY,
-    MasterNotFoundError: _NO_PRIMARY,
-    OutOfMemoryError: _FULL,
-    ResponseError: _FAILING,
-    SSLError: _TLS,
-    gaierror: _UNKNOWN_HOST,
-    ConnectionRefusedError: _REFUSED,
-    FileNotFoundError: _REFUSED,
-    TimeoutError: _NO_ANSWER,
+_BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
+    AuthenticationError: REDIS["access_denied"],
+    NoPermissionError: REDIS["not_allowed"],
+    BusyLoadingError: REDIS["loading"],
+    ReadOnlyError: REDIS["read_only"],
+    MasterNotFoundError: REDIS["no_primary"],
+    OutOfMemoryError: REDIS["full"],
+    ResponseError: REDIS["failing"],
+    SSLError: REDIS["tls"],
+    gaierror: REDIS["unknown_host"],
+    ConnectionRefusedError: REDIS["refused"],
+    FileNotFoundError: REDIS["refused"],
+    TimeoutError: REDIS["no_answer"],
+    BaseException: REDIS["lost"],
 }
 
 
-def redis_cause_of(error: BaseException) -> RedisCause:
+def redis_cause_of(error: BaseException) -> OutageCause:
     """Looks at the error and at those that it was raised for."""
     chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
-    return next((cause for kind, cause in _BY_KIND.items() if any(isinstance(each, kind) for each in chain)), _LOST)
+    return next(cause for kind, cause in _BY_KIND.items() if any(isinstance(each, kind) for each in chain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +127,8 @@ class RedisServer:
     def __init__(self, url: str) -> None:
         self.url = url
         self.outages = 0
-        self.cause: RedisCause | None = None
-        self._told: set[RedisCause] = set()  # in this outage: two may alternate
+        self.cause: OutageCause | None = None
+        self._told: set[OutageCause] = set()  # in this outage: two may alternate
         self._answers = asyncio.Event()
         self._answers.set()
         self._probing: asyncio.Task[None] | None = None
@@ -245,16 +208,21 @@ def connections(
         retry=Retry(ConstantBackoff(0.05), retries),
         driver_info=DRIVER,
     )
-    pool.connection_class = _noticing(pool.connection_class)
-    if watched is not None:
-        pool.connection_class = _asking(watched, pool.connection_class)
+    pool.connection_class = _mended(pool.connection_class, watched)
     return pool
 
 
-def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """For a connection that the server has just closed uvloop raises RuntimeError, which redis-py takes for no loss."""
+def _mended(kind: type[AbstractConnection], watched: Watched | None) -> type[AbstractConnection]:
+    """Asks the Sentinels where the primary is before it connects. For a connection that the server has just closed
+    uvloop raises RuntimeError, which redis-py takes for no loss.
+    """
 
-    class Noticing(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
+    class Mended(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
+        async def connect(self) -> None:
+            if watched is not None and not self.is_connected:
+                self.host, self.port = await watched.primary()
+            await super().connect()
+
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 (redis-py's)
             try:
                 await super().send_packed_command(command, check_health)
@@ -262,16 +230,4 @@ def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
                 await self.disconnect(nowait=True)
                 raise LostConnectionError(str(error)) from error
 
-    return Noticing
-
-
-def _asking(watched: Watched, kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Asks where the primary is before it connects."""
-
-    class AskingSentinels(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
-        async def connect(self) -> None:
-            if not self.is_connected:
-                self.host, self.port = await watched.primary()
-            await super().connect()
-
-    return AskingSentinels
+    return Mended

@@ -1,21 +1,23 @@
-"""What rows and keys hold, as objects: garbage, or what a newer release wrote, harms its own row alone.
+"""What rows and keys hold, as objects; how rows are ordered, and how those that are due for work are claimed.
 
-A row is read whole, with `readable`; the function that reads a table puts a stand-in in the place of a row that cannot
-be read: the real thing's shape, with `unreadable: true`. A member of a dataclass that has its default is not stored, so
-a default that changes would change rows that were written before. Rows are in the order of their `seq`; those older
-than that column have 0, and their ids order them.
+Garbage, or what a newer release wrote, harms its own row alone. A row is read whole, with `readable`; the function
+that reads a table puts a stand-in in the place of a row that cannot be read: the real thing's shape, `unreadable`. A
+member of a dataclass that has its default is not stored, so a default that changes would change rows that were written
+before. Rows are in the order of their `seq`; those older than that column have 0, and their ids order them.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
+from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
 import orjson
 import structlog
 from pydantic import AfterValidator, TypeAdapter, ValidationError
-from sqlalchemy import ColumnElement, Table, UnaryExpression, select, true, tuple_
+from sqlalchemy import ColumnElement, Row, Table, Text, UnaryExpression, bindparam, func, select, true, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.domain.plan import Plan, UnreadablePlan, known_status
 
@@ -25,12 +27,7 @@ Parsed = TypeVar("Parsed")
 
 log = structlog.get_logger()
 
-
-class _Unreadable:
-    """Stands for JSON that cannot be used. It is of no type that a reader takes."""
-
-
-UNREADABLE: Final = _Unreadable()
+UNREADABLE: Final = object()  # stands for JSON that cannot be used: it is of no type that a reader takes
 unreadable_reads: Final[Counter[str]] = Counter()  # by table, since the process started; read at each scrape
 
 
@@ -129,7 +126,6 @@ def _can_go_on(plan: Plan) -> Plan:
 _read_plan = reader(Plan, _can_go_on)
 _read_opaque = reader(_Opaque)
 
-
 # The figures of operators count turns by it, in this release and in the one before.
 _ALWAYS_STORED: Final = frozenset({"llm_calls"})
 
@@ -168,3 +164,40 @@ def came_before(table: Table, row_id: str | None) -> ColumnElement[bool]:
     other = table.alias("other")
     seq = select(other.c.seq).where(other.c.id == row_id).scalar_subquery()
     return tuple_(*oldest_first(table)) < tuple_(seq, row_id)
+
+
+# Lets one transaction at a time count what an owner has, by what is counted and whose: `attachments of ada`.
+OWNER_LOCK: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
+
+
+async def claim_row(
+    connection: AsyncConnection,
+    table: Table,
+    due: str,
+    *claimable: ColumnElement[bool],
+    values: Mapping[str, Any],
+    returning: Sequence[ColumnElement[Any]],
+    joined: Sequence[ColumnElement[bool]] = (),
+) -> Row[Any] | None:
+    """Sets `values`, among them the next due time, in the claimable row that has been due for longest, and returns
+    columns of it; None if there is none. If the process dies, another one claims the row at that time. `joined` joins
+    it to rows of other tables that are in `returning`.
+    """
+    is_due = table.c[due] <= func.now()
+    longest = select(table.c.id).where(is_due, *claimable).order_by(table.c[due]).limit(1)
+    locked = longest.with_for_update(skip_locked=True).scalar_subquery()
+    claimed = update(table).where(table.c.id == locked, is_due, *joined).values(dict(values)).returning(*returning)
+    return (await connection.execute(claimed)).one_or_none()
+
+
+async def postpone_row(
+    connection: AsyncConnection, table: Table, due: str, row_id: str, *still: ColumnElement[bool], **values: Any
+) -> None:
+    """Sets `values`, among them the next due time, in a claimed row, unless it is not due any more."""
+    await connection.execute(
+        update(table).where(table.c.id == row_id, table.c[due].is_not(None), *still).values(values)
+    )
+
+
+def due_in(seconds: float) -> ColumnElement[Any]:
+    return func.now() + timedelta(seconds=seconds)

@@ -85,7 +85,9 @@ class Agent:
         """Raises AppError `option_not_allowed` if a client may not ask all of this of a turn."""
         for name in given:
             if name in TURN_OPTIONS and name not in self.options:
-                raise _not_allowed(name)
+                detail = f"Nothing was accepted: the agent does not let clients set `{name}`. Send the message without."
+                title = "The agent does not allow this"
+                raise AppError("option_not_allowed", status=400, title=title, detail=detail, extra={"param": name})
 
     @property
     def may_use_all(self) -> bool:
@@ -98,12 +100,6 @@ class Agent:
 
 
 _PLAIN: Final = Agent()
-
-
-def _not_allowed(option: str) -> AppError:
-    detail = f"Nothing was accepted: the agent does not let clients set `{option}`. Send the message without."
-    title = "The agent does not allow this"
-    return AppError("option_not_allowed", status=400, title=title, detail=detail, extra={"param": option})
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:

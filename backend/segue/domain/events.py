@@ -144,25 +144,8 @@ class ReasoningEnded:
     message_id: str
 
 
-Event = (
-    StepStarted
-    | StepFinished
-    | AcknowledgementDetected
-    | SearchDecided
-    | PlanChanged
-    | CallStarted
-    | MandateUsed
-    | CallProgressed
-    | CallEnded
-    | ToolRan
-    | ToolStateChanged
-    | SteerRead
-    | EffectsListed
-    | TextStarted
-    | TextAdded
-    | TextEnded
-    | ReasoningStarted
-    | ReasoningAdded
-    | ReasoningEnded
-)
+_OfTurn = StepStarted | StepFinished | AcknowledgementDetected | SearchDecided | PlanChanged | SteerRead | EffectsListed
+_OfCall = CallStarted | MandateUsed | CallProgressed | CallEnded | ToolRan | ToolStateChanged
+_OfText = TextStarted | TextAdded | TextEnded | ReasoningStarted | ReasoningAdded | ReasoningEnded
+Event = _OfTurn | _OfCall | _OfText
 Emit = Callable[[Event], None]

@@ -3,7 +3,7 @@ which describes a field in openapi.json.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -27,17 +27,14 @@ def _read_json_object(value: object) -> object:
 
 
 def _check_url(value: _Value) -> _Value:
-    if not _leads_somewhere(value.get_secret_value() if isinstance(value, SecretStr) else value):
+    try:
+        parts = urlsplit(value.get_secret_value() if isinstance(value, SecretStr) else value)
+        leads_somewhere = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        leads_somewhere = False
+    if not leads_somewhere:
         raise ValueError("has to be a URL, such as https://api.example.com/v1")
     return value
-
-
-def _leads_somewhere(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 Seconds = Annotated[float, Field(gt=0, le=31_622_400, allow_inf_nan=False)]
@@ -58,3 +55,6 @@ BUILT_AT_FIRST_USE: Final = ConfigDict(defer_build=True)
 
 def doc(text: str) -> Any:
     return Field(description=text)
+
+
+IsUnreadable = Annotated[Literal[True], doc("Always true: tells it from what can be read.")]

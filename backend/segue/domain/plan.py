@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from segue.domain.approval_rule import Others, WaitsFor
-from segue.domain.field_types import doc
+from segue.domain.field_types import IsUnreadable, doc
 from segue.domain.tool import RememberFor
 from segue.domain.user_request import PAGE, UserRequest
 
@@ -160,7 +160,7 @@ class Plan:
 class UnreadablePlan(Plan):
     """Stands for a row that this release cannot read. It has no steps, and nothing can be done with it."""
 
-    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
+    unreadable: IsUnreadable
 
 
 def known_status(status: str) -> PlanStatus:

@@ -12,7 +12,7 @@ import orjson
 
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
-from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
+from segue.domain.field_types import BUILT_AT_FIRST_USE, IsUnreadable, doc
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.tool import ToolCall, TurnEffect, UnreadableCall
 
@@ -118,7 +118,7 @@ class Session:
 class UnreadableSession(Session):
     """A session whose metadata this release cannot read."""
 
-    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
+    unreadable: IsUnreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ class Message:
 class UnreadableMessage(Message):
     """Stands for a row that this release cannot read. The model is not shown it."""
 
-    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
+    unreadable: IsUnreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +442,7 @@ class Memory:
 class UnreadableMemory(Memory):
     """A memory of a kind that this release does not know."""
 
-    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
+    unreadable: IsUnreadable
 
 
 @dataclass(frozen=True, slots=True)

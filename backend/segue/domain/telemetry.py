@@ -123,21 +123,9 @@ class LoopLagged:
     seconds: float
 
 
-Observation = (
-    RequestAnswered
-    | TurnEnded
-    | ModelCalled
-    | ModelCharged
-    | ModelRetried
-    | ToolCalled
-    | SessionToolStateChanged
-    | GlobalToolStateChanged
-    | PlanEnded
-    | TurnRecovered
-    | RowsDeleted
-    | WebhookTried
-    | LoopLagged
-)
+_OfTurn = TurnEnded | TurnRecovered | PlanEnded | ModelCalled | ModelCharged | ModelRetried
+_OfTool = ToolCalled | SessionToolStateChanged | GlobalToolStateChanged
+Observation = _OfTurn | _OfTool | RequestAnswered | RowsDeleted | WebhookTried | LoopLagged
 Observe = Callable[[Observation], None]
 
 

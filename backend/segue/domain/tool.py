@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import orjson
 from pydantic import Field
 
-from segue.domain.field_types import doc
+from segue.domain.field_types import IsUnreadable, doc
 from segue.domain.user_request import UserAnswer
 
 Effect = Literal["read_only", "write", "destructive"]
@@ -42,10 +42,6 @@ class ToolUnauthorized(ToolFailed):
 Reporter = Callable[[float, float | None, str | None], None]
 
 
-def _unheard(progress: float, total: float | None = None, message: str | None = None) -> None:
-    del progress, total, message
-
-
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments.
@@ -63,7 +59,7 @@ class ToolContext:
     now: datetime
     time_zone: str = "UTC"
     agent: str = ""
-    report: Reporter = field(default=_unheard, repr=False, compare=False)
+    report: Reporter = field(default=lambda *_: None, repr=False, compare=False)
     answers: tuple[UserAnswer, ...] = ()
     groups: tuple[str, ...] = ()
 
@@ -276,7 +272,7 @@ class ToolCall:
 class UnreadableCall(ToolCall):
     """Stands for a row that this release cannot read: a call without arguments whose outcome is unknown."""
 
-    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
+    unreadable: IsUnreadable
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as insert_once
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.leases import claim_row, due_in
 from segue.db.models import sessions, turns, webhook_events
+from segue.db.rows import claim_row, due_in
 from segue.domain.field_types import doc
 from segue.domain.plan import Plan
 

@@ -10,14 +10,14 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from sys import intern
 from typing import Any, Final, Generic, TypeVar
 
 from segue.domain.errors import AppError
-from segue.language.utterance import fold, is_stretched, split_folded, squeeze, words_of
+from segue.language.utterance import SHORTEST, WordsByLetter, fold, is_stretched, split_folded, squeeze, words_of
 
 Phrase = tuple[str, ...]
 Joined = str  # the words of a phrase with a space between each: takes a third less memory
@@ -130,7 +130,7 @@ def split_list(words: str) -> list[str]:
 
 
 def kinds_by_phrase(
-    language: str, lists: Mapping[str, str], kinds: Collection[str], *, phrase_of: Callable[[str], Phrase] = words_of
+    language: str, lists: Mapping[str, str], kinds: Collection[str], *, phrase_of: Callable[[str], Phrase]
 ) -> dict[Joined, str]:
     """Returns the phrases of a language, each with the name of its list, which is its kind.
 
@@ -204,6 +204,12 @@ def match_phrases(entries: Iterable[tuple[Joined, Meaning]]) -> PhraseMatcher[Me
     return PhraseMatcher(matches, lengths, stem_lengths)
 
 
+def match_lists(lists: Mapping[str, str]) -> PhraseMatcher[str]:
+    """Returns what finds the names of the lists that have a phrase, which may be several."""
+    folded = ((name, split_list(fold(words))) for name, words in lists.items())
+    return match_phrases((" ".join(split_folded(phrase)), name) for name, phrases in folded for phrase in phrases)
+
+
 @cache  # tens of thousands of words share a few
 def _with_length(length: int, longest_first: tuple[int, ...]) -> tuple[int, ...]:
     return longest_first if length in longest_first else tuple(sorted((*longest_first, length), reverse=True))
@@ -261,6 +267,17 @@ def unstretch(word: str, lexicon: Lexicon) -> str:
         return word
     plain = lexicon.stretchable.get(squeeze(word))
     return plain if plain and is_stretched(word, plain) else word
+
+
+@lru_cache(maxsize=1)  # one reader asks for one set
+def words_of_kinds(lexicon: Lexicon, kinds: frozenset[str]) -> WordsByLetter:
+    """Returns the words of these kinds that may be misspelt, of all languages, for `words_near`."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for language, matcher in lexicon.phrases.items():
+        for phrase, (kind, *_) in matcher.matches.items():
+            if " " not in phrase and kind in kinds and language != ANY_LANGUAGE and len(phrase) >= SHORTEST:
+                found[phrase[0]].append((phrase, language))
+    return found
 
 
 def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:

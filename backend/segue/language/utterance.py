@@ -7,8 +7,7 @@ Pure; knows nothing of word lists and of what a word means.
 
 import re
 import unicodedata
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Final
@@ -77,7 +76,7 @@ _WITHOUT_UNSEEN: Final[dict[int, None]] = dict.fromkeys(
 SHORTEST: Final = 4  # letters of a word that may be misspelt
 _ENDINGS: Final = frozenset("aeiouysdnrtm")  # a word that differs in its last letter only is often another form of it
 
-WordsByLetter = Mapping[str, Sequence[tuple[str, str]]]
+WordsByLetter = Mapping[str, Sequence[tuple[str, str]]]  # each with its language, by the letter that it begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +198,6 @@ def squeeze(word: str) -> str:
 def is_stretched(word: str, plain: str) -> bool:
     """`word` is `plain` with a letter held: three in a row, or the last one doubled (`yess`, not `noon`)."""
     return len(word) > len(plain) and (word[-2:] == word[-1] * 2 or _HELD_LETTER.search(word) is not None)
-
-
-def by_first_letter(words: Iterable[tuple[str, str]]) -> WordsByLetter:
-    """Returns words, each with its language, by the letter that they begin with, without those that are too short."""
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for word, language in words:
-        if len(word) >= SHORTEST:
-            found[word[0]].append((word, language))
-    return found
 
 
 def words_near(word: str, known: WordsByLetter) -> Iterator[tuple[str, str]]:

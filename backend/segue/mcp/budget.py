@@ -6,8 +6,8 @@ as one short text, and is unpacked in the process that reads it (`tools/run.py`)
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from typing import Final
 
 import anyio
 from mcp.shared.message import SessionMessage
@@ -129,7 +129,10 @@ class Budget:
         if isinstance(message, JSONRPCNotification) and message.method == _OF_PROGRESS:
             params = message.params or {}
             bucket = self._progress.get(str(params.get("progressToken")))
-            if bucket is not None and bucket.has(1) and _is_progress(params):
+            # The SDK ends the connection over numbers that a float cannot hold.
+            counted = params.get("progress"), params.get("total") or 0
+            is_progress = all(isinstance(number, int | float) and abs(number) < _LARGEST for number in counted)
+            if bucket is not None and bucket.has(1) and is_progress:
                 return bucket.take(1)
         if isinstance(message, JSONRPCRequest):
             self._unread += 1
@@ -158,12 +161,6 @@ class Budget:
         raise McpServerGone(reason)
 
 
-def _is_progress(params: Mapping[str, Any]) -> bool:
-    """Whether it has numbers that a float can hold: the SDK ends the connection over others."""
-    counted = params.get("progress"), params.get("total") or 0
-    return all(isinstance(number, int | float) and abs(number) < _LARGEST for number in counted)
-
-
 async def light(message: bytes) -> bytes:
     """Returns a message that is read in a moment. Raises McpServerGone if that cannot be had."""
     if len(message) <= LARGE:
@@ -183,25 +180,22 @@ async def light_body(body: AsyncIterator[bytes], budget: Budget, *, is_stream: b
         begin = max(len(held) - _LONGEST_END, 0)
         held += chunk
         if is_stream and (ends := [end.end() for end in _EVENT_END.finditer(held, begin)]):
-            yield await _light_events(_read_of(bytes(held[: ends[-1]]), budget))
+            events = bytes(held[: ends[-1]])
+            if IN_PROGRESS in events:
+                kept = [event for event in _EVENT_END.split(events) if event and not budget.skips(event)]
+                events = b"".join(event + b"\n\n" for event in kept)
+            yield await _light_events(events)
             del held[: ends[-1]]
     yield await _light_events(bytes(held)) if is_stream else await light(bytes(held))
-
-
-def _read_of(events: bytes, budget: Budget) -> bytes:
-    if IN_PROGRESS not in events:
-        return events
-    return b"".join(event + b"\n\n" for event in _EVENT_END.split(events) if event and not budget.skips(event))
 
 
 async def _light_events(events: bytes) -> bytes:
     if len(events) <= LARGE:
         return events
-    return b"".join([await _light_event(event) + b"\n\n" for event in _EVENT_END.split(events) if event])
-
-
-async def _light_event(event: bytes) -> bytes:
-    lines = event.splitlines()
-    data = b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
-    beside = [line for line in lines if not line.startswith(b"data:")]
-    return b"\n".join([*beside, b"data: " + await light(data)])
+    light_ones = []
+    for event in filter(None, _EVENT_END.split(events)):
+        lines = event.splitlines()
+        data = b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+        beside = [line for line in lines if not line.startswith(b"data:")]
+        light_ones.append(b"\n".join([*beside, b"data: " + await light(data)]) + b"\n\n")
+    return b"".join(light_ones)

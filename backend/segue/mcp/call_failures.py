@@ -134,12 +134,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _first(error: Exception) -> Exception:
     """Returns of all that ended a connection what says most."""
-    found = members_of(error)
-    for kind in (McpServerGone, NotPublic, NoSuchHost, httpx2.HTTPError, OSError):
-        for cause in found:
-            if isinstance(cause, kind):
-                return cause
-    return found[0]
+    found, kinds = members_of(error), (McpServerGone, NotPublic, NoSuchHost, httpx2.HTTPError, OSError)
+    return next((cause for kind in kinds for cause in found if isinstance(cause, kind)), found[0])
 
 
 def members_of(error: Exception) -> list[Exception]:

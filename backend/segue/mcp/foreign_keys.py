@@ -1,31 +1,15 @@
 """The keys that other clients have in their `mcp.json`: each becomes one of Segue's, or is named as ignored. Pure.
 
-A key is a row. What would take a question or a limit away is ignored; what asks for one is mapped, or refused.
+A key is a row of `foreign_keys.toml`.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from segue.domain.tool import DependencyGroup
-
-Becomes = Literal[
-    "mcpServers",
-    "inputs",
-    "url",
-    "disabled",
-    "only",
-    "off",
-    "transport",
-    "timeout_s",
-    "env_file",
-    "client_id",
-    "client_secret",
-    "scopes",
-    "refused",
-    "ignored",
-]
+from segue.language.lexicon import load_toml
 
 MAX_SHOWN_CHARS: Final = 64
 MAX_NEAREST: Final = 10
@@ -33,11 +17,6 @@ MOST_SECONDS: Final = 3600  # no client takes a longer timeout in seconds
 LEAST_MILLISECONDS: Final = 1000  # nor a shorter one in milliseconds
 TRANSPORTS: Final = frozenset({"stdio", "http", "streamable-http", "streamableHttp", "streamable_http", "sse"})
 
-_ASKS: Final = "what asks is for `confirm` and CONFIRM to say: a list for another client takes no question away"
-_LOGIN: Final = "a login of that client; give the server `oauth` or `headers`"
-_BACK: Final = "logins come back to PUBLIC_URL"
-_FOUND: Final = "the server's metadata say it"
-_SHOWN: Final = "only shown, or of no use here"
 _OWN_OF_LOGIN: Final = frozenset({"client_id", "client_secret", "issuer", "scopes"})
 
 
@@ -47,95 +26,18 @@ class ForeignKey:
 
     name: str
     clients: str
-    becomes: Becomes
+    becomes: str
     said: str
 
 
-FILE_KEYS: Final = (
-    ForeignKey("servers", "VS Code", "mcpServers", "`mcpServers`"),
-    ForeignKey("inputs", "VS Code", "inputs", "`${input:api-key}` is the variable API_KEY, or its `default`"),
-    ForeignKey("$schema", "editors", "ignored", _SHOWN),
-    ForeignKey("globalShortcut", "Claude Desktop", "ignored", _SHOWN),
-    ForeignKey("preferences", "Claude Desktop", "ignored", _SHOWN),
-    ForeignKey("isUsingBuiltInNodeForMcp", "Claude Desktop", "ignored", _SHOWN),
-    ForeignKey("isDxtAutoUpdatesEnabled", "Claude Desktop", "ignored", _SHOWN),
-)
+def _listed(of: str) -> dict[str, ForeignKey]:
+    shared = _TABLE["reasons"]
+    rows = _TABLE[of].items()
+    return {name: ForeignKey(name, clients, becomes, shared.get(said, said)) for name, (clients, becomes, said) in rows}
 
-SERVER_KEYS: Final = (
-    ForeignKey("type", "VS Code, Cursor, Claude Code, Cline, Roo Code, LibreChat", "transport", "has to fit"),
-    ForeignKey("transport", "Kimi, FastMCP", "transport", "as `type`"),
-    ForeignKey("transportType", "Cline", "transport", "as `type`"),
-    ForeignKey("envFile", "VS Code, Cursor", "env_file", "its lines, below those of `env`"),
-    ForeignKey("serverUrl", "Windsurf", "url", "`url`"),
-    ForeignKey("httpUrl", "Gemini CLI", "url", "`url`"),
-    ForeignKey(
-        "timeout",
-        "Cline, Roo Code (s); Claude Code, Gemini CLI, LibreChat (ms)",
-        "timeout_s",
-        "`timeout_s`: seconds below 1000, milliseconds over 3600, refused between",
-    ),
-    ForeignKey("disabledTools", "Roo Code, Windsurf, Kiro", "disabled", "`disabled`"),
-    ForeignKey("excludeTools", "Gemini CLI", "disabled", "`disabled`"),
-    ForeignKey("includeTools", "Gemini CLI", "only", "no others are offered"),
-    ForeignKey("enabledTools", "Kimi", "only", "no others are offered"),
-    ForeignKey("tools", "Copilot", "only", 'no others are offered; `["*"]` is all'),
-    ForeignKey("enabled", "opencode, Kimi", "off", "`false` is `disabled: true`"),
-    ForeignKey("isActive", "Cherry Studio", "off", "`false` is `disabled: true`"),
-    ForeignKey("alwaysAllow", "Roo Code, Kilo Code", "ignored", _ASKS),
-    ForeignKey("autoApprove", "Cline, Kiro, Amazon Q", "ignored", _ASKS),
-    ForeignKey("trust", "Gemini CLI", "ignored", _ASKS),
-    ForeignKey(
-        "sandboxEnabled", "VS Code", "refused", "refused if on: Segue has no sandbox, run the server in a container"
-    ),
-    ForeignKey("sandbox", "VS Code", "ignored", "the rules of `sandboxEnabled`"),
-    ForeignKey("auth", "Cursor", "ignored", _LOGIN),
-    ForeignKey("requiresOAuth", "LibreChat", "ignored", _LOGIN),
-    ForeignKey("authProviderType", "Gemini CLI", "ignored", _LOGIN),
-    ForeignKey("targetAudience", "Gemini CLI", "ignored", _LOGIN),
-    ForeignKey("targetServiceAccount", "Gemini CLI", "ignored", _LOGIN),
-    ForeignKey("apiKey", "LibreChat", "ignored", _LOGIN),
-    ForeignKey("customUserVars", "LibreChat", "ignored", _LOGIN),
-    ForeignKey("headersHelper", "Claude Code", "ignored", "a program that prints headers; give the server `headers`"),
-    ForeignKey("initTimeout", "LibreChat", "ignored", "a handshake has a minute"),
-    ForeignKey("startup", "LibreChat", "ignored", "all connect at the start"),
-    ForeignKey("proxy", "LibreChat", "ignored", "it is reached without a proxy"),
-    ForeignKey("dev", "VS Code", "ignored", "nothing is watched or debugged"),
-    ForeignKey("watchPaths", "Roo Code", "ignored", "nothing is watched"),
-    ForeignKey("stderr", "LibreChat", "ignored", "its last lines are kept"),
-    ForeignKey("serverInstructions", "LibreChat", "ignored", "tell an agent in agents.toml"),
-    ForeignKey("alwaysLoad", "Claude Code", "ignored", _SHOWN),
-    ForeignKey("description", "Gemini CLI, LibreChat", "ignored", _SHOWN),
-    ForeignKey("title", "LibreChat", "ignored", _SHOWN),
-    ForeignKey("name", "Cherry Studio", "ignored", _SHOWN),
-    ForeignKey("iconPath", "LibreChat", "ignored", _SHOWN),
-    ForeignKey("chatMenu", "LibreChat", "ignored", _SHOWN),
-    ForeignKey("gallery", "VS Code", "ignored", _SHOWN),
-    ForeignKey("version", "VS Code", "ignored", _SHOWN),
-    ForeignKey("extensionName", "Gemini CLI", "ignored", _SHOWN),
-)
 
-# Of a server's `oauth`.
-LOGIN_KEYS: Final = (
-    ForeignKey("enabled", "Gemini CLI", "off", "`false` is no `oauth`"),
-    ForeignKey("clientId", "Claude Code, VS Code, Gemini CLI", "client_id", "`client_id`"),
-    ForeignKey("clientSecret", "Gemini CLI", "client_secret", "`client_secret`"),
-    ForeignKey("scope", "LibreChat", "scopes", "`scopes`"),
-    ForeignKey("redirectUri", "Gemini CLI", "ignored", _BACK),
-    ForeignKey("redirect_uri", "LibreChat", "ignored", _BACK),
-    ForeignKey("callbackPort", "Claude Code", "ignored", _BACK),
-    ForeignKey("authorizationUrl", "Gemini CLI", "ignored", _FOUND),
-    ForeignKey("authorization_url", "LibreChat", "ignored", _FOUND),
-    ForeignKey("tokenUrl", "Gemini CLI", "ignored", _FOUND),
-    ForeignKey("token_url", "LibreChat", "ignored", _FOUND),
-    ForeignKey("registrationUrl", "Gemini CLI", "ignored", _FOUND),
-    ForeignKey("authServerMetadataUrl", "Claude Code", "ignored", _FOUND),
-    ForeignKey("audiences", "Gemini CLI", "ignored", "the server's address is the audience"),
-    ForeignKey("tokenParamName", "Gemini CLI", "ignored", "the token is sent as a header"),
-)
-
-_OF_FILE: Final = {key.name: key for key in FILE_KEYS}
-_OF_SERVER: Final = {key.name: key for key in SERVER_KEYS}
-_OF_LOGIN: Final = {key.name: key for key in LOGIN_KEYS}
+_TABLE: Final = load_toml("foreign_keys.toml", package="segue.mcp")
+FILE_KEYS, SERVER_KEYS, LOGIN_KEYS = map(_listed, ("file", "server", "login"))
 _OF_GROUP: Final = frozenset(each.name for each in fields(DependencyGroup))
 
 
@@ -171,19 +73,16 @@ class Translation:
             return raw
         made: dict[str, Any] = {}
         for key, value in raw.items():
-            row = None if key == "mcpServers" else self._row(_shown(key), key, _OF_FILE, ["mcpServers"])
+            row = None if key == "mcpServers" else self._row(_shown(key), key, FILE_KEYS, ["mcpServers"])
             if row is not None and row.becomes == "inputs":
                 self.inputs = dict(self._inputs(value))
             elif key == "mcpServers" or (row is not None and row.becomes == "mcpServers"):
                 if made:
                     self._faults.append("servers stand beside mcpServers: put all of them under mcpServers")
-                made["mcpServers"] = self._servers(value)
+                servers = value.items() if isinstance(value, dict) else ()
+                translated = {name: self._server(f"mcpServers.{_shown(name)}", server) for name, server in servers}
+                made["mcpServers"] = translated if isinstance(value, dict) else value
         return made
-
-    def _servers(self, raw: object) -> object:
-        if not isinstance(raw, dict):
-            return raw
-        return {name: self._server(f"mcpServers.{_shown(name)}", server) for name, server in raw.items()}
 
     def _server(self, where: str, raw: object) -> object:
         if not isinstance(raw, dict):
@@ -193,11 +92,12 @@ class Translation:
         if isinstance(switch, bool):
             made |= {"disabled": [], "off": switch}
         if isinstance(env := made.get("env"), dict):
-            made["env"] = {name: _as_text(value) for name, value in env.items() if value is not None}
+            numbers = {name: str(value) for name, value in env.items() if type(value) in (int, float)}
+            made["env"] = {name: value for name, value in (env | numbers).items() if value is not None}
         if isinstance(login := made.get("oauth"), dict):
             made["oauth"] = self._login(f"{where}.oauth", login)
         for key, value in raw.items():
-            if key not in self._own and (row := self._row(f"{where}.{_shown(key)}", key, _OF_SERVER, self._own)):
+            if key not in self._own and (row := self._row(f"{where}.{_shown(key)}", key, SERVER_KEYS, self._own)):
                 self._take(made, f"{where}.{key}", row, value)
         self._check_groups(f"{where}.depends_on", made.get("depends_on"))
         return made
@@ -205,7 +105,7 @@ class Translation:
     def _login(self, where: str, raw: dict[str, Any]) -> object:
         made = {key: value for key, value in raw.items() if key in _OWN_OF_LOGIN}
         for key, value in raw.items():
-            row = None if key in made else self._row(f"{where}.{_shown(key)}", key, _OF_LOGIN, _OWN_OF_LOGIN)
+            row = None if key in made else self._row(f"{where}.{_shown(key)}", key, LOGIN_KEYS, _OWN_OF_LOGIN)
             if row is not None and row.becomes in _OWN_OF_LOGIN:
                 made[row.becomes] = value
         return False if raw.get("enabled") is False else made
@@ -270,10 +170,6 @@ def _folded(key: str) -> str:
 
 def _shown(key: str) -> str:
     return key[:MAX_SHOWN_CHARS].encode("unicode_escape").decode()
-
-
-def _as_text(value: object) -> object:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _names(value: object) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -24,7 +24,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from segue.domain.errors import AppError
 from segue.domain.redaction import configured_secrets
@@ -47,21 +46,11 @@ _SHOWN_ERRORS: Final = 3
 _INTERNAL: Final = frozenset({"only", "off", "transport", "env_file"})
 
 
-Filled = TypeVar("Filled")
-
-
-class NoValue(Exception):
-    """What is missing, and what to do about it."""
-
-    def __init__(self, missing: str, do: str) -> None:
-        self.missing = missing
-        self.do = do
-
-
 class Variables:
     """What `${…}` stands for: the environment, else the `secrets`, whose names are in upper case, else a default.
 
-    `inputs` are the defaults of `${input:…}`. Folders are those of the file at `path`. `files` were read.
+    `inputs` are the defaults of `${input:…}`. Folders are those of the file at `path`. `files` were read. Raises
+    AppError with what is missing, `where` in mcp.json, and what to do about it.
     """
 
     def __init__(self, path: Path, secrets: Mapping[str, str], inputs: Mapping[str, str]) -> None:
@@ -78,44 +67,45 @@ class Variables:
             "pathSeparator": os.sep,
         }
 
-    def fill(self, text: str) -> str:
-        """Raises NoValue."""
-        return _VARIABLE.sub(self._value, text)
+    def fill(self, text: str, where: str) -> str:
+        return _VARIABLE.sub(lambda variable: self._value(variable, where), text)
 
-    def env_file(self, name: str) -> dict[str, str]:
-        """Returns the variables of a file of `NAME=value` lines. Raises NoValue, also if it cannot be read."""
-        path = self.folder / self.fill(name)
+    def env_file(self, name: str, where: str) -> dict[str, str]:
+        """Returns the variables of a file of `NAME=value` lines."""
+        path = self.folder / self.fill(name, where)
         self.files.append(path)
         try:
             with path.open("rb") as file:
                 text = file.read(MAX_ENV_FILE_BYTES + 1)
             if len(text) > MAX_ENV_FILE_BYTES:
-                raise NoValue(str(path), f"make it smaller than {MAX_ENV_FILE_BYTES} bytes")
+                raise self._missing(str(path), where, f"make it smaller than {MAX_ENV_FILE_BYTES} bytes")
             lines = text.decode("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError):
-            raise NoValue(str(path), "it cannot be read as UTF-8 text") from None
+            raise self._missing(str(path), where, "it cannot be read as UTF-8 text") from None
         found = [_LINE.fullmatch(line) for line in lines]
         return {match[1]: _unquoted(match[2]) for match in found if match}
 
-    def _value(self, variable: re.Match[str]) -> str:
+    def _value(self, variable: re.Match[str], where: str) -> str:
         match variable["kind"]:
             case "config" | "command" | "file":
-                raise NoValue(variable[0][:64], "only its editor knows it; write ${NAME} and set that variable")
+                do = "only its editor knows it; write ${NAME} and set that variable"
+                raise self._missing(variable[0][:64], where, do)
             case "input":
-                name = re.sub(r"\W", "_", variable["of"]).upper()
-                return self._of_environment(name, self._inputs.get(variable["of"]))
+                name, default = re.sub(r"\W", "_", variable["of"]).upper(), self._inputs.get(variable["of"])
             case "env":
-                return self._of_environment(variable["of"], None)
-        if variable["slash"]:
-            return os.sep
-        place = self._places.get(variable["name"])
-        return place if place is not None else self._of_environment(variable["name"], variable["default"])
-
-    def _of_environment(self, name: str, default: str | None) -> str:
+                name, default = variable["of"], None
+            case _:
+                name, default = variable["name"], variable["default"]
+                place = os.sep if variable["slash"] else self._places.get(name)
+                if place is not None:
+                    return place
         value = os.environ.get(name, self._secrets.get(name.upper(), default))
         if value is None:
-            raise NoValue(f"the environment variable {name[:64]}", "set it, or correct the name")
+            raise self._missing(f"the environment variable {name[:64]}", where, "set it, or correct the name")
         return value
+
+    def _missing(self, what: str, where: str, do: str) -> AppError:
+        return _invalid(self.path, f"needs {what} at {where}: {do}")
 
 
 def _unquoted(value: str) -> str:
@@ -352,41 +342,35 @@ def _what_is_wrong(error: Exception) -> str:
         case Faults(faults=faults):
             problems = list(faults)
         case ValidationError():
-            problems = [
-                f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {_sentence(problem)}"
-                for problem in error.errors(include_url=False, include_context=False, include_input=False)
-            ]
+            problems = []
+            for each in error.errors(include_url=False, include_context=False, include_input=False):
+                is_no_object = each["type"] in {"model_type", "dict_type"}
+                said = "it must be an object, { … }" if is_no_object else each["msg"].removeprefix("Value error, ")
+                problems.append(f"{'.'.join(map(str, each['loc'])) or 'the file'}: {said}")
         case _:
             return "holds a number too long or lists too deep to be read"
     more = f" (and {len(problems) - _SHOWN_ERRORS} more)" if len(problems) > _SHOWN_ERRORS else ""
     return f"must be corrected: {'; '.join(problems[:_SHOWN_ERRORS])}{more}"
 
 
-def _sentence(problem: ErrorDetails) -> str:
-    if problem["type"] in {"model_type", "dict_type"}:
-        return "it must be an object, { … }"
-    return problem["msg"].removeprefix("Value error, ")
-
-
 def _resolved(server: McpServerConfig, where: str, variables: Variables) -> McpServerConfig:
     if server.off:
         return server
 
-    def read(get: Callable[[str], Filled], text: str, field: str) -> Filled:
-        try:
-            return get(text)
-        except NoValue as no:
-            raise _invalid(variables.path, f"needs {no.missing} at {where}.{field}: {no.do}") from None
-
     def fill(text: str, field: str) -> str:
-        return read(variables.fill, text, field)
+        return variables.fill(text, f"{where}.{field}")
 
     def fill_all(secrets: dict[str, SecretStr], field: str) -> dict[str, SecretStr]:
         return {key: SecretStr(fill(secret.get_secret_value(), f"{field}.{key}")) for key, secret in secrets.items()}
 
-    in_file = {} if server.env_file is None else read(variables.env_file, server.env_file, "envFile")
+    def program(command: str) -> str:
+        if command in {"python", "python3"}:
+            return sys.executable
+        return str(variables.folder / command) if "/" in command else command
+
+    in_file = {} if server.env_file is None else variables.env_file(server.env_file, f"{where}.envFile")
     changes = {
-        "command": server.command and _program(fill(server.command, "command"), variables.folder),
+        "command": server.command and program(fill(server.command, "command")),
         "args": tuple(fill(argument, "args") for argument in server.args),
         "env": {key: SecretStr(value) for key, value in in_file.items()} | fill_all(server.env, "env"),
         "cwd": str(variables.folder / fill(server.cwd or "", "cwd")),
@@ -395,9 +379,3 @@ def _resolved(server: McpServerConfig, where: str, variables: Variables) -> McpS
         "oauth": server.oauth and server.oauth.expanded(lambda text, field: fill(text, f"oauth.{field}")),
     }
     return server.model_copy(update=changes)
-
-
-def _program(command: str, folder: Path) -> str:
-    if command in {"python", "python3"}:
-        return sys.executable
-    return str(folder / command) if "/" in command else command

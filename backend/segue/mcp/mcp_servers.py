@@ -1,7 +1,8 @@
-"""The MCP servers of `mcp.json`: starts a supervisor for each, gives every tool name to one of them, lists prompts.
+"""The MCP servers of `mcp.json`: starts a supervisor for each, gives every tool name to one of them, lists prompts, and
+has one pair of tools for the resources of all of them.
 
 Entered once per process, in the lifespan. How a server is kept connected is the supervisor's; turns and health are
-unknown here.
+unknown here. The mcp package takes a second to import, and is not needed without servers.
 """
 
 import asyncio
@@ -16,19 +17,20 @@ import structlog
 
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.redaction import without
-from segue.domain.tool import Tool, ToolFailed, ToolRetry, ToolSpec
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.mcp.mcp_config import McpConfig, McpServerConfig
-from segue.mcp.resource_tools import ResourceTools, may_use
-from segue.mcp.status import FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
+from segue.mcp.status import MAX_URI_CHARS, FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
+from segue.tools.input_schema import object_schema
 from segue.tools.settling_check import unfit
 from segue.tools.tool_health import unknown_members
 
 if TYPE_CHECKING:
-    from segue.mcp.oauth.personal_server import PersonalServer, PersonalServers
+    from segue.mcp.oauth.logins import Logins
+    from segue.mcp.oauth.personal_server import PersonalServer
     from segue.mcp.supervisor import Supervisor
 
     Server = Supervisor | PersonalServer
-    MakePersonal = Callable[[Callable[[], Mapping[str, McpServerConfig]]], PersonalServers]
+    MakeLogins = Callable[[Callable[[], Mapping[str, McpServerConfig]]], Logins]
 
 MAX_GUESSED_SHOWN: Final = 20
 
@@ -36,6 +38,29 @@ _CLOSE_S: Final = 10.0
 _WELCOME_S: Final = 5.0
 _APPLICATION: Final = ""  # owns the names of native tools; no server is called so
 
+LIST_RESOURCES: Final = ToolSpec(
+    name="mcp_list_resources",
+    description=(
+        "List what the connected servers have to read: documents, files, records, each with its `uri`; and templates, "
+        "whose places in braces you fill in to get one. Read one with mcp_read_resource."
+    ),
+    input_schema=object_schema({"server": {"type": "string", "maxLength": 64, "description": "Only of this one"}}),
+)
+READ_RESOURCE: Final = ToolSpec(
+    name="mcp_read_resource",
+    description=(
+        "Read one resource of a server: its `uri` as mcp_list_resources lists it, as a result links to it if it is "
+        "listed too, or made by filling in a template's places."
+    ),
+    input_schema=object_schema(
+        {
+            "server": {"type": "string", "maxLength": 64, "description": "The server that lists it"},
+            "uri": {"type": "string", "maxLength": MAX_URI_CHARS},
+        },
+        "server",
+        "uri",
+    ),
+)
 
 log = structlog.get_logger()
 
@@ -43,8 +68,8 @@ log = structlog.get_logger()
 class McpServers:
     """All servers that are not switched off. Enter it to connect, leave it to end every child process.
 
-    `personal` makes those at which each user logs in, given what returns their definitions; it may raise AppError.
-    Their resources and prompts are left out. `taken` are names that no server's tool may have, `disabled` those of
+    `make_logins` makes the logins of users, given what returns the servers at which each logs in, whose resources and
+    prompts are left out; it may raise AppError. `taken` are names that no server's tool may have, `disabled` those of
     tools for resources that are not offered. `listed` is told the source and the tools of each list.
     `timeout_s` limits a call unless the server sets its own. Entering waits `start_timeout_s` at most; a server that
     needs longer, or fails, joins later. Entering raises AppError `mcp_name_collision` and `tool_dependencies_invalid`.
@@ -59,20 +84,19 @@ class McpServers:
         start_timeout_s: float = 4.0,
         handshake_timeout_s: float = 60.0,
         taken: Iterable[str] = (),
-        personal: "MakePersonal | None" = None,
+        make_logins: "MakeLogins | None" = None,
         listed: Callable[[str, list[ToolSpec]], None] | None = None,
         disabled: Collection[str] = (),
     ) -> None:
         self._listed = listed
-        self.personal: PersonalServers | None = None
-        self._make_personal = personal
+        self.logins: Logins | None = None
+        self._make_logins = make_logins
         self._config = config
         self.refused: str | None = None
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._taken = tuple(taken)
-        self._owners: dict[str, str] = {}
         self._tasks: dict[Server, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._joined: frozenset[Server] = frozenset()
@@ -142,7 +166,7 @@ class McpServers:
 
     def _shared(self) -> "list[Supervisor]":
         """Returns those whose connection is for all users."""
-        each_logs_in = self._make_personal is not None
+        each_logs_in = self._make_logins is not None
         shared = (server for server in self.servers if server.config.oauth is None or not each_logs_in)
         return [cast("Supervisor", server) for server in shared]
 
@@ -159,7 +183,19 @@ class McpServers:
         found = [each for each in self._shared() if each.name == server and may_use(each, owner, groups)]
         if not found:
             raise NotFound("mcp_server")
-        return await _fill(found[0], name, arguments)
+        offers, secrets = found[0].offers, found[0].config.secrets
+        try:
+            prompts = await offers.prompts() if offers.has_prompts else ()
+            known = existing("mcp_prompt", next((prompt for prompt in prompts if prompt.name == name), None))
+            if errors := _errors(known, arguments):
+                detail = "The prompt takes other arguments: GET /mcp/prompts lists them."
+                raise AppError("invalid_request", status=422, title="Invalid request", detail=detail, errors=errors)
+            filled = await offers.fill(name, arguments)
+        except (ToolFailed, ToolRetry) as failed:
+            detail = without(str(failed), secrets)
+            raise AppError("mcp_server_failed", status=502, title="The MCP server failed", detail=detail) from None
+        messages = [PromptMessage(each.role, without(each.content, secrets)) for each in filled.messages]
+        return FilledPrompt(without(filled.description, secrets), messages)
 
     async def apply(self, config: McpConfig) -> None:
         """Starts the servers that are new or defined otherwise, then ends those that are not wanted, once their calls
@@ -187,17 +223,19 @@ class McpServers:
 
     def _made(self, name: str, config: McpServerConfig) -> "Server":
         """Raises AppError if users are to log in there and their tokens cannot be kept."""
-        from segue.mcp.supervisor import Supervisor  # noqa: PLC0415 (mcp takes a second, and is not needed without servers)
+        from segue.mcp.supervisor import Supervisor  # noqa: PLC0415 (see above)
 
         timeout_s = config.timeout_s or self._timeout_s
         supervised = partial(
             Supervisor, name, config, timeout_s=timeout_s, handshake_timeout_s=self._handshake_timeout_s
         )
-        if config.oauth is None or self._make_personal is None:
+        if config.oauth is None or self._make_logins is None:
             return supervised(accept=self._accept)
-        if self.personal is None:
-            self.personal = self._make_personal(lambda: self._config.with_logins)
-        return self.personal.of(name, config, supervised, timeout_s=timeout_s, accept=self._accept)
+        from segue.mcp.oauth.personal_server import PersonalServer  # noqa: PLC0415 (needed with such servers only)
+
+        if self.logins is None:
+            self.logins = self._make_logins(lambda: self._config.with_logins)
+        return PersonalServer(name, config, self.logins, supervised, timeout_s=timeout_s, accept=self._accept)
 
     async def _start(self, servers: Iterable["Server"]) -> None:
         """Returns once each has tried to connect, or after the time for it."""
@@ -234,15 +272,12 @@ class McpServers:
         """
         owners = dict.fromkeys(self._taken, _APPLICATION)
         for server in servers:
-            unknown = _unknown_dependencies(server, server.tools) if server.state == "ready" else ()
-            if unknown:
-                raise _invalid_dependencies(server.name, unknown)
-            if server.state == "ready" and (why := _unfit_checks(server, server.tools)):
-                raise _invalid_verify(server.name, why)
+            if server.state == "ready":
+                _check_named(server)
             for tool in server.tools:
                 if (owner := owners.setdefault(tool.spec.name, server.name)) != server.name:
                     raise _collision(tool.spec.name, owner, server.name)
-        self._owners, self._joined = owners, frozenset(servers)
+        self._joined = frozenset(servers)
         for server in servers:
             self._tell(server, server.tools)
 
@@ -258,16 +293,13 @@ class McpServers:
             return tuple(tools)
         if unknown := _unknown_dependencies(server, tools):
             log.warning("mcp_dependencies_unknown", server=server.name, tools=unknown)
-        for name in [name for name, owner in self._owners.items() if owner == server.name]:
-            del self._owners[name]
-        kept = []
-        for tool in tools:
-            owner = self._owners.setdefault(tool.spec.name, server.name)
-            if owner == server.name:
-                kept.append(tool)
-            else:
-                reason = f"{owner or 'a native tool'} has this name"
-                log.warning("mcp_tool_skipped", server=server.name, tool=tool.spec.name, reason=reason)
+        owners = dict.fromkeys(self._taken, _APPLICATION)
+        for other in self._joined - {server}:
+            owners |= {tool.spec.name: other.name for tool in other.tools}
+        kept = [tool for tool in tools if tool.spec.name not in owners]
+        for name in (tool.spec.name for tool in tools if tool.spec.name in owners):
+            reason = f"{owners[name] or 'a native tool'} has this name"
+            log.warning("mcp_tool_skipped", server=server.name, tool=name, reason=reason)
         self._tell(server, kept)
         return tuple(kept)
 
@@ -277,20 +309,26 @@ def _wanted(config: McpConfig) -> dict[str, McpServerConfig]:
 
 
 def _unknown_dependencies(server: "Server", tools: Iterable[Tool]) -> tuple[str, ...]:
-    return unknown_members(server.dependencies, {tool.spec.original_name for tool in tools})
+    """Returns nothing for a server that has listed no tools: at one with logins, before the first."""
+    depends_on = server.config.dependencies if server.listed is not None else {}
+    return unknown_members(depends_on, {tool.spec.original_name for tool in tools})
 
 
-def _unfit_checks(server: "Server", tools: Iterable[Tool]) -> str:
-    """Returns what is wrong with mcp.json's checks of tools that the server offers."""
-    offered = {tool.spec.original_name: tool.spec for tool in tools}
+def _check_named(server: "Server") -> None:
+    """Raises AppError if mcp.json names tools in `depends_on` or `verify` that the server does not offer."""
+    if unknown := _unknown_dependencies(server, server.tools):
+        detail = (
+            f"depends_on of the MCP server {server.name} names tools it does not offer: {', '.join(unknown)}. Correct "
+            "the names in mcp.json (they are the server's own, without prefix), or remove them."
+        )
+        title = "A tool depends on one that does not exist"
+        raise AppError("tool_dependencies_invalid", status=500, title=title, detail=detail)
+    offered = {tool.spec.original_name: tool.spec for tool in server.tools}
     checks = ((name, check) for name, check in server.config.verify.items() if server.config.offers(name))
     whys = [f"{name} does not exist" if name not in offered else unfit(name, check, offered) for name, check in checks]
-    return "; ".join(filter(None, whys))
-
-
-def _invalid_verify(server: str, why: str) -> AppError:
-    detail = f"verify of the MCP server {server}: {why}. Name a tool of the server that says readOnlyHint."
-    return AppError("tool_verify_invalid", status=500, title="A check of a tool cannot be used", detail=detail)
+    if why := "; ".join(filter(None, whys)):
+        detail = f"verify of the MCP server {server.name}: {why}. Name a tool of the server that says readOnlyHint."
+        raise AppError("tool_verify_invalid", status=500, title="A check of a tool cannot be used", detail=detail)
 
 
 def _collision(name: str, first: str, second: str) -> AppError:
@@ -299,30 +337,6 @@ def _collision(name: str, first: str, second: str) -> AppError:
         both = f"The MCP server {second} offers a tool called {name}, as this application does: give the server"
     detail = f"{both} another prefix in mcp.json, or list the tool under its disabled."
     return AppError("mcp_name_collision", status=500, title="Two MCP servers claim one tool name", detail=detail)
-
-
-def _invalid_dependencies(server: str, names: tuple[str, ...]) -> AppError:
-    return AppError(
-        "tool_dependencies_invalid",
-        status=500,
-        title="A tool depends on one that does not exist",
-        detail=f"depends_on of the MCP server {server} names tools it does not offer: {', '.join(names)}. Correct the "
-        "names in mcp.json (they are the server's own, without prefix), or remove them.",
-    )
-
-
-async def _fill(server: "Supervisor", name: str, arguments: Mapping[str, str]) -> FilledPrompt:
-    """Raises AppError `mcp_prompt_not_found`, `invalid_request` and `mcp_server_failed`."""
-    try:
-        prompts = await server.offers.prompts() if server.offers.has_prompts else ()
-        known = existing("mcp_prompt", next((prompt for prompt in prompts if prompt.name == name), None))
-        if errors := _errors(known, arguments):
-            detail = "The prompt takes other arguments: GET /mcp/prompts lists them."
-            raise AppError("invalid_request", status=422, title="Invalid request", detail=detail, errors=errors)
-        return _without_secrets(await server.offers.fill(name, arguments), server.config.secrets)
-    except (ToolFailed, ToolRetry) as failed:
-        detail = without(str(failed), server.config.secrets)
-        raise AppError("mcp_server_failed", status=502, title="The MCP server failed", detail=detail) from None
 
 
 async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:
@@ -346,6 +360,61 @@ def _errors(prompt: McpPrompt, given: Mapping[str, str]) -> list[dict[str, Any]]
     ]
 
 
-def _without_secrets(filled: FilledPrompt, secrets: frozenset[str]) -> FilledPrompt:
-    messages = [PromptMessage(each.role, without(each.content, secrets)) for each in filled.messages]
-    return FilledPrompt(without(filled.description, secrets), messages)
+def may_use(server: "Supervisor", owner: str, groups: Iterable[str], agent: str | None = None) -> bool:
+    """Returns whether a user in these groups may use what the server offers with the agent, or with any agent."""
+    audience = server.config.audience
+    return audience is None or audience.admits(owner, groups, agent)
+
+
+class ResourceTools:
+    """`servers` returns the servers there are now. A failure here counts against no tool: that of one server must not
+    take the resources of others away.
+    """
+
+    def __init__(self, servers: "Callable[[], Iterable[Supervisor]]", disabled: Collection[str]) -> None:
+        self._servers = servers
+        self._disabled = disabled
+        self._made: tuple[frozenset[str], tuple[Tool, ...]] | None = None
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Returns the same two while the servers' secrets are the same: no answer may have them."""
+        having = self._having()
+        if not having:
+            return ()
+        secrets = frozenset[str]().union(*(server.config.secrets for server in having))
+        if self._made is None or self._made[0] != secrets:
+            made = Tool(LIST_RESOURCES, self._list, secrets=secrets), Tool(READ_RESOURCE, self._read, secrets=secrets)
+            self._made = secrets, tuple(tool for tool in made if tool.spec.name not in self._disabled)
+        return self._made[1]
+
+    def _having(self) -> "list[Supervisor]":
+        return [server for server in self._servers() if server.offers.has_resources]
+
+    def _wanted(self, args: dict[str, Any], context: ToolContext) -> "list[Supervisor]":
+        """Returns the server that is named, or all that the user may use."""
+        who = context.owner, context.groups, context.agent
+        having = {server.name: server for server in self._having() if may_use(server, *who)}
+        if (name := args.get("server")) is None:
+            return list(having.values())
+        if name not in having:
+            raise ToolRetry(f"There is no server {name!r} with resources. There are: {', '.join(having)}.")
+        return [having[name]]
+
+    async def _list(self, args: dict[str, Any], context: ToolContext) -> object:
+        listed = await asyncio.gather(*map(_resources_of, self._wanted(args, context)))
+        return [resource for resources in listed for resource in resources]
+
+    async def _read(self, args: dict[str, Any], context: ToolContext) -> object:
+        [server] = self._wanted(args, context)
+        try:
+            return await server.offers.read(args["uri"])
+        except ToolFailed as failed:
+            raise ToolRetry(f"{failed} Other servers are not concerned.") from None
+
+
+async def _resources_of(server: "Supervisor") -> list[dict[str, Any]]:
+    try:
+        found = await server.offers.resources()
+    except (ToolFailed, ToolRetry) as failed:
+        return [{"server": server.name, "not_listed": str(failed)}]
+    return [{"server": server.name, **each} for each in (*found.listed, *found.templates)]

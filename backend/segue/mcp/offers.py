@@ -19,9 +19,8 @@ from pydantic import ValidationError
 from segue.domain.tool import ToolFailed, ToolRetry
 from segue.domain.visible import visible
 from segue.mcp.packing import UNREAD, unpacked
-from segue.mcp.resource_tools import MAX_URI_CHARS
 from segue.mcp.server_connection import all_pages
-from segue.mcp.status import FilledPrompt, McpPrompt, PromptArgument, PromptMessage
+from segue.mcp.status import MAX_URI_CHARS, FilledPrompt, McpPrompt, PromptArgument, PromptMessage
 from segue.mcp.tool_mapping import resource_value
 from segue.tools.normalize import Unread, clean_text
 

@@ -25,7 +25,13 @@ def packed_message(message: bytes) -> bytes:
     result: Any = read.get("result") if isinstance(read, dict) else None
     match result:
         case {"tools": list(tools)}:
-            listed = [_light_tool(tool) for tool in tools[: MAX_TOOLS + 1]]
+            # A tool that is too large is left without its schema, and so is skipped by its name.
+            listed = [
+                {"name": tool.get("name")}
+                if isinstance(tool, dict) and len(orjson.dumps(tool)) > MAX_TOOL_BYTES
+                else tool
+                for tool in tools[: MAX_TOOLS + 1]
+            ]
             return orjson.dumps({**read, "result": {**result, "tools": listed}})
         case {"content": _} | {"structuredContent": _}:
             packed = _packed({name: result[name] for name in _OF_A_RESULT if name in result})
@@ -46,9 +52,3 @@ def _packed(result: dict[str, Any]) -> str:
 def unpacked(packed: str) -> bytes:
     """Returns the JSON of a result. Raises ValueError or zlib.error for what is none of ours."""
     return zlib.decompress(b64decode(packed))
-
-
-def _light_tool(tool: object) -> object:
-    """A tool that is too large is left without its schema, and so is skipped by its name."""
-    is_large = isinstance(tool, dict) and len(orjson.dumps(tool)) > MAX_TOOL_BYTES
-    return {"name": tool.get("name")} if is_large and isinstance(tool, dict) else tool

@@ -6,7 +6,7 @@ for the only call that runs, unless one was cut off shortly before, which its se
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
@@ -41,6 +41,7 @@ class _AskingCall:
     def __init__(self, answers: Sequence[UserAnswer]) -> None:
         self.scope = anyio.CancelScope()
         self.asks: ToolAsks | None = None
+        self.answers = answers
         self.unused = list(answers)
 
     def take_answer(self, request: UserRequest) -> mcp_types.ElicitResult | None:
@@ -51,9 +52,8 @@ class _AskingCall:
         self.unused.remove(answer)
         if answer.action == "accept" and request.mode == "form":
             content = answer.content or {}
-            return (
-                None if faults_of_answer(request, content) else mcp_types.ElicitResult(action="accept", content=content)
-            )
+            fits = not faults_of_answer(request, content)
+            return mcp_types.ElicitResult(action="accept", content=content) if fits else None
         return mcp_types.ElicitResult(action=answer.action or "decline")
 
     def ask(self, request: UserRequest) -> None:
@@ -61,6 +61,9 @@ class _AskingCall:
         self.scope.cancel()
 
 
+_Responses = dict[str, mcp_types.InputResponse] | None
+_Result = mcp_types.CallToolResult | mcp_types.InputRequiredResult
+_Send = Callable[..., Awaitable[_Result]]
 _CALL: ContextVar[_AskingCall | None] = ContextVar("asking_call", default=None)
 
 
@@ -79,10 +82,16 @@ class Questions:
         self, client: Client, name: str, arguments: dict[str, Any], heard: ProgressFnT, answers: Sequence[UserAnswer]
     ) -> mcp_types.CallToolResult:
         """Returns what a tool returned. Raises ToolAsks, MCPError, and what else the SDK raises."""
+
+        async def send(responses: _Responses = None, state: str | None = None) -> _Result:
+            return await client.session.call_tool(
+                name, arguments, None, heard, input_responses=responses, request_state=state, allow_input_required=True
+            )
+
         async with self._running_call(answers) as call:
             with call.scope:
                 try:
-                    return await self._rounds(client, name, arguments, heard, call, answers)
+                    return await self._rounds(client, send, call)
                 except MCPError as error:
                     if error.code != mcp_types.URL_ELICITATION_REQUIRED:
                         raise
@@ -137,49 +146,30 @@ class Questions:
             log.warning("mcp_question_of_one_of_several_calls", server=self._server, calls=len(self._running))
         return None
 
-    async def _rounds(
-        self,
-        client: Client,
-        name: str,
-        arguments: dict[str, Any],
-        heard: ProgressFnT,
-        call: _AskingCall,
-        answers: Sequence[UserAnswer],
-    ) -> mcp_types.CallToolResult:
+    async def _rounds(self, client: Client, send: _Send, call: _AskingCall) -> mcp_types.CallToolResult:
         """A server of 2026-07-28 ends the call itself, and says what it needs to go on and the state to go on from."""
-
-        async def send(responses: dict[str, mcp_types.InputResponse] | None, state: str | None) -> Any:
-            return await client.session.call_tool(
-                name, arguments, None, heard, input_responses=responses, request_state=state, allow_input_required=True
-            )
-
-        left = _left_off(answers)
-        result = left or await self._first(client, send)
+        left = _left_off(call.answers)
+        try:
+            result: _Result = left or await send()
+        except MCPError as error:
+            if error.code != mcp_types.HEADER_MISMATCH:
+                raise
+            await client.session.list_tools()  # its schema says which arguments go into headers
+            result = await send()
         for _ in range(MAX_ROUNDS):
             if not isinstance(result, mcp_types.InputRequiredResult):
-                return result  # type: ignore[no-any-return]
+                return result
             responses = await self._responses(client, call, result)
             try:
                 result = await send(responses, result.request_state)
             except MCPError as error:
                 if left is None or error.code != mcp_types.INVALID_PARAMS:
                     raise
-                call.unused = list(answers)  # the server does not know its state any more: from the beginning
-                left, result = None, await send(None, None)
+                call.unused = list(call.answers)  # the server does not know its state any more: from the beginning
+                left, result = None, await send()
         raise MCPError(mcp_types.INVALID_PARAMS, f"It wanted something {MAX_ROUNDS} times and did not answer.")
 
-    async def _first(self, client: Client, send: Any) -> Any:
-        try:
-            return await send(None, None)
-        except MCPError as error:
-            if error.code != mcp_types.HEADER_MISMATCH:
-                raise
-            await client.session.list_tools()  # its schema says which arguments go into headers
-            return await send(None, None)
-
-    async def _responses(
-        self, client: Client, call: _AskingCall, wanted: mcp_types.InputRequiredResult
-    ) -> dict[str, mcp_types.InputResponse] | None:
+    async def _responses(self, client: Client, call: _AskingCall, wanted: mcp_types.InputRequiredResult) -> _Responses:
         if not wanted.input_requests:
             await anyio.sleep(_ROUND_PAUSE_S)
             return None

@@ -107,17 +107,14 @@ async def open_client(
         try:
             opened = await stack.enter_async_context(client(sse=config.transport == "sse"))
         except Exception as error:
-            if config.transport is not None or not _takes_no_post(error):
+            statuses = {cause.status for cause in members_of(error) if isinstance(cause, McpServerGone)}
+            if config.transport is not None or statuses.isdisjoint(_OF_OLDER_SERVERS):
                 raise
             try:
                 opened = await stack.enter_async_context(client(sse=True))
             except Exception:  # noqa: BLE001 (it may be no server at all: what the first try met says more)
                 raise error from None
         yield opened
-
-
-def _takes_no_post(error: Exception) -> bool:
-    return any(isinstance(cause, McpServerGone) and cause.status in _OF_OLDER_SERVERS for cause in members_of(error))
 
 
 def must_listen(client: Client) -> bool:

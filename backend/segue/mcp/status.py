@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from segue.domain.field_types import doc
 from segue.tools.catalog import DefinitionChange
 
+MAX_URI_CHARS: Final = 2000  # of a resource
 STDERR_SHOWN: Final = 10  # lines, but where all are
 CALLBACK_PATH: Final = "/mcp/oauth/callback"
 DOCUMENT_PATH: Final = "/mcp/oauth/client.json"
@@ -75,9 +76,6 @@ class FilledPrompt:
     messages: Annotated[list[PromptMessage], doc("The messages, in their order.")]
 
 
-LoginState = Literal["logged_in", "logged_out"]
-
-
 @dataclass(frozen=True, slots=True)
 class BegunLogin:
     """Where to log in."""
@@ -91,7 +89,7 @@ class McpLogin:
     """How a user stands with a server that asks for a login. No token is in it."""
 
     server: Annotated[str, doc("Its name in mcp.json.")]
-    state: Annotated[LoginState, doc("Whether the caller is logged in there.")]
+    state: Annotated[Literal["logged_in", "logged_out"], doc("Whether the caller is logged in there.")]
     since: Annotated[datetime | None, doc("Since when; null without a login.")]
     scope: Annotated[str | None, doc("What the login allows, in the server's own words.")]
 

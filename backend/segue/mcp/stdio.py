@@ -75,7 +75,8 @@ class Stderr:
             self._skips = True
 
     def lines(self) -> list[str]:
-        return [self._shown(line) for line in self._lines]
+        texts = (without(line.decode(errors="replace"), self._secrets) for line in self._lines)
+        return [visible(without_secret_texts(text).strip())[:MAX_LINE_CHARS] for text in texts]
 
     def of_child(self, at_most: int) -> list[str]:
         """Returns the last lines of the child that was started last."""
@@ -91,10 +92,6 @@ class Stderr:
             self._of_child += 1
         while sum(map(len, self._lines)) > MAX_BYTES:
             self._lines.popleft()
-
-    def _shown(self, line: bytes) -> str:
-        text: str = without_secret_texts(without(line.decode(errors="replace"), self._secrets))
-        return visible(text.strip())[:MAX_LINE_CHARS]
 
 
 Incoming = SessionMessage | Exception

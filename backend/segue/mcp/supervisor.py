@@ -6,7 +6,7 @@ takes down its own tools and nothing else. Knows nothing of the other servers, o
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -24,7 +24,7 @@ from mcp.shared.subscriptions import event_to_notification
 from mcp_types import Tool as McpTool
 
 from segue.domain.ids import utc_now
-from segue.domain.tool import DependencyGroup, Reporter, Tool, ToolFailed, ToolLost, ToolRetry
+from segue.domain.tool import Reporter, Tool, ToolFailed, ToolLost, ToolRetry
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.mcp.budget import Budget, McpServerGone
 from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, current_delivery, reason_of
@@ -70,9 +70,10 @@ class Supervisor:
         self.tried = asyncio.Event()
         self.away = False
         self.config = config
-        self._stderr = Stderr(_secrets_of(config))
+        secrets = config.never_logged | {each.get_secret_value() for each in config.env.values()}
+        self._stderr = Stderr(secrets)
         self._last_error: tuple[str, datetime] | None = None
-        self._questions = Questions(name, _secrets_of(config))
+        self._questions = Questions(name, secrets)
         self._timeout_s = timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._accept = accept
@@ -93,10 +94,6 @@ class Supervisor:
         self._idle = asyncio.Event()
         self._ready_at = math.inf
         self._scope: anyio.CancelScope | None = None
-
-    @property
-    def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
-        return self.config.dependencies
 
     @property
     def status(self) -> McpServerStatus:
@@ -348,8 +345,8 @@ class Supervisor:
         tools, self._left_out = await asyncio.to_thread(
             tools_of, self.name, self.config, listed, self.call, self._timeout_s
         )
-        self.tools = self._accept(self, tools)
         self.listed = listed
+        self.tools = self._accept(self, tools)
 
     async def _on_notification(self, message: IncomingMessage) -> None:
         if isinstance(message, mcp_types.ResourceListChangedNotification | mcp_types.PromptListChangedNotification):
@@ -373,7 +370,3 @@ class Supervisor:
                 log.debug("mcp_listen_lost", server=self.name)
             self._in_doubt.set()
             await anyio.sleep(_FIRST_PAUSE_S)
-
-
-def _secrets_of(config: McpServerConfig) -> frozenset[str]:
-    return config.never_logged | {each.get_secret_value() for each in config.env.values()}

@@ -255,7 +255,8 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
     def prefixed(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(_name(config.prefix, name) for name in names)
 
-    schema, idempotency_arg = _schema(tool.name, tool.input_schema), _idempotency_arg(config, tool)
+    schema, annotated = _schema(tool.name, tool.input_schema), (tool.meta or {}).get(_IDEMPOTENCY_ARG)
+    idempotency_arg = config.idempotency_arg.get(tool.name) or (annotated if isinstance(annotated, str) else "")
     try:
         schema = without_argument(schema, idempotency_arg) if idempotency_arg else schema
     except ValueError as unfit_argument:
@@ -294,11 +295,6 @@ def _check(server: str, config: McpServerConfig, tool: McpTool) -> SettlingCheck
     except ValueError as fault:
         log.warning("mcp_verify_unfit", server=server, reason=f"{tool.name}: {fault}"[:MAX_ERROR_CHARS])
         return None
-
-
-def _idempotency_arg(config: McpServerConfig, tool: McpTool) -> str:
-    said = (tool.meta or {}).get(_IDEMPOTENCY_ARG)
-    return config.idempotency_arg.get(tool.name) or (said if isinstance(said, str) else "")
 
 
 def _name(prefix: str, name: str) -> str:
@@ -370,7 +366,9 @@ def _has_only_a_result(schema: Mapping[str, Any]) -> bool:
 def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:
     """Returns the structured value of a result, or its content; a large one Unread. Raises ToolFailed for an error."""
     if result.is_error:
-        raise ToolFailed(_error_text(result))
+        texts = [block.text for block in result.content if isinstance(block, mcp_types.TextContent)]
+        error = _SDK_PREFIX.sub("", "\n".join(texts).strip())[:MAX_ERROR_CHARS]
+        raise ToolFailed(error or "The tool says that it failed, without a reason.")
     value = result.structured_content
     if isinstance(value, dict) and isinstance(text := value.get(UNREAD), str):
         return Unread(text, partial(_value_in, wrapped=wrapped))
@@ -394,17 +392,16 @@ def _value_in(packed: str, *, wrapped: bool) -> object:
     return value_of(mcp_types.CallToolResult.model_validate_json(unpacked(packed)), wrapped=wrapped)
 
 
-def _error_text(result: mcp_types.CallToolResult) -> str:
-    texts = [block.text for block in result.content if isinstance(block, mcp_types.TextContent)]
-    error = _SDK_PREFIX.sub("", "\n".join(texts).strip())
-    return error[:MAX_ERROR_CHARS] or "The tool says that it failed, without a reason."
-
-
 def _block(block: mcp_types.ContentBlock) -> object:
     """Text as text or as the JSON it is; base64 beside its media type."""
     match block:
         case mcp_types.TextContent(text=text):
-            return _parsed(text)
+            if not text.lstrip().startswith(("{", "[")):
+                return text
+            try:
+                return json.loads(text, parse_constant=_refuse)
+            except (ValueError, RecursionError):
+                return text
         case mcp_types.ImageContent() | mcp_types.AudioContent():
             return {"type": block.type, "mime_type": block.mime_type, "data": block.data}
         case mcp_types.ResourceLink():
@@ -421,15 +418,6 @@ def resource_value(resource: mcp_types.TextResourceContents | mcp_types.BlobReso
         return {"uri": resource.uri, "mime_type": resource.mime_type or UNKNOWN, "blob": resource.blob}
     size_bytes = len(resource.text.encode(errors="replace"))
     return {"uri": resource.uri, "mime_type": resource.mime_type, "size_bytes": size_bytes, "text": resource.text}
-
-
-def _parsed(text: str) -> object:
-    if not text.lstrip().startswith(("{", "[")):
-        return text
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _refuse(constant: str) -> None:

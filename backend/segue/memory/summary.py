@@ -17,8 +17,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, case, func, literal_column, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.leases import claim_row, due_in, postpone_row
 from segue.db.models import sessions
+from segue.db.rows import claim_row, due_in, postpone_row
 
 SECTIONS = ("Wishes", "Facts", "Done", "Open")
 STATE = SECTIONS[-1]  # the one that each summary writes anew

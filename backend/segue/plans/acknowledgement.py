@@ -7,7 +7,7 @@ accounts for it. Also which of several things a reply picks, and which language 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from segue.domain.session import Strength, Verdict
@@ -15,7 +15,6 @@ from segue.language.detect_language import detect_language
 from segue.language.lexicon import (
     ANY_LANGUAGE,
     UNKNOWN,
-    Lexicon,
     Phrase,
     WordList,
     kinds_of,
@@ -23,18 +22,9 @@ from segue.language.lexicon import (
     parse_lexicon,
     phrases_of,
     unstretch,
+    words_of_kinds,
 )
-from segue.language.utterance import (
-    Utterance,
-    WordsByLetter,
-    by_first_letter,
-    is_emoji,
-    own_words,
-    parse_own_words,
-    sentences_of,
-    words_near,
-    words_of,
-)
+from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_near, words_of
 from segue.plans.question import BESIDE, Question, is_value, kind_beside
 
 LONGEST_MESSAGE: Final = 1_000  # characters
@@ -66,6 +56,7 @@ DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
+PRAISES: Final = PREAMBLE | {"copula", "verdict_frame", "object"}
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
 POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula", "verdict_frame"}
 POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "named", "other", "thing"}
@@ -95,11 +86,6 @@ class Acknowledgement:
     strength: Strength | None = None
     carries_yes: bool = False
     added: tuple[str, ...] = ()
-
-
-def detect_acknowledgement(message: str) -> bool:
-    """Returns whether a message is a plain yes."""
-    return classify(message).verdict == "confirm"
 
 
 def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
@@ -146,12 +132,11 @@ def _is_mixed_yes(text: str, question: Question | None) -> bool:
 
 def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) -> bool:
     """Returns whether a sentence beside a yes changes nothing: it repeats the question, praises, thanks or remarks."""
-    if part.reply.is_whole:
+    reply, new = part.reply, {*part.added} - shown
+    if reply.is_whole:
         return part.found.rule in BESIDE_A_YES
-    new = {*part.added} - shown
-    return part.reply.is_remark and all(
-        new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each)
-    )
+    is_remark = reply.opening == "remark" and reply.added <= MOST_REMARKED and reply.kinds <= REMARKS
+    return is_remark and all(new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each))
 
 
 def _carries_yes(parts: "Sequence[_Reading]") -> bool:
@@ -181,7 +166,7 @@ def _read(utterance: Utterance, text: str, question: Question | None, *, correct
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_Reading | None":
     """Returns the weak yes that the message is if its one unknown word is a misspelt one."""
     for at, word in enumerate(words):
-        near = () if word in LEXICON.now.speakers else words_near(word, _approvals(LEXICON.now))
+        near = () if word in LEXICON.now.speakers else words_near(word, words_of_kinds(LEXICON.now, APPROVALS))
         for plain, language in near:
             corrected = read((*words[:at], plain, *words[at + 1 :]), language)
             if corrected.found.strength == "strong" and corrected.reply.opening in APPROVALS and not corrected.unknown:
@@ -195,16 +180,6 @@ def _says_no_elsewhere(words: Phrase, language: str) -> bool:
         kinds_of((word,), ANY_LANGUAGE, LEXICON.now) == ["no"]
         and kinds_of((word,), language, LEXICON.now)[0] in STATEMENTS
         for word in words
-    )
-
-
-@lru_cache(maxsize=1)
-def _approvals(lexicon: Lexicon) -> WordsByLetter:
-    return by_first_letter(
-        (phrase, language)
-        for language, matcher in lexicon.phrases.items()
-        for phrase, (kind, *_) in matcher.matches.items()
-        if " " not in phrase and kind in APPROVALS and language != ANY_LANGUAGE
     )
 
 
@@ -280,11 +255,6 @@ class _Reply:
         return self.has(*APPROVALS)
 
     @property
-    def is_praise(self) -> bool:
-        """It says that something is good, and nothing else."""
-        return self.has("praise", "applause") and self.kinds <= {*PREAMBLE, "copula", "verdict_frame", "object"}
-
-    @property
     def is_whole(self) -> bool:
         """Nothing in it changes or adds to the plan."""
         return not self.added and self.kinds.isdisjoint(CHANGES)
@@ -295,11 +265,6 @@ class _Reply:
         if self.asks and not self.approves:
             return self.opening in UNSETTLED or self.has("later", "stop", "doubt")
         return self.has(*UNSETTLED)
-
-    @property
-    def is_remark(self) -> bool:
-        """It begins as what asks for nothing does, and has little more in it."""
-        return self.opening == "remark" and self.added <= MOST_REMARKED and self.kinds <= REMARKS
 
     @property
     def may_change_the_plan(self) -> bool:
@@ -353,11 +318,9 @@ def _restates(at: int, kinds: list[str]) -> bool:
             return bool(others & {"act", "cancel", "go_ahead"})
 
 
-_Rule = tuple[str, Verdict, Callable[[_Reply], bool]]
-
 # The first rule that holds decides; tests/plans has an example of each. A doubtful yes is no yes: a second question
 # costs little, a wrong yes runs what the user did not approve.
-_RULES: Final[tuple[_Rule, ...]] = (
+_RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("question", "none", lambda r: r.asks and r.added > 0),
     ("doubt", "none", lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
     ("reported", "none", lambda r: r.has("reported") and r.opening != "no"),
@@ -399,11 +362,10 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("yes", "confirm", lambda r: r.has("yes")),
     ("accept", "confirm", lambda r: r.has("accept") and not r.has("go_ahead", "repeats")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),
-    ("praise", "confirm", lambda r: r.is_praise),
+    ("praise", "confirm", lambda r: r.has("praise", "applause") and r.kinds <= PRAISES),
     ("thanks_alone", "none", lambda r: r.has("thanks")),
     ("nothing_decided", "none", lambda _: True),
 )
-
 
 _PLACES: Final = ("first", "second", "third", "fourth", "fifth")
 _RANGES: Final = {"first_two": slice(2), "first_three": slice(3), "last": slice(-1, None), "last_two": slice(-2, None)}
@@ -444,17 +406,12 @@ def _chosen(words: Phrase, language: str, ids: Sequence[int]) -> frozenset[int] 
     at_but = picks.index("but") if "but" in picks else None
     for at, kind in enumerate(picks):
         is_after = at_but is not None and (at < at_but if language in _AFTERTHOUGHTS else at > at_but)
-        (left_out if is_after else named).update(_places(kind, ids))
+        places = ids[_PLACES.index(kind) :][:1] if kind in _PLACES else ids[_RANGES[kind]] if kind in _RANGES else ()
+        (left_out if is_after else named).update(places)
     if named or left_out or at_but is not None:
         return frozenset((named or set(ids)) - left_out) if left_out or at_but is None else None
     is_all = {"all", "both"} & {*picks} and {"accept", "filler", "yes"}.isdisjoint(said[at_pick:])
     return frozenset(ids) if is_all else None
-
-
-def _places(kind: str, ids: Sequence[int]) -> Sequence[int]:
-    if kind in _PLACES:
-        return ids[_PLACES.index(kind) :][:1]
-    return ids[_RANGES[kind]] if kind in _RANGES else ()
 
 
 def conversation_language(newest_first: Iterable[str]) -> str | None:

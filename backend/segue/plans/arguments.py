@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from segue.domain.bounds import USER, is_users
+from segue.domain.approval_rule import USER, is_users
 
 SHORTEST_TEXT: Final = 3  # characters; what is shorter stands in any text
 MAX_VALUES: Final = 100

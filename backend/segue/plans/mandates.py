@@ -34,7 +34,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants, mandates
 from segue.db.rows import came_before, newest_first, readable, reader
-from segue.domain.bounds import ArgumentPath, Bound, Given, Number, as_number, is_at, is_over
+from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, as_number, is_at, is_over
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import Operator
@@ -291,7 +291,10 @@ async def give(
     mandate_id: str | None = None,
 ) -> Row[Any]:
     """Stores a mandate and returns its row, as it is if there is one with this id. Raises InvalidRequest."""
-    _check(terms, tool, now)
+    if tool.always_asks or tool.ephemeral:
+        raise InvalidRequest(f"{tool.name} takes no mandate: it asks about each call, or never asks.")
+    if terms.valid_until is not None and terms.valid_until <= now:
+        raise InvalidRequest("`valid_until` has passed.")
     mine = select(func.count()).where(mandates.c.owner == owner, mandates.c.plan_id.is_(None))
     if (await connection.execute(mine)).scalar_one() >= MAX_OF_USER:
         raise InvalidRequest(f"A user may have {MAX_OF_USER} mandates. Revoke some first.")
@@ -318,13 +321,6 @@ async def give(
         return (await connection.execute(select(mandates).where(mandates.c.id == row["id"]))).one()
     await _tell(connection, "given", [given])
     return given
-
-
-def _check(terms: Terms, tool: ToolSpec, now: datetime) -> None:
-    if tool.always_asks or tool.ephemeral:
-        raise InvalidRequest(f"{tool.name} takes no mandate: it asks about each call, or never asks.")
-    if terms.valid_until is not None and terms.valid_until <= now:
-        raise InvalidRequest("`valid_until` has passed.")
 
 
 async def remember(

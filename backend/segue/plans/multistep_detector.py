@@ -69,17 +69,14 @@ def asks_for_the_web(kinds: Sequence[str]) -> bool:
 
 def needs_own_things_first(message: str) -> bool:
     """Returns whether the newest mail, file or such has to be read first, to search for or make what is asked for."""
-    return any(_needs_own_things(kinds) for kinds in search_readings(message))
-
-
-def _needs_own_things(kinds: Sequence[str]) -> bool:
-    letters = "".join(_LETTERS.get(kind, "-") for kind in kinds)
-    if asks_for_the_web(kinds) and _NEWEST_OF_OWN.search(letters):
-        return True
-    before_verb = _OWN_FROM.search(letters)
-    return "d" in letters and (
-        _FROM_OWN.search(letters) is not None or (before_verb is not None and "d" in letters[before_verb.end() :])
-    )
+    for kinds in search_readings(message):
+        letters = "".join(_LETTERS.get(kind, "-") for kind in kinds)
+        if asks_for_the_web(kinds) and _NEWEST_OF_OWN.search(letters):
+            return True
+        before_verb = _OWN_FROM.search(letters)
+        if "d" in letters and (_FROM_OWN.search(letters) or (before_verb and "d" in letters[before_verb.end() :])):
+            return True
+    return False
 
 
 VerbPlace = Literal["first", "last", "either", "anywhere"]

@@ -21,18 +21,9 @@ from anyio import to_thread
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import RequestedCall, Verdict
 from segue.domain.tool import Effect, Tool, ToolContext, ToolSpec
-from segue.language.detect_language import ENGLISH, detect_language
-from segue.language.lexicon import (
-    UNKNOWN,
-    Phrase,
-    PhraseMatcher,
-    WordList,
-    kinds_of,
-    match_phrases,
-    parse_lexicon,
-    split_list,
-)
-from segue.language.utterance import fold, own_words, parse_utterance, sentences_of, split_folded, words_of
+from segue.language.detect_language import detect_language
+from segue.language.lexicon import UNKNOWN, Phrase, WordList, kinds_of, match_lists, parse_lexicon
+from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.plans import multistep_detector
 from segue.plans.acknowledgement import LEXICON
 
@@ -57,23 +48,11 @@ _IDENTIFYING: Final = re.compile(
 log = structlog.get_logger()
 
 
-def _unasked(lists: Mapping[str, str]) -> PhraseMatcher[str]:
-    phrases = ((phrase, language) for language, words in lists.items() for phrase in split_list(fold(words)))
-    return match_phrases((" ".join(split_folded(phrase)), language) for phrase, language in phrases)
-
-
-UNASKED: Final[WordList[PhraseMatcher[str]]] = WordList("unasked.toml", _unasked)
-PROMISES: Final = WordList(
-    "promises.toml", partial(parse_lexicon, kinds=frozenset({"promise", "later", "none"})), share=True
-)
-CLAIMS: Final = WordList(
-    "claims.toml",
-    partial(
-        parse_lexicon,
-        kinds=frozenset({"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "maybe", "none"}),
-    ),
-    share=True,
-)
+PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
+CLAIM_KINDS: Final = frozenset({"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "maybe", "none"})
+UNASKED: Final = WordList("unasked.toml", match_lists)
+PROMISES: Final = WordList("promises.toml", partial(parse_lexicon, kinds=PROMISE_KINDS), share=True)
+CLAIMS: Final = WordList("claims.toml", partial(parse_lexicon, kinds=CLAIM_KINDS), share=True)
 _APART: Final = {"de": 14, "zh": 14, "ja": 14, "ko": 14}  # words that may stand between a cue and what was done
 # Behind a quotation mark, a line that ends so, or within a list there may be words that are another's, as a letter's.
 _FOR_ANOTHER: Final = re.compile(r"[\"“„«「『]|[:：,，،]\s*$|```|^\s*[>*-]", re.MULTILINE)
@@ -178,8 +157,7 @@ def claimed_effect(answer: str) -> ClaimedEffect | None:
     """
     if len(answer) > 2 * LONGEST_CLAIM:
         answer = f"{answer[:LONGEST_CLAIM]}\n{answer[-LONGEST_CLAIM:]}"
-    said = own_words(answer)
-    said = _FOR_ANOTHER.split(said, maxsplit=1)[0]
+    said = _FOR_ANOTHER.split(own_words(answer), maxsplit=1)[0]
     language, sentences = detect_language(said), sentences_of(said)
     maybe = None
     for each, after in pairwise([*sentences, ""]):
@@ -187,18 +165,16 @@ def claimed_effect(answer: str) -> ClaimedEffect | None:
         if is_sure is not None and not parse_utterance(each + after).asks:
             if is_sure:
                 return ClaimedEffect(each.strip(), is_sure=True)
-            is_bare = "alone" in _kinds(each, language)
-            maybe = (
-                maybe if maybe and not maybe.is_bare else ClaimedEffect(each.strip(), is_sure=False, is_bare=is_bare)
-            )
+            if maybe is None or maybe.is_bare:
+                maybe = ClaimedEffect(each.strip(), is_sure=False, is_bare="alone" in _kinds(each, language))
     return maybe
 
 
-def _kinds(sentence: str, language: str | None) -> list[str]:
-    return kinds_of(words_of(sentence), language or ENGLISH, CLAIMS.now)
+def _kinds(sentence: str, language: str) -> list[str]:
+    return kinds_of(words_of(sentence), language, CLAIMS.now)
 
 
-def _claims(sentence: str, language: str | None) -> bool | None:
+def _claims(sentence: str, language: str) -> bool | None:
     """Returns whether a sentence surely claims an effect; None if it claims none."""
     kinds = _kinds(sentence, language)
     if "none" in kinds:
@@ -207,7 +183,7 @@ def _claims(sentence: str, language: str | None) -> bool | None:
     if kinds and set(kinds) <= {"alone", "skip", "sure"} and "alone" in kinds:
         found.append(False)
     for at, kind in enumerate(kinds):
-        if kind in ("cue", "passive") and (did := _done_behind(kinds[at + 1 :], _APART.get(language or "", 0))):
+        if kind in ("cue", "passive") and (did := _done_behind(kinds[at + 1 :], _APART.get(language, 0))):
             found.append("sure" in kinds or (kind == "cue" and did == "did"))
     return any(found) if found else None
 

@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any, Final
 
 from segue.language.detect_language import ENGLISH, detect_language
-from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_phrases, split_list
-from segue.language.utterance import QUOTED, fold, sentences_of, split_folded, words_of
+from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_lists, split_list
+from segue.language.utterance import QUOTED, sentences_of, words_of
 from segue.plans.arguments import leaves
 
 LONGEST_DESCRIPTION: Final = 400  # characters
@@ -306,24 +306,19 @@ def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, 
     return length, frozenset(name for words_found, name in found if words_found == length)
 
 
-def _matcher(lists: Mapping[str, str]) -> PhraseMatcher[str]:
-    folded = ((name, split_list(fold(words))) for name, words in lists.items())
-    return match_phrases((" ".join(split_folded(phrase)), name) for name, phrases in folded for phrase in phrases)
-
-
 def _action_words(section: Mapping[str, Any]) -> ActionWords:
     asked = section.get("asked", {})
     return ActionWords(
-        actions=_matcher(section["actions"]),
-        things=_matcher(section["things"]),
+        actions=match_lists(section["actions"]),
+        things=match_lists(section["things"]),
         attached=tuple(chain.from_iterable(map(words_of, split_list(section.get("attached", ""))))),
-        after=_matcher({"after": section.get("after", "")}),
-        before=_matcher({"before": section.get("before", "")}),
-        cues=_matcher(
+        after=match_lists({"after": section.get("after", "")}),
+        before=match_lists({"before": section.get("before", "")}),
+        cues=match_lists(
             {kind: section.get(kind, "") for kind in ("offer", "frame", "asks", "turns", "details")}
             | {"asked": ", ".join(asked.values())}
         ),
-        asked=_matcher(asked),
+        asked=match_lists(asked),
         covers={action: frozenset(split_list(covered)) for action, covered in section.get("covers", {}).items()},
     )
 

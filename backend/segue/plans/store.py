@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
-from segue.domain.bounds import USER
+from segue.domain.approval_rule import USER
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.plan import (
     OPEN,
@@ -370,13 +370,12 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
     columns = asdict(stored)
     del columns["granted_seq"]
     absent = {name: None for name in ("blocked_tools", "answers") if not columns[name]}
-    return {**columns.pop("plan"), **columns, **absent, **_for_others(stored.plan)}
-
-
-def _for_others(plan: Plan) -> dict[str, Any]:
-    """Returns by whom the plan is found: by the groups that decide now, and by those who have decided something."""
-    waits, told = plan.waits_for, [step.others for step in plan.steps if step.others is not None]
+    # The groups that decide now, and those who have decided something, find it by these.
+    waits, told = stored.plan.waits_for, [step.others for step in stored.plan.steps if step.others is not None]
     return {
+        **columns.pop("plan"),
+        **columns,
+        **absent,
         "for_group": waits and waits.group,
         "later_group": waits and waits.escalates_to,
         "later_at": waits and waits.escalates_at,

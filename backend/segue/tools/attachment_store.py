@@ -14,9 +14,8 @@ from sqlalchemy import Select, bindparam, case, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
-from segue.db.leases import OWNER_LOCK
 from segue.db.models import attachments, sessions, tool_calls, tool_results
-from segue.db.rows import came_before, newest_first, readable, reader
+from segue.db.rows import OWNER_LOCK, came_before, newest_first, readable, reader
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
@@ -62,9 +61,10 @@ class Attachments:
         except attachment_texts.UnreadableFile as refused:
             title = "The file cannot be read"
             raise AppError("unreadable_attachment", status=422, title=title, detail=str(refused)) from None
+        last = clean_text(name).replace("\\", "/").rpartition("/")[2]
         values: dict[str, Any] = {
             "id": new_id("att", self._clock()),
-            "name": _plain_name(name),
+            "name": "".join(filter(str.isprintable, last))[:MAX_NAME_CHARS].strip() or "file",
             "media_type": read.media_type,
             "size_bytes": len(content),
             "summary": read.summary,
@@ -74,8 +74,10 @@ class Attachments:
         }
         async with self._database.transaction() as connection:
             await connection.execute(OWNER_LOCK, {"of_owner": f"attachments of {owner}"})
-            if again and (same := await _stored_as(connection, owner, session_id, values)) is not None:
-                return same
+            alike = (attachments.c[column] == values[column] for column in ("size_bytes", "name", "content"))
+            kept = _owned(owner, session_id, *_LISTED).where(*alike).limit(1)
+            if again and (same := (await connection.execute(kept)).mappings().one_or_none()) is not None:
+                return Attachment(**same)
             stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
             at_most = self._settings.attachment_user_bytes
             if stored + len(content) + len(read.text.encode()) > at_most:
@@ -84,15 +86,6 @@ class Attachments:
             existing("session", (await connection.execute(_owned_session(owner, session_id))).one_or_none())
             await connection.execute(insert(attachments).values(session_id=session_id, created_at=func.now(), **values))
         return Attachment(**{column.name: values[column.name] for column in _LISTED})
-
-
-async def _stored_as(
-    connection: AsyncConnection, owner: str, session_id: str, values: Mapping[str, Any]
-) -> Attachment | None:
-    """Returns the session's file of this name and content."""
-    same = (attachments.c[column] == values[column] for column in ("size_bytes", "name", "content"))
-    row = (await connection.execute(_owned(owner, session_id, *_LISTED).where(*same).limit(1))).mappings().one_or_none()
-    return Attachment(**row) if row is not None else None
 
 
 async def list_attachments(
@@ -212,12 +205,6 @@ async def _read(content: bytes, kind: str | None, *, max_bytes: int) -> attachme
         )
     except TooMuch as fault:
         raise attachment_texts.UnreadableFile(f"To read the file {fault}.") from None
-
-
-def _plain_name(name: str) -> str:
-    """Returns the last part of a path, without what cannot be shown."""
-    last = clean_text(name).replace("\\", "/").rpartition("/")[2]
-    return "".join(filter(str.isprintable, last))[:MAX_NAME_CHARS].strip() or "file"
 
 
 _STORED = (

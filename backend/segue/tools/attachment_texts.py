@@ -83,15 +83,8 @@ class ReadFile:
 
     media_type: str
     text: str
-    summary: str
-    identifiers: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    text: str
-    media_type: str
-    note: str = ""
+    summary: str = ""
+    identifiers: tuple[str, ...] = ()
 
 
 def read_file(kind: str, content: bytes, max_bytes: int) -> ReadFile:
@@ -104,20 +97,20 @@ def read_file(kind: str, content: bytes, max_bytes: int) -> ReadFile:
         raise UnreadableFile(f"The file is damaged: {type(fault).__name__}.") from None
     payload = make_payload(found.text, max_bytes=max_bytes)
     cut = f"cut at {max_bytes} bytes" if payload.cut_from is not None else ""
-    told = (found.note, cut, summarise(payload.value))
+    told = (found.summary, cut, summarise(payload.value))
     summary = one_line("; ".join(filter(None, told)), MAX_SUMMARY_CHARS)
     return ReadFile(found.media_type, payload.text, summary, identifiers(payload.value))
 
 
-def _from_text(content: bytes) -> _Found:
+def _from_text(content: bytes) -> ReadFile:
     try:
         text = content.decode("utf-16" if content.startswith(UTF16) else "utf-8-sig")
     except UnicodeDecodeError:
         raise UnreadableFile("The text is not valid UTF-8 or UTF-16. Save it as UTF-8.") from None
     if _HTML.match(text[:5000]):
         title, readable = from_html(text)
-        return _Found(readable, "text/html", title)
-    return _Found(text, "text/csv" if _is_table(text) else TEXT)
+        return ReadFile("text/html", readable, title)
+    return ReadFile("text/csv" if _is_table(text) else TEXT, text)
 
 
 def _is_table(text: str) -> bool:
@@ -130,7 +123,7 @@ def _is_table(text: str) -> bool:
         return False
 
 
-def _from_pdf(content: bytes) -> _Found:
+def _from_pdf(content: bytes) -> ReadFile:
     from pypdf import PdfReader  # noqa: PLC0415 (an extra)
 
     reader = PdfReader(io.BytesIO(content))
@@ -146,7 +139,7 @@ def _from_pdf(content: bytes) -> _Found:
         texts.append(page.extract_text())
         chars += len(texts[-1])
     read = len(texts) if len(texts) == total else f"the first {len(texts) - 1} of {total}"
-    return _Found("\n\n".join(texts), PDF, f"{read} {'page' if total == 1 else 'pages'}")
+    return ReadFile(PDF, "\n\n".join(texts), f"{read} {'page' if total == 1 else 'pages'}")
 
 
 def pages_in(summary: str) -> int:
@@ -154,7 +147,7 @@ def pages_in(summary: str) -> int:
     return int(found[1]) if (found := _PAGES.match(summary)) else 0
 
 
-def _from_docx(content: bytes) -> _Found:
+def _from_docx(content: bytes) -> ReadFile:
     import docx  # noqa: PLC0415 (an extra)
     from docx.table import Table  # noqa: PLC0415
 
@@ -167,10 +160,10 @@ def _from_docx(content: bytes) -> _Found:
             else:
                 yield block.text
 
-    return _Found(_joined(lines()), DOCX)
+    return ReadFile(DOCX, _joined(lines()))
 
 
-def _from_xlsx(content: bytes) -> _Found:
+def _from_xlsx(content: bytes) -> ReadFile:
     from openpyxl import load_workbook  # noqa: PLC0415 (an extra)
 
     _check_zip(content)
@@ -185,7 +178,7 @@ def _from_xlsx(content: bytes) -> _Found:
                     yield _csv_line("" if value is None else str(value) for value in row)
 
     sheets = len(book.worksheets)
-    return _Found(_joined(lines()), XLSX, f"{sheets} {'sheet' if sheets == 1 else 'sheets'}")
+    return ReadFile(XLSX, _joined(lines()), f"{sheets} {'sheet' if sheets == 1 else 'sheets'}")
 
 
 def _csv_line(cells: Iterable[str]) -> str:
@@ -216,8 +209,8 @@ def _check_zip(content: bytes) -> None:
         raise UnreadableFile(f"The file unfolds to more than {MAX_UNFOLDED_BYTES} bytes or {MAX_ENTRIES} entries.")
 
 
-_READERS: Final[dict[str, Callable[[bytes], _Found]]] = {
-    WORDS: lambda content: _Found(content.decode(), TEXT),
+_READERS: Final[dict[str, Callable[[bytes], ReadFile]]] = {
+    WORDS: lambda content: ReadFile(TEXT, content.decode()),
     TEXT: _from_text,
     PDF: _from_pdf,
     DOCX: _from_docx,

@@ -1,15 +1,14 @@
 """Which tools may run, why not, and both ways a tool's state changes: after a call, and by a person.
 
-Joins the rules (`tool_health.py`) and the stored states (`states.py`). Does not decide whose a session is, nor whether
-the user has to confirm a call.
+Joins the rules (`tool_health.py`) and the stored states (`tool_states.py`). Does not decide whose a session is, nor
+whether the user has to confirm a call.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -31,12 +30,12 @@ from segue.domain.tool import (
     ToolStatus,
 )
 from segue.tools import tool_states
-from segue.tools.builtin.remember import SEARCH_CONVERSATION
+from segue.tools.builtin.builtin_tools import SEARCH_CONVERSATION
 from segue.tools.catalog import ToolCatalog
 from segue.tools.run import CallOutcome
 from segue.tools.tool_health import (
+    NEVER_RAN,
     Healths,
-    ToolHealth,
     ToolHold,
     after_call,
     counts,
@@ -54,10 +53,8 @@ from segue.tools.tool_states import (
     Changed,
     GlobalToolState,
     StatePosition,
-    StoredHealth,
     Transition,
     change_state,
-    healths,
     lift_holds,
     load_holds,
     load_states,
@@ -66,7 +63,6 @@ from segue.tools.tool_states import (
 )
 
 PROBE_SLACK_S: Final = 5.0
-UNSTORED: Final = StoredHealth()
 
 Specs = Mapping[str, ToolSpec]
 Holds = Mapping[str, ToolHold]
@@ -130,7 +126,7 @@ class ToolAvailability:
         async with self.database.read_only() as connection:
             stored, holds = await load_with_holds(connection, session_id)
         specs = self.specs(owner=owner, groups=groups).values()
-        return self.judge(specs, healths(stored), await self.failed_for_all(), holds)
+        return self.judge(specs, stored, await self.failed_for_all(), holds)
 
     async def set_by_person(
         self, connection: AsyncConnection, session_id: str, tool: str, status: ManualStatus, reason: str | None
@@ -148,7 +144,7 @@ class ToolAvailability:
                 connection, session_id, tool, lambda health: reset(health, now), known=stored[tool], now=now
             )
             for tool in sorted(stored.keys() & set(tools))
-            if needs_reset(stored[tool].health)
+            if needs_reset(stored[tool])
         }
 
     async def set_for_all(
@@ -174,7 +170,7 @@ class ToolAvailability:
         for tool, changed in changes.items():
             _log_change(tool, changed)
             if changed.moved:
-                self._observe(SessionToolStateChanged(tool, changed.after.health.status))
+                self._observe(SessionToolStateChanged(tool, changed.after.status))
 
     async def overview(
         self, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
@@ -204,6 +200,7 @@ class ToolAvailability:
         return {name: of for name, of in tools.items() if of.fleet.status == status or status in of.sessions}, listed
 
 
+@dataclass(slots=True, eq=False)
 class ToolGuard:
     """The tools of one turn: those of its agent and user, asked for before every model call and around every tool call.
 
@@ -212,62 +209,50 @@ class ToolGuard:
     the model does not see, and only a turn that `proposes` has the tool for a standing approval.
     """
 
-    def __init__(
-        self,
-        availability: ToolAvailability,
-        turn: TurnKey,
-        stored: Mapping[str, StoredHealth],
-        *,
-        holds: Holds,
-        agent: Agent,
-        who: tuple[str, tuple[str, ...], str],
-        page: Mapping[str, Tool] = MappingProxyType({}),
-        is_summarised: bool = False,
-    ) -> None:
-        self._is_summarised = is_summarised
-        self.proposes = False
-        self.chosen_names: tuple[str, ...] | None = None
-        self.later_names: frozenset[str] = frozenset()
-        self._agent = agent
-        self._who = who
-        self._own: dict[str, Tool] = {}
-        self._page = page
-        self._availability = availability
-        self._session_id = turn.session_id
-        self._turn_id = turn.turn_id
-        self._stored = dict(stored)
-        self._holds = holds
-        self._failed_for_all: Mapping[str, ToolHealth] = {}
-        self._probing: set[str] = set()
+    _availability: ToolAvailability
+    _turn: TurnKey
+    _stored: Healths
+    _: KW_ONLY
+    holds: Holds
+    agent: Agent
+    who: tuple[str, tuple[str, ...], str]
+    page: Mapping[str, Tool] = field(default_factory=dict)
+    is_summarised: bool = False
+    proposes: bool = False
+    chosen_names: tuple[str, ...] | None = None
+    later_names: frozenset[str] = frozenset()
+    _own: dict[str, Tool] = field(default_factory=dict)
+    _failed_for_all: Healths = field(default_factory=dict)
+    _probing: set[str] = field(default_factory=set)
 
     @property
     def groups(self) -> tuple[str, ...]:
-        return self._who[1]
+        return self.who[1]
 
     def may_use(self, name: str) -> bool:
         """Also of a tool that is not there now."""
         tool = self._availability.tools().get(name)
-        is_closed = tool is not None and tool.audience is not None and not tool.audience.admits(*self._who)
-        return self._agent.may_use(name) and not is_closed
+        is_closed = tool is not None and tool.audience is not None and not tool.audience.admits(*self.who)
+        return self.agent.may_use(name) and not is_closed
 
     def state(self, spec: ToolSpec) -> ToolState:
         return self.states([spec])[spec.name]
 
     def states(self, specs: Iterable[ToolSpec]) -> dict[str, ToolState]:
         """Returns by name whether each tool may run now, and if not, why."""
-        return self._availability.judge(specs, healths(self._stored), self._failed_for_all, self._holds)
+        return self._availability.judge(specs, self._stored, self._failed_for_all, self.holds)
 
     def tools(self) -> Mapping[str, Tool]:
         """Returns all tools that the turn may use, by name."""
-        tools = self._availability.tools_for(*self._who)
-        if not self._agent.may_use_all:
-            tools = {name: tool for name, tool in tools.items() if self._agent.may_use(name)}
-        rare = {SEARCH_CONVERSATION.name: self._is_summarised, PROPOSE_MANDATE: self.proposes}
+        tools = self._availability.tools_for(*self.who)
+        if not self.agent.may_use_all:
+            tools = {name: tool for name, tool in tools.items() if self.agent.may_use(name)}
+        rare = {SEARCH_CONVERSATION.name: self.is_summarised, PROPOSE_MANDATE: self.proposes}
         last = {name: tools[name] for name, has_it in rare.items() if has_it and name in tools}
         tools = {name: tool for name, tool in tools.items() if name not in rare} | last  # requests begin as they did
-        if not (self._own or self._page):
+        if not (self._own or self.page):
             return tools
-        return {**tools, **self._own, **{name: tool for name, tool in self._page.items() if name not in tools}}
+        return {**tools, **self._own, **{name: tool for name, tool in self.page.items() if name not in tools}}
 
     def choose(self, names: Sequence[str], own: Iterable[Tool], later: Collection[str] = ()) -> None:
         """From now on requests have the turn's `own` tools and those of these names, in this order, and no others. Of
@@ -280,7 +265,7 @@ class ToolGuard:
         """Returns those of the tools that requests may have: all of them, unless some were chosen."""
         if self.chosen_names is None:
             return tools
-        names = (*self._own, *self.chosen_names, *self._page, PROPOSE_MANDATE)
+        names = (*self._own, *self.chosen_names, *self.page, PROPOSE_MANDATE)
         return {name: tools[name] for name in names if name in tools}
 
     def offered(self, tools: Mapping[str, Tool]) -> list[ToolSpec]:
@@ -302,8 +287,10 @@ class ToolGuard:
     async def refresh(self) -> None:
         """Loads what people and other processes have changed since, right before something runs."""
         async with self._availability.database.read_only() as connection:
-            loaded, self._holds = await load_with_holds(connection, self._session_id)
-        newer = {tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, UNSTORED).version}
+            loaded, self.holds = await load_with_holds(connection, self._turn.session_id)
+        newer = {
+            tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, NEVER_RAN).version
+        }
         self._stored = loaded | newer  # a call may have ended while this was read
         self._failed_for_all = await self._availability.failed_for_all()
 
@@ -319,7 +306,7 @@ class ToolGuard:
             self._probing.add(spec.name)
             longest_s = (spec.timeout_s or self._availability.settings.tool_timeout_s) + PROBE_SLACK_S
             try:
-                async with self._availability.everywhere.probe(spec.name, self._turn_id, ttl_s=longest_s) as alone:
+                async with self._availability.everywhere.probe(spec.name, self._turn.turn_id, ttl_s=longest_s) as alone:
                     await self.refresh()
                     yield refusal(spec, self.state(spec)) if alone else _being_probed(spec)
             finally:
@@ -330,21 +317,21 @@ class ToolGuard:
         if not counts(outcome):
             return None
         now, settings = self._availability.clock(), self._availability.settings
-        marks = marks_of_success(spec.name, self._availability.specs().values(), successes(healths(self._stored)))
+        marks = marks_of_success(spec.name, self._availability.specs().values(), successes(self._stored))
         return await self._change(
             connection, spec, lambda health: after_call(health, outcome, now, settings=settings, marks=marks), now
         )
 
     async def committed(self, spec: ToolSpec, changed: Changed) -> None:
         """Takes a recorded outcome over, for this turn and for all sessions."""
-        self._stored[spec.name] = changed.after
+        self._stored = {**self._stored, spec.name: changed.after}
         _log_change(spec.name, changed)
-        health, everywhere = changed.after.health, self._availability.everywhere
+        health, everywhere = changed.after, self._availability.everywhere
         if health.consecutive_failures == 0:
             self._failed_for_all = {name: kept for name, kept in self._failed_for_all.items() if name != spec.name}
             await everywhere.record_success(spec.name)
         else:
-            failed_in = self._session_id if health.status == "failed" else None
+            failed_in = self._turn.session_id if health.status == "failed" else None
             await everywhere.record_failure(spec.name, failed_in, now=self._availability.clock())
             self._failed_for_all = await everywhere.load()
 
@@ -354,15 +341,15 @@ class ToolGuard:
         return await self._change(connection, spec, lambda health: refused_by_model(health, now, said), now)
 
     def marked_refused(self, spec: ToolSpec, changed: Changed) -> None:
-        self._stored[spec.name] = changed.after
+        self._stored = {**self._stored, spec.name: changed.after}
         _log_change(spec.name, changed)
 
     async def _change(
         self, connection: AsyncConnection, spec: ToolSpec, transition: Transition, now: datetime
     ) -> Changed:
-        known = self._stored.get(spec.name, UNSTORED)
+        known = self._stored.get(spec.name, NEVER_RAN)
         return await change_state(
-            connection, self._session_id, spec.name, transition, known=known, turn_id=self._turn_id, now=now
+            connection, self._turn.session_id, spec.name, transition, known=known, turn_id=self._turn.turn_id, now=now
         )
 
     def summary(self) -> dict[str, Any]:
@@ -390,5 +377,5 @@ def _being_probed(spec: ToolSpec) -> str:
 
 def _log_change(tool: str, changed: Changed) -> None:
     if changed.moved:
-        before, after = changed.before.status, changed.after.health
+        before, after = changed.before.status, changed.after
         log.info("tool_state_changed", tool=tool, before=before, after=after.status, reason_code=after.reason_code)

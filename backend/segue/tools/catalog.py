@@ -4,12 +4,11 @@ Knows who offers a tool, not how it runs (`run.py`) or whether it may (`availabi
 which no turn waits. Does not decide what a change means for a yes: mandates and plans keep the digest that was shown.
 """
 
-import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, Protocol, Self
+from typing import Annotated, Any, Final, Protocol
 
 import structlog
 from sqlalchemy import delete, select, tuple_
@@ -26,6 +25,7 @@ from segue.domain.field_types import doc
 from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
 from segue.tools.settling_check import unfit
 from segue.tools.tool_health import check_groups, unknown_members
+from segue.watch import Watch
 
 BUILTIN: Final = frozenset(
     {
@@ -187,46 +187,33 @@ async def changed_since(connection: AsyncConnection, digest: str, spec: ToolSpec
     return _differences(before, _definition(spec)) if before else ()
 
 
-class DefinitionNotes:
+class DefinitionNotes(Watch):
     """Notes what servers list while it is entered. What it could not note by then is noted at the next start."""
 
     def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
+        super().__init__("tool definitions", self.note_listed, every_s=RETRY_S)
         self._database = database
         self._clock = clock
         self._listed: deque[tuple[str, Sequence[ToolSpec]]] = deque(maxlen=MAX_LISTED)
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run(), name="tool definitions")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
 
     def listed(self, source: str, specs: Sequence[ToolSpec]) -> None:
         self._listed.append((source, specs))
-        self._wake.set()
+        self.wake()
 
-    async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._listed:
-                source, specs = self._listed.popleft()
-                try:
-                    async with self._database.transaction() as connection:
-                        changed = await note(connection, source, specs, now=self._clock())
-                except StorageUnavailable:
-                    self._listed.appendleft((source, specs))
-                    await asyncio.sleep(RETRY_S)
-                except SQLAlchemyError as error:
-                    log.warning("tool_definitions_not_noted", source=source, error=type(error).__name__)
-                else:
-                    for each in changed:
-                        log.warning("tool_changed", tool=each.tool, source=source, changed=each.changed)
+    async def note_listed(self) -> None:
+        while self._listed:
+            source, specs = self._listed.popleft()
+            try:
+                async with self._database.transaction() as connection:
+                    changed = await note(connection, source, specs, now=self._clock())
+            except StorageUnavailable:
+                self._listed.appendleft((source, specs))
+                return
+            except SQLAlchemyError as error:
+                log.warning("tool_definitions_not_noted", source=source, error=type(error).__name__)
+            else:
+                for each in changed:
+                    log.warning("tool_changed", tool=each.tool, source=source, changed=each.changed)
 
 
 async def _history(connection: AsyncConnection, names: Iterable[str]) -> dict[str, list[tuple[str, datetime]]]:
@@ -257,13 +244,12 @@ async def _with_before(connection: AsyncConnection, changed: Sequence[_Redefined
     wanted = [(spec.name, digest) for spec, digest, _ in changed]
     statement = select(table.tool, table.definition).where(tuple_(table.tool, table.digest).in_(wanted))
     before = {row.tool: row.definition for row in await connection.execute(statement)}
-    return [_change(spec, before.get(spec.name), at) for spec, _, at in changed]
-
-
-def _change(spec: ToolSpec, stored: Any, at: datetime) -> DefinitionChange:
-    now = _definition(spec)
-    before = readable(_read, stored, "tool_definitions", spec.name) or now
-    return DefinitionChange(spec.name, at, _differences(before, now), before, now)
+    changes = []
+    for spec, _, at in changed:
+        now = _definition(spec)
+        was = readable(_read, before.get(spec.name), "tool_definitions", spec.name) or now
+        changes.append(DefinitionChange(spec.name, at, _differences(was, now), was, now))
+    return changes
 
 
 def _definition(spec: ToolSpec) -> Definition:

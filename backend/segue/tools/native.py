@@ -79,7 +79,15 @@ def tool(  # noqa: PLR0913 (each names a property of the tool)
         )
 
         async def run(given: dict[str, Any], who: ToolContext) -> object:
-            return await function(**_read(arguments, spec.name, given), **dict.fromkeys(context, who))
+            try:
+                read = arguments.validate_python(given)
+            except ValidationError as error:  # it fits the JSON schema and not the hints, as a date that is none
+                faults = [
+                    f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)
+                ]
+                told = f"Invalid arguments for {spec.name}: {'; '.join(faults[:5])}. Correct them and call again."
+                raise ToolRetry(told) from None
+            return await function(**read, **dict.fromkeys(context, who))
 
         if isinstance(groups, str):
             _refuse(called, "needs groups that are a list of names")
@@ -168,17 +176,6 @@ def _arguments(function: Callable[..., object], name: str) -> tuple[TypeAdapter[
     except PydanticUserError as error:
         _refuse(name, f"has a type hint that cannot be written as JSON: {error.message}")
     return reader, [each for each, hint in hints.items() if hint is ToolContext]
-
-
-def _read(arguments: TypeAdapter[dict[str, Any]], name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises ToolRetry for what fits the JSON schema and not the hints, such as a date that is none."""
-    try:
-        return arguments.validate_python(given)
-    except ValidationError as error:
-        faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
-        raise ToolRetry(
-            f"Invalid arguments for {name}: {'; '.join(faults[:5])}. Correct them and call again."
-        ) from None
 
 
 def _refuse(name: str, why: str) -> NoReturn:

@@ -361,14 +361,19 @@ class _Cleaning:
                 return self.plain(value.value, inside)
             case str():
                 return self._text(value)
+            case int() if -_INT64 <= value < _INT64:
+                return int(value)
             case int():
-                return self._integer(value)
+                return str(int(value)) if value.bit_length() <= _DECIMAL_BITS else hex(value)
             case float():
                 return float(value) if math.isfinite(value) else str(float(value))
             case datetime() | date() | time():
                 return value.isoformat()
             case bytes() | bytearray() | memoryview():
-                return self._bytes(bytes(value))
+                content = bytes(value)
+                if len(content) < MIN_FILE_BYTES:
+                    return f"[{len(content)} bytes of binary data]"
+                return self._text(f"data:{UNKNOWN};base64,{b64encode(content).decode()}")  # a part of the result
             case _:
                 return self._container(value, inside)
 
@@ -394,16 +399,5 @@ class _Cleaning:
             return TOO_MUCH
         return text if type(text) is str and text.isascii() and text.isprintable() else clean_text(text)
 
-    def _bytes(self, content: bytes) -> str:
-        """A file becomes a `data:` text, which is a part of the result; a few bytes are none."""
-        if len(content) < MIN_FILE_BYTES:
-            return f"[{len(content)} bytes of binary data]"
-        return self._text(f"data:{UNKNOWN};base64,{b64encode(content).decode()}")
-
     def _key(self, key: object) -> str:
         return self._text(key) if isinstance(key, str) else str(self.plain(key, ()))
-
-    def _integer(self, number: int) -> int | str:
-        if -_INT64 <= number < _INT64:
-            return int(number)
-        return str(int(number)) if number.bit_length() <= _DECIMAL_BITS else hex(number)

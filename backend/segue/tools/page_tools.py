@@ -94,13 +94,10 @@ def about_page(context: Sequence[Mapping[str, Any]], state: object = None) -> st
     """
     kept = {key: value for key, value in state.items() if key != "plan"} if isinstance(state, Mapping) else state
     said = [*context, *([{"description": "state", "value": kept}] if kept else [])]
-    lines = (f"{each.get('description', '')}: {_written(each.get('value', ''))}" for each in said)
+    values = [(each.get("description", ""), each.get("value", "")) for each in said]
+    lines = (f"{about}: {of if isinstance(of, str) else orjson.dumps(of).decode()}" for about, of in values)
     text: str = clean_text("\n".join(lines)[: MAX_PAGE_CHARS + 1])
     return (text if len(text) <= MAX_PAGE_CHARS else f"{text[:MAX_PAGE_CHARS]} …") or None
-
-
-def _written(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _refused(why: str) -> AppError:

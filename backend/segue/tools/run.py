@@ -140,7 +140,7 @@ class Deadline:
 
     @property
     def allowed_s(self) -> float:
-        """From the begin of the call to its deadline."""
+        """Returns the time from the beginning of the call to its deadline."""
         return self.at - self._began
 
     def extend(self) -> None:
@@ -182,11 +182,8 @@ class ToolProgress:
         (progress, total, message), self._latest = self._latest, None
         self._shown_count += 1
         self._next_at = self._loop.time() + INTERVAL_S * (1 + self._shown_count // SHOWN_PER_SLOWDOWN)
-        self._tell(progress, total, self._shown(message) if message else None)
-
-    def _shown(self, message: str) -> str:
-        text: str = without_secret_texts(without(clean_text(message[:_READ_CHARS]), self._tool.secrets))
-        return shown_line(text, MAX_MESSAGE_CHARS)
+        text = without_secret_texts(without(clean_text((message or "")[:_READ_CHARS]), self._tool.secrets))
+        self._tell(progress, total, shown_line(text, MAX_MESSAGE_CHARS) if message else None)
 
 
 class _TimedOut(Exception):
@@ -202,7 +199,8 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, se
         output = await _within(deadline, tool, args, context)
         answer = await _read_aside(tool, args, output, settings.tool_result_max_bytes)
     except asyncio.CancelledError:
-        if _caller_is_cancelled():
+        caller = asyncio.current_task()
+        if caller is not None and caller.cancelling() > 0:
             raise
         answer = _failed(f"{tool.spec.name} was cut off.")
     except ToolAsks as asks:
@@ -299,7 +297,11 @@ def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int
 
 
 def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
-    payload = _without_secrets(_storable(output, max_bytes=max_bytes), tool.secrets, max_bytes=max_bytes)
+    try:
+        payload = make_payload(output, max_bytes=max_bytes)
+    except Exception as fault:  # noqa: BLE001 (code of a value's own must not turn an effect that happened into a failure)
+        payload = make_payload(_not_kept(_described(fault)), max_bytes=max_bytes)
+    payload = _without_secrets(payload, tool.secrets, max_bytes=max_bytes)
     gist = _gist(tool, args, payload)
     name = tool.spec.original_name or tool.spec.name
     whole = tool.summarise is None and payload.cut_from is None
@@ -308,14 +310,6 @@ def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> C
     if error := reported_error(payload.value):
         return CallOutcome("failed", payload, error, 0, "tool", summary, found)
     return CallOutcome("succeeded", payload, None, 0, None, summary, found, gist)
-
-
-def _storable(output: object, *, max_bytes: int) -> Payload:
-    """A value whose own code raises when it is read must not turn an effect that happened into a failure."""
-    try:
-        return make_payload(output, max_bytes=max_bytes)
-    except Exception as fault:  # noqa: BLE001 (see above)
-        return make_payload(_not_kept(_described(fault)), max_bytes=max_bytes)
 
 
 def _not_kept(why: str) -> str:
@@ -337,15 +331,10 @@ def _gist(tool: Tool, args: dict[str, Any], payload: Payload) -> str:
 
 
 async def _stop(task: asyncio.Future[object]) -> None:
-    task.add_done_callback(_drop)
+    # Retrieves the error of a task that is left behind, or asyncio logs that it was never retrieved.
+    task.add_done_callback(lambda left: None if left.cancelled() else left.exception())
     task.cancel()
     await asyncio.wait({task}, timeout=STOP_GRACE_S)
-
-
-def _drop(task: asyncio.Future[object]) -> None:
-    """Retrieves the error of a task that was left behind, or asyncio logs that it was never retrieved."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _described(fault: BaseException) -> str:
@@ -353,8 +342,3 @@ def _described(fault: BaseException) -> str:
         return f"{type(fault).__name__}: {fault}"
     except Exception:  # noqa: BLE001 (its message is code of its own)
         return type(fault).__name__
-
-
-def _caller_is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import Any
 
 from segue.domain.redaction import is_secret_key
@@ -68,8 +68,9 @@ def identifiers(value: Any) -> tuple[str, ...]:
                 found[kind][text] = None
         if len(found[0]) == MAX_IDENTIFIERS:
             break
-    unique = dict.fromkeys(text for kind in found for text in kind)
-    return tuple(_within(unique, MAX_IDENTIFIERS_CHARS))[:MAX_IDENTIFIERS]
+    unique = list(dict.fromkeys(text for kind in found for text in kind))[:MAX_IDENTIFIERS]
+    lengths = accumulate(map(len, unique))
+    return tuple(text for text, so_far in zip(unique, lengths, strict=True) if so_far <= MAX_IDENTIFIERS_CHARS)
 
 
 def object_with(identifier: str, value: Any) -> dict[str, Any] | None:
@@ -124,14 +125,6 @@ def place_of(name: str, answer: str) -> int | None:
     return found.start() if found else None
 
 
-def _within(texts: dict[str, None], max_chars: int) -> Iterator[str]:
-    for text in texts:
-        max_chars -= len(text)
-        if max_chars < 0:
-            return
-        yield text
-
-
 def _leaves(key: str | None, value: Any) -> Iterator[tuple[str | None, Any]]:
     """Every value that contains no other, under the nearest key; a list's items stand under the key of the list."""
     match value:
@@ -182,9 +175,11 @@ def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any]
     subject = _subject(args, schema)
     if not subject:
         return summarise(value)
-    done = f"{_words_of(name)}: {subject}"
+    words = " ".join(re.findall(r"[^\W\d_]+?(?=[A-Z][a-z]|[\W\d_]|\Z)|\d+", name))  # of `read_file` and of `readFile`
+    done = f"{one_line(words[:1].upper() + words[1:].lower(), MAX_NAME_CHARS) or name}: {subject}"
     text = text_in(value)
-    if text is not None and (lines := _lines(text)) > 1 and not _table(text.strip()):
+    lines = text.count("\n") + (not text.endswith("\n")) if text is not None else 0
+    if text is not None and lines > 1 and not _table(text.strip()):
         return f"{done} ({lines} lines)"
     said = _describe(value).removeprefix(f"{subject} — ")
     return one_line(f"{done} — {said}", MAX_SUMMARY_CHARS)
@@ -196,27 +191,14 @@ def text_in(value: Any) -> str | None:
         case str():
             return value
         case dict():
-            texts = [key for key, item in value.items() if isinstance(item, str) and _is_long(item)]
+            strings = [(key, item) for key, item in value.items() if isinstance(item, str)]
+            texts = [key for key, item in strings if len(item) > MAX_BESIDE_CHARS or "\n" in item.strip()]
             beside = (item for key, item in value.items() if key not in texts)
             if len(texts) == 1 and texts[0] in _TEXTS and not any(isinstance(item, dict | list) for item in beside):
                 return str(value[texts[0]])
             return None
         case _:
             return None
-
-
-def _is_long(text: str) -> bool:
-    return len(text) > MAX_BESIDE_CHARS or "\n" in text.strip()
-
-
-def _lines(text: str) -> int:
-    return text.count("\n") + (not text.endswith("\n"))
-
-
-def _words_of(name: str) -> str:
-    """Returns a tool's name as words: "Read file" for `read_file` and `readFile`."""
-    words = " ".join(re.findall(r"[^\W\d_]+?(?=[A-Z][a-z]|[\W\d_]|\Z)|\d+", name))
-    return one_line(words[:1].upper() + words[1:].lower(), MAX_NAME_CHARS) or name
 
 
 def _subject(args: Mapping[str, Any], schema: Mapping[str, Any]) -> str:

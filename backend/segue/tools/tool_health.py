@@ -1,8 +1,8 @@
 """Whether a tool may run now, and why not; how calls and people change its status; the tools it depends on. Pure.
 
-`availability.py` asks, `states.py` keeps the values. What a person has set stays through any success or failure. Groups
-of dependencies are ANDed, and only their required members decide. A success of a tool at its place in a sequence, after
-those before it, is marked with the sequence's key.
+`availability.py` asks, `tool_states.py` keeps the values. What a person has set stays through any success or failure.
+Groups of dependencies are ANDed, and only their required members decide. A success of a tool at its place in a
+sequence, after those before it, is marked with the sequence's key.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ class ToolHealth:
     """What is kept of a tool, in a session or for all. `failed_at` is when it became failed, or its last probe failed.
 
     `reason` is of the last call that counted or of what a person did since, `reason_code` of the last change of status.
-    `marks` are the sequences in which it has succeeded at its place.
+    `marks` are the sequences in which it has succeeded at its place. `version` is that of its row, 0 if it has none.
     """
 
     status: ToolStatus = "available"
@@ -41,6 +41,7 @@ class ToolHealth:
     last_success_time: AwareDatetime | None = None
     last_failure_time: AwareDatetime | None = None
     marks: tuple[str, ...] = ()
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +54,6 @@ class ToolHold:
 
     def lasts(self, now: datetime) -> bool:
         return self.until is None or now < self.until
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """Whether a tool may run, but for what it depends on."""
-
-    available: bool
-    reason: str | None
-    code: ReasonCode | None
-    actions: tuple[str, ...] = ()
-    retry_at: datetime | None = None
 
 
 Healths = Mapping[str, ToolHealth]
@@ -106,60 +96,69 @@ def tool_state(
     own = session.get(spec.name, NEVER_RAN)
     if own is NEVER_RAN and hold is None and away is None and not spec.depends_on and spec.name not in fleet:
         return _UNTOUCHED
-    answer = _verdict(own, fleet.get(spec.name, NEVER_RAN), hold, away, now, settings)
-    missing: tuple[str, ...] = ()
-    if spec.depends_on:
-        done = successes(session)
-        missing = missing_members(spec.depends_on, done)
-        if missing and answer.available:
-            unlocking = tuple(to_unlock(group, done) for group in unsatisfied(spec.depends_on, done))
-            reason = f"To unlock: {'; '.join(unlocking)}."
-            answer = _Verdict(False, reason, "missing_dependencies", unlocking, answer.retry_at)
-        elif not missing and answer.available and answer.reason is None:
-            met = (name for group in spec.depends_on for name in group.tools if name in done)
-            answer = replace(answer, reason=f"Unlocked, since these have succeeded: {', '.join(dict.fromkeys(met))}.")
-    return ToolState(
+    state = replace(
+        _UNTOUCHED,
         status=hold.status if hold else own.status,
-        available=answer.available,
-        reason=answer.reason,
-        reason_code=answer.code,
         consecutive_failures=own.consecutive_failures,
         execution_count=own.execution_count,
         last_updated=own.last_updated,
         last_success_time=own.last_success_time,
         last_failure_time=own.last_failure_time,
-        retry_at=answer.retry_at,
-        missing_dependencies=missing,
-        suggested_actions=answer.actions,
     )
+    state = _judged(state, own, fleet.get(spec.name, NEVER_RAN), hold, away, now, settings)
+    done = successes(session) if spec.depends_on else {}
+    if missing := missing_members(spec.depends_on, done):
+        state = replace(state, missing_dependencies=missing)
+        if state.available:
+            unlocking = [to_unlock(group, done) for group in unsatisfied(spec.depends_on, done)]
+            reason = f"To unlock: {'; '.join(unlocking)}."
+            return _closed(state, reason, "missing_dependencies", *unlocking, retry_at=state.retry_at)
+    elif spec.depends_on and state.available and state.reason is None:
+        met = (name for group in spec.depends_on for name in group.tools if name in done)
+        return replace(state, reason=f"Unlocked, since these have succeeded: {', '.join(dict.fromkeys(met))}.")
+    return state
 
 
-def _verdict(  # noqa: PLR0911 (one for each cause)
-    own: ToolHealth, for_all: ToolHealth, hold: ToolHold | None, away: str | None, now: datetime, settings: ToolSettings
-) -> _Verdict:
+def _judged(  # noqa: PLR0911 (one for each cause)
+    state: ToolState,
+    own: ToolHealth,
+    for_all: ToolHealth,
+    hold: ToolHold | None,
+    away: str | None,
+    now: datetime,
+    settings: ToolSettings,
+) -> ToolState:
     """What decides, the strongest first: operators, a person or the model's endpoint, the server, failures."""
     if hold is not None:
         until = f"{hold.until:{_TO_THE_SECOND}}" if hold.until else "an operator sets it to available again"
         reason = hold.reason or f"Set to {hold.status} for all by an operator."
-        return _Verdict(False, reason, "set_for_all", (f"wait until {until}",), hold.until)
+        return _closed(state, reason, "set_for_all", f"wait until {until}", retry_at=hold.until)
     if own.status in BY_HAND and own.reason_code == "refused_by_model":
         action = "reset it once its definition has changed or another model answers"
-        return _Verdict(False, own.reason, own.reason_code, (action,))
+        return _closed(state, own.reason, own.reason_code, action)
     if own.status in BY_HAND:
         reason = own.reason or f"Set to {own.status} by a person."
-        return _Verdict(False, reason, "set_by_person", ("wait until a person sets it to available again",))
+        return _closed(state, reason, "set_by_person", "wait until a person sets it to available again")
     if away is not None:
         reason = f"Its MCP server is not connected ({away})."[:MAX_REASON_CHARS]
-        return _Verdict(False, reason, "server_away", ("wait: its server is tried again by itself",))
+        return _closed(state, reason, "server_away", "wait: its server is tried again by itself")
     failed_at = [each.failed_at for each in (own, for_all) if each.status == "failed" and each.failed_at is not None]
     if not failed_at:
-        return _Verdict(True, _reason_it_may_run(own, settings), own.reason_code)
+        return replace(state, reason=_reason_it_may_run(own, settings), reason_code=own.reason_code)
     shown = own if own.status == "failed" else for_all  # the session's own reason says more
     retry_at = max(failed_at) + timedelta(seconds=settings.tool_failure_duration_s)
     if now >= retry_at:
-        return _Verdict(True, f"To be tried once: {shown.reason}", "half_open", retry_at=retry_at)
-    actions = (f"wait until {retry_at:{_TO_THE_SECOND}}, then it is tried once", "reset it if the cause is mended")
-    return _Verdict(False, shown.reason, shown.reason_code, actions, retry_at)
+        return replace(state, reason=f"To be tried once: {shown.reason}", reason_code="half_open", retry_at=retry_at)
+    actions = f"wait until {retry_at:{_TO_THE_SECOND}}, then it is tried once", "reset it if the cause is mended"
+    return _closed(state, shown.reason, shown.reason_code, *actions, retry_at=retry_at)
+
+
+def _closed(
+    state: ToolState, reason: str | None, code: ReasonCode | None, *actions: str, retry_at: datetime | None = None
+) -> ToolState:
+    return replace(
+        state, available=False, reason=reason, reason_code=code, suggested_actions=actions, retry_at=retry_at
+    )
 
 
 def _reason_it_may_run(own: ToolHealth, settings: ToolSettings) -> str | None:
@@ -277,9 +276,17 @@ def marks_of_success(name: str, specs: Iterable[ToolSpec], successes: Successes)
 
 def check_groups(depends_on: Mapping[str, Groups]) -> None:
     """Raises ValueError, with the names, for groups that could never be satisfied or never decide."""
-    for tool, groups in depends_on.items():
-        for group in groups:
-            _check_group(tool, group)
+    for tool, group in ((tool, group) for tool, groups in depends_on.items() for group in groups):
+        members = (*group.tools, *group.optional)
+        if not members:
+            raise ValueError(f"a dependency group of {tool} is empty: name the tools it needs, or remove it")
+        if not group.tools:
+            raise ValueError(
+                f"a dependency group of {tool} has optional members only, which never decide "
+                f"({', '.join(group.optional)}): name a required tool, or remove it"
+            )
+        if len(set(members)) < len(members):
+            raise ValueError(f"a dependency group of {tool} names a tool twice: {', '.join(members)}")
     required = {tool: {name for group in groups for name in group.tools} for tool, groups in depends_on.items()}
     try:
         TopologicalSorter(required).prepare()
@@ -291,19 +298,6 @@ def unknown_members(depends_on: Mapping[str, Groups], known: Collection[str]) ->
     """Returns the names of dependents and of members that are no tool's."""
     members = (name for groups in depends_on.values() for group in groups for name in (*group.tools, *group.optional))
     return tuple(dict.fromkeys(name for name in (*depends_on, *members) if name not in known))
-
-
-def _check_group(tool: str, group: DependencyGroup) -> None:
-    members = (*group.tools, *group.optional)
-    if not members:
-        raise ValueError(f"a dependency group of {tool} is empty: name the tools it needs, or remove it")
-    if not group.tools:
-        raise ValueError(
-            f"a dependency group of {tool} has optional members only, which never decide "
-            f"({', '.join(group.optional)}): name a required tool, or remove it"
-        )
-    if len(set(members)) < len(members):
-        raise ValueError(f"a dependency group of {tool} names a tool twice: {', '.join(members)}")
 
 
 def _missing(group: DependencyGroup, successes: Successes) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ tool. Callers check who owns a session.
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, get_args
 
@@ -59,21 +59,13 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class StoredHealth:
-    """`version` is the row's, 0 if there is no row yet."""
-
-    health: ToolHealth = NEVER_RAN
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Changed:
     before: ToolHealth
-    after: StoredHealth
+    after: ToolHealth
 
     @property
     def moved(self) -> bool:
-        return self.before.status != self.after.health.status
+        return self.before.status != self.after.status
 
 
 def states_of(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
@@ -86,26 +78,22 @@ def states_of(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
     )
 
 
-def read_states(value: Mapping[str, Any] | None) -> dict[str, StoredHealth]:
+def read_states(value: Mapping[str, Any] | None) -> dict[str, ToolHealth]:
     """Returns by tool what `states_of` selected."""
     stored = ((tool, version, read_json(health)) for tool, (version, health) in (value or {}).items())
-    return {tool: StoredHealth(_readable(tool, health), version) for tool, version, health in stored}
+    return {tool: _readable(tool, health, version) for tool, version, health in stored}
 
 
-async def load_states(connection: AsyncConnection, session_id: str) -> dict[str, StoredHealth]:
+async def load_states(connection: AsyncConnection, session_id: str) -> dict[str, ToolHealth]:
     return read_states((await connection.execute(_LOAD, {"at_session": session_id})).scalar_one())
 
 
 async def load_with_holds(
     connection: AsyncConnection, session_id: str
-) -> tuple[dict[str, StoredHealth], dict[str, ToolHold]]:
+) -> tuple[dict[str, ToolHealth], dict[str, ToolHold]]:
     """Returns what decides which tools may run in a session, but for those that failed for all."""
     row = (await connection.execute(_LOAD_WITH_HOLDS, {"at_session": session_id})).one()
     return read_states(row.states), read_holds(row.holds)
-
-
-def healths(stored: Mapping[str, StoredHealth]) -> dict[str, ToolHealth]:
-    return {tool: state.health for tool, state in stored.items()}
 
 
 async def load_states_of(connection: AsyncConnection, session_ids: Collection[str]) -> dict[str, dict[str, ToolHealth]]:
@@ -113,7 +101,7 @@ async def load_states_of(connection: AsyncConnection, session_ids: Collection[st
     statement = select(tool_states).where(tool_states.c.session_id.in_(session_ids))
     loaded: dict[str, dict[str, ToolHealth]] = {session_id: {} for session_id in session_ids}
     for row in await connection.execute(statement):
-        loaded[row.session_id][row.tool] = _readable(row.tool, row.health)
+        loaded[row.session_id][row.tool] = _readable(row.tool, row.health, row.version)
     return loaded
 
 
@@ -150,7 +138,7 @@ async def change_state(
     tool: str,
     transition: Transition,
     *,
-    known: StoredHealth | None = None,
+    known: ToolHealth | None = None,
     turn_id: str | None = None,
     now: datetime,
 ) -> Changed:
@@ -161,18 +149,17 @@ async def change_state(
     stored = known
     for _ in range(ATTEMPTS):
         if stored is None:
-            stored = (await load_states(connection, session_id)).get(tool, StoredHealth())
-        after = StoredHealth(transition(stored.health), stored.version + 1)
+            stored = (await load_states(connection, session_id)).get(tool, NEVER_RAN)
+        changed = Changed(stored, replace(transition(stored), version=stored.version + 1))
         row = {
             "session_id": session_id,
             "tool": tool,
-            "version": after.version,
-            "status": after.health.status,
-            "health": _HEALTH.dump_python(after.health, mode="json"),
+            "version": changed.after.version,
+            "status": changed.after.status,
+            "health": _written(changed.after),
             "updated_at": now,
         }
         if (await connection.execute(_SWAP, row)).one_or_none() is not None:
-            changed = Changed(stored.health, after)
             if changed.moved or turn_id is None:
                 row = _history_row(session_id, tool, changed, turn_id=turn_id, now=now)
                 await connection.execute(insert(tool_state_changes), row)
@@ -199,12 +186,12 @@ async def reset_sessions(
     rows = await connection.execute(stored.order_by(tool_states.c.session_id, tool_states.c.tool).with_for_update())
     changes, written = {}, []
     for row in rows:
-        before = _readable(row.tool, row.health)
+        before = _readable(row.tool, row.health, row.version)
         if row.status != "available" or needs_reset(before):
-            health = StoredHealth(reset(before, now), row.version + 1)
-            changes[row.session_id, row.tool] = Changed(before, health)
-            dumped = _HEALTH.dump_python(health.health, mode="json")
-            written.append({"of_session": row.session_id, "of_tool": row.tool, "new_health": dumped, "at": now})
+            changed = Changed(before, replace(reset(before, now), version=row.version + 1))
+            changes[row.session_id, row.tool] = changed
+            health = _written(changed.after)
+            written.append({"of_session": row.session_id, "of_tool": row.tool, "new_health": health, "at": now})
     if changes:
         await connection.execute(_RESET, written)
         history = [_history_row(*where, each, turn_id=None, now=now) for where, each in changes.items()]
@@ -282,22 +269,26 @@ def _history_row(session_id: str, tool: str, changed: Changed, *, turn_id: str |
         "session_id": session_id,
         "tool": tool,
         "before": changed.before.status,
-        "after": changed.after.health.status,
-        "reason": changed.after.health.reason,
-        "reason_code": changed.after.health.reason_code,
+        "after": changed.after.status,
+        "reason": changed.after.reason,
+        "reason_code": changed.after.reason_code,
         "turn_id": turn_id,
         "at": now,
     }
 
 
-def _readable(tool: str, health: Any) -> ToolHealth:
+def _written(health: ToolHealth) -> Any:
+    """Without the version, which has a column."""
+    return _HEALTH.dump_python(health, mode="json", exclude={"version"})
+
+
+def _readable(tool: str, health: Any, version: int) -> ToolHealth:
     has_status = isinstance(health, dict) and "status" in health  # a later release may add fields; none leaves one out
     read = readable(_read_health, health if has_status else None, "tool_states", tool)
-    return read or ToolHealth(
-        reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable"
-    )
+    return replace(read or _UNREADABLE, version=version)
 
 
+_UNREADABLE = ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")
 _LOAD = select(states_of(bindparam("at_session")))
 _LOAD_WITH_HOLDS = select(states_of(bindparam("at_session")).label("states"), all_holds().label("holds"))
 _HELD_AGAINST = or_(
@@ -371,6 +362,14 @@ class GlobalToolState(Watch):
         If the tool has failed for all this was its one probe: it stays failed from now on.
         """
         at = now.timestamp()
+        health = ToolHealth(
+            status="failed",
+            reason="It has failed in several sessions.",  # what it said in one is not shown to others
+            reason_code="fleet_failed",
+            failed_at=now,
+            last_updated=now,
+            last_failure_time=now,
+        )
         opened = await self._cache.evaluate(
             _FAILED,
             (failed_sessions_key(tool), FAILED_TOOLS_KEY, UNTOLD_TOOLS_KEY),
@@ -379,7 +378,7 @@ class GlobalToolState(Watch):
             at,
             at - self._settings.tool_failure_duration_s,
             self._settings.tool_fleet_threshold,
-            _HEALTH.dump_json(_failed_for_all(now)),
+            _HEALTH.dump_json(health, exclude={"version"}),
             round((KEPT_S + self._settings.tool_failure_duration_s) * 1000),
             round(self._settings.tool_failure_duration_s * 1000) + 1000,
             new_id("evt", now) if self._tells else "",
@@ -390,15 +389,20 @@ class GlobalToolState(Watch):
 
     async def record_success(self, tool: str) -> None:
         """A success in any session makes the tool available for all."""
-        if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool):
+        if await self._recovered(tool):
             log.info("tool_recovered_for_all", tool=tool)
-            self._observe(GlobalToolStateChanged(tool, failed=False))
 
     async def reset(self, tools: Iterable[str]) -> None:
         for tool in tools:
-            if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool):
-                self._observe(GlobalToolStateChanged(tool, failed=False))
+            await self._recovered(tool)
             await self._cache.delete(tool_try_key(tool))
+
+    async def _recovered(self, tool: str) -> bool:
+        """Returns whether the tool had failed for all."""
+        had_failed = await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool)
+        if had_failed:
+            self._observe(GlobalToolStateChanged(tool, failed=False))
+        return bool(had_failed)
 
     @asynccontextmanager
     async def probe(self, tool: str, holder: str, *, ttl_s: float) -> AsyncIterator[bool]:
@@ -427,15 +431,3 @@ async def failures_stored(cache: Cache, event_ids: Iterable[str]) -> None:
     """To be called once the events are committed."""
     for event_id in event_ids:
         await cache.evaluate(_TOLD, (UNTOLD_TOOLS_KEY,), event_id)
-
-
-def _failed_for_all(now: datetime) -> ToolHealth:
-    """What a tool said in one session is not shown to others: only that it has failed."""
-    return ToolHealth(
-        status="failed",
-        reason="It has failed in several sessions.",
-        reason_code="fleet_failed",
-        failed_at=now,
-        last_updated=now,
-        last_failure_time=now,
-    )

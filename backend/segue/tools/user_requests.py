@@ -77,7 +77,12 @@ def faults_of_answer(request: UserRequest, answer: Mapping[str, Any]) -> list[st
     """Returns what is wrong with an answer to a form, each fault behind its path; nothing if it fits."""
     fields = (request.schema or {}).get("properties", {})
     unknown = [f"$.{name[:MAX_NAME_CHARS]}: the form has no such field" for name in answer if name not in fields]
-    long = [f"$.{name}: over {MAX_VALUE_CHARS} characters" for name, value in answer.items() if _is_long(value)]
+    listed = {name: value if isinstance(value, list) else [value] for name, value in answer.items()}
+    long = [
+        f"$.{name}: over {MAX_VALUE_CHARS} characters"
+        for name, values in listed.items()
+        if len(values) > MAX_CHOICES or any(isinstance(each, str) and len(each) > MAX_VALUE_CHARS for each in values)
+    ]
     if unknown or long:
         return unknown[:MAX_FIELDS] or long
     formats = ((name, fields[name].get("format"), value) for name, value in answer.items() if isinstance(value, str))
@@ -98,9 +103,7 @@ def _field(field: object) -> dict[str, Any]:
     if not isinstance(field, Mapping) or not isinstance(kind, str) or kind not in _KEPT:
         raise UnfitRequest("a field is no text, number, truth value or choice")
     kept = {name: field[name] for name in _KEPT[kind] if name in field}
-    for name in _TEXTS:
-        if name in kept:
-            kept[name] = str(kept[name])[:MAX_TEXT_CHARS]
+    kept |= {name: str(kept[name])[:MAX_TEXT_CHARS] for name in _TEXTS if name in kept}
     if kept.get("format") not in (None, *_FORMATS):
         del kept["format"]
     if kind == "array":
@@ -139,11 +142,6 @@ def _compiled(schema: Mapping[str, Any]) -> InputSchema:
         return InputSchema({**schema, "additionalProperties": False}, tool="form")
     except ValueError as unfit:
         raise UnfitRequest(f"its schema cannot be used: {unfit}") from None
-
-
-def _is_long(value: object) -> bool:
-    texts = value if isinstance(value, list) else [value]
-    return len(texts) > MAX_CHOICES or any(isinstance(text, str) and len(text) > MAX_VALUE_CHARS for text in texts)
 
 
 def _parses(read: Callable[[str], object]) -> Callable[[str], bool]:

@@ -35,8 +35,8 @@ from segue.domain.session import EPOCHS, NO_OPTIONS, TurnKey, TurnOptions
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
-from segue.tools.tool_health import ToolHold
-from segue.tools.tool_states import StoredHealth, all_holds, read_holds, read_states, states_of
+from segue.tools.tool_health import ToolHealth, ToolHold
+from segue.tools.tool_states import all_holds, read_holds, read_states, states_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Claim:
     summary: str | None
     summary_seq: int
     references: tuple[str, ...]
-    tool_states: Mapping[str, StoredHealth]
+    tool_states: Mapping[str, ToolHealth]
     tool_holds: Mapping[str, ToolHold]
     tool_choice: ToolChoice | None
     stream: bool

@@ -24,9 +24,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import PROMISED, UNATTENDED
 from segue.db.engine import Database
-from segue.db.leases import OWNER_LOCK, claim_row, due_in
 from segue.db.models import schedules, turns
-from segue.db.rows import came_before, newest_first
+from segue.db.rows import OWNER_LOCK, came_before, claim_row, due_in, newest_first
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, existing

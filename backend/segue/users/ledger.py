@@ -40,8 +40,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.leases import OWNER_LOCK
 from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage, user_groups
+from segue.db.rows import OWNER_LOCK
 from segue.domain.field_types import doc
 from segue.domain.identity import SPEAKS_FOR, Charge
 

@@ -1,4 +1,4 @@
-"""CopilotKit, unmodified, in a browser: the sample of docs/frontends.md, clicked as a user does."""
+"""CopilotKit, unmodified, in a browser: that of examples/frontends/CopilotKit.tsx, clicked as a user does."""
 
 import json
 from collections.abc import AsyncIterator

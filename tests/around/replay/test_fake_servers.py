@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from segue.agent import prompts
-from segue.around.replay.fake_servers import FakeModel, FakeServers, TurnPlayback
+from segue.around.replay.fake_servers import FakeServers, TurnPlayback
 from segue.domain.recording import RecordedTurn
 from segue.models.normal_form import normal_form
 from tests.support.server import serving
@@ -21,7 +21,7 @@ TOOLS = [
 @pytest.fixture
 def servers() -> FakeServers:
     turn = RecordedTurn(message="And now?", answer="It is late.")
-    return FakeServers((), TurnPlayback(FakeModel(turn, None), sent=("Hello", "And now?"), earlier=("call_1",)))
+    return FakeServers((), TurnPlayback(turn, None, sent=("Hello", "And now?"), earlier=("call_1",)))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-// A page of CopilotKit's that speaks to the service it comes from: the sample of docs/frontends.md, with a chat.
+// A page of CopilotKit's that speaks to the service it comes from: that of examples/frontends/CopilotKit.tsx, with a chat.
 import { HttpAgent } from "@ag-ui/client";
 import { CopilotKit } from "@copilotkit/react-core";
 import { CopilotChat, useFrontendTool, useInterrupt } from "@copilotkit/react-core/v2";

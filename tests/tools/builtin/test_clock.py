@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 import pytest
 
 from segue.domain.tool import ToolContext, ToolRetry
-from segue.tools.builtin.remember import current_time_tool
+from segue.tools.builtin.builtin_tools import current_time_tool
 
 CONTEXT = ToolContext(
     owner="anna",

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import os
-import re
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -83,16 +82,15 @@ def test_it_signs_as_the_specification_has_it() -> None:
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-async def test_the_receiver_of_the_docs_takes_what_is_signed_now_and_nothing_else(
+async def test_the_receiver_of_the_examples_takes_what_is_signed_now_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
-    page = (ROOT / "docs" / "webhooks.md").read_text("utf-8")
-    [code] = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    code = (ROOT / "examples" / "webhook_receiver.py").read_text("utf-8")
     assert code.endswith('\nHTTPServer(("127.0.0.1", 9000), Receiver).serve_forever()\n')
     code = code.replace('HTTPServer(("127.0.0.1", 9000)', 'server = HTTPServer(("127.0.0.1", 0)')
     written: dict[str, Any] = {}
-    exec(code.replace(".serve_forever()", ""), written)  # noqa: S102 (our own page)
+    exec(code.replace(".serve_forever()", ""), written)  # noqa: S102 (our own example)
     server, key, now = written["server"], written["KEY"], int(time.time())
     with ThreadPoolExecutor(1) as threads:
         threads.submit(server.serve_forever, 0.05)

@@ -18,27 +18,18 @@ from pydantic.alias_generators import to_camel
 
 from segue.api.agents import AgentId
 from segue.api.attachments import SentFile, sent_files
-from segue.api.chat import ClientDep, ClientRequest
+from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors.client_turns import (
-    decide,
-    decision_of_page,
-    interrupt_id,
-    options_of,
-    page_key,
-    plan_asked,
-    say,
-    text_of,
-)
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, on_disconnect, session_of_client, turn_headers
+from segue.api.doors import clients
+from segue.api.doors.clients import ClientId, on_disconnect, session_of_client, turn_headers
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
-from segue.api.problems import OF_DECISIONS, OF_FILES, problems
-from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText, PlanDecision
+from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
+from segue.api.schemas import MAX_VERSION, Body, ChangeInWords, Json
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json
-from segue.domain.plan import PAGE_MESSAGE, Plan, Step
+from segue.domain.plan import PAGE_MESSAGE, Button, Plan
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions, UnreadableMessage
 from segue.domain.tool import RememberFor
 from segue.events.agui_encoding import answer_json, closing_events, replay_gap, run_ended, state_snapshot, to_json
@@ -47,14 +38,14 @@ from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
 from segue.plans.store import StalePlan
 from segue.tools.page_tools import result_of_page
-from segue.turns.queries import find_turn, first_open_turn, turn_of_key
+from segue.turns.queries import turn_of_key
 from segue.turns.store import ChatRequest, once
 
 PROTOCOL_VERSION: Final = "1.0"
 MAX_ENTRIES: Final = 100
 MESSAGES_SHOWN: Final = 200
 NOT_TAKEN: Final = {"no_open_plan", "plan_changed", "plan_expired", "idempotency_key_reused"}
-RESPONSE_SCHEMA: Final[dict[str, Any]] = {
+RESPONSE_SCHEMA: Final[Json] = {
     "type": "object",
     "description": "Nothing in it approves exactly what was shown.",
     "properties": {
@@ -71,8 +62,6 @@ _CONTENT: Final = tuple(
 _STARTED: Final = b'{"type":"RUN_STARTED"'
 _SAID: Final = b'{"type":"TEXT_MESSAGE_START","messageId":"%b"'
 
-Json = dict[str, Any]
-ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 
 router = router_of("doors", route_class=DoorRoute)
 
@@ -138,7 +127,7 @@ def page_calls(plan: Plan | None, said: Mapping[str, str]) -> list[bytes]:
         return []
     events = []
     for step in plan.page_steps:
-        of_call = {"toolCallId": f"{interrupt_id(plan)}:{step.id}"}
+        of_call = {"toolCallId": f"{clients.interrupt_id(plan)}:{step.id}"}
         events += [
             {"type": "TOOL_CALL_START", **of_call, "toolCallName": step.tool, **said},
             {"type": "TOOL_CALL_ARGS", **of_call, "delta": to_json(step.args or {}).decode()},
@@ -147,23 +136,21 @@ def page_calls(plan: Plan | None, said: Mapping[str, str]) -> list[bytes]:
     return list(map(to_json, events))
 
 
-def _results_of_page(messages: Sequence[Json]) -> tuple[str, PlanDecision] | None:
+def _results_of_page(messages: Sequence[Json]) -> Button | None:
     """Returns what the page gave for its calls, if nothing has been said after it."""
     given = [*takewhile(lambda each: each.get("role") == "tool", reversed(messages))][::-1]
-    results = (result_of_page(_value_of(each.get("content")), each.get("error")) for each in given)
-    return decision_of_page(list(zip((str(each.get("toolCallId")) for each in given), results, strict=True)))
+    results = []
+    for each in given:
+        value = each.get("content")
+        with suppress(ValueError):  # a page writes values as JSON; what is none is text
+            value = orjson.loads(value) if isinstance(value, str) else value
+        results.append((str(each.get("toolCallId")), result_of_page(value, each.get("error"))))
+    return clients.button_of_page(results)
 
 
-def _value_of(content: object) -> object:
-    """A page writes values as JSON; what is none is text."""
-    with suppress(ValueError):
-        return orjson.loads(content) if isinstance(content, str) else content
-    return content
-
-
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message) -> Json:
     content = message.content if isinstance(message.content, str) else to_json(message.content).decode()
-    shown: dict[str, Any] = {"id": message.id, "role": message.role, "content": content}
+    shown: Json = {"id": message.id, "role": message.role, "content": content}
     if message.tool_call_id is not None:
         shown["toolCallId"] = message.tool_call_id
     if message.tool_calls:
@@ -178,30 +165,26 @@ def _message(message: Message) -> dict[str, Any]:
     return shown
 
 
-def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> Json | None:
     """Returns the question in the words of the answer, if that asked it; None if it is not the user's to answer."""
     step = plan.waiting_step
     if step is None or plan.page_steps or plan.waits_for:
         return None
+    schema = RESPONSE_SCHEMA
+    if step.asks is not None and step.asks.schema is not None:  # the form that a tool asks the user to fill in
+        schema = {**schema, "properties": {**schema["properties"], "answer": step.asks.schema}}
     asks = answer is not None and answer["plan"] is not None and answer["plan"]["id"] == plan.id
     return {
-        "id": interrupt_id(plan),
+        "id": clients.interrupt_id(plan),
         "reason": "confirmation",
         "message": answer["message"]["content"] if answer is not None and asks else step.description,
-        "responseSchema": _response_schema(step),
+        "responseSchema": schema,
         "expiresAt": plan.expires_at,
         "metadata": {"step": step, "steps": plan.waiting_steps},
     }
 
 
-def _response_schema(step: Step) -> dict[str, Any]:
-    """Returns the schema of an answer, with the form that a tool asks the user to fill in."""
-    if step.asks is None or step.asks.schema is None:
-        return RESPONSE_SCHEMA
-    return {**RESPONSE_SCHEMA, "properties": {**RESPONSE_SCHEMA["properties"], "answer": step.asks.schema}}
-
-
-class _Input(BaseModel):
+class CamelInput(BaseModel):
     """What it does not know is a newer client's."""
 
     model_config = ConfigDict(alias_generator=to_camel, strict=True)
@@ -212,15 +195,13 @@ class InterruptAnswer(Body):
 
     approved: Annotated[bool | None, doc("False rejects.")] = None
     args: Annotated[Json | None, doc("Approves, with these in the place of the step's arguments.")] = None
-    message: Annotated[
-        Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("What is to be otherwise, in words.")
-    ] = None
+    message: Annotated[ChangeInWords | None, doc("What is to be otherwise, in words.")] = None
     remember: Annotated[RememberFor | None, doc("Approves, and the tool need not ask again in this session.")] = None
     answer: Annotated[Json | None, doc("Fills in the form that a tool asks for.")] = None
     reason: Annotated[str | None, doc("For the client alone.")] = None
 
 
-class ResumeEntry(_Input):
+class ResumeEntry(CamelInput):
     """The answer to an interrupt."""
 
     interrupt_id: Annotated[ClientId, doc("As the run that ended with it said.")]
@@ -228,7 +209,7 @@ class ResumeEntry(_Input):
     payload: Annotated[InterruptAnswer | None, doc("Of a resolved one.")] = None
 
 
-class ForwardedProps(_Input):
+class ForwardedProps(CamelInput):
     """What the application asks of this service."""
 
     on_disconnect: Annotated[
@@ -237,7 +218,7 @@ class ForwardedProps(_Input):
     model: Annotated[ClientId | None, doc("One of the agent's `models`; null for its `model`.")] = None
 
 
-class RunAgentInput(_Input):
+class RunAgentInput(CamelInput):
     """A request of AG-UI to run the agent."""
 
     thread_id: Annotated[ClientId, doc("What the client calls the conversation: a session, made on first use.")]
@@ -258,7 +239,7 @@ class RunAgentInput(_Input):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a run asks for: words of the user's, a decision, or nothing but to be shown how the session stands.
+    """What a run asks for: words of the user's, a button, or nothing but to be shown how the session stands.
 
     Words that the assistant has spoken after (not `is_new`) can only be those of a run that is sent again. `content` is
     what they stand in, which may have files. `before` are the messages up to them. `abandons` is a plan, by id and
@@ -268,8 +249,7 @@ class RunRequest:
     text: str | None = None
     content: object = None
     is_new: bool = True
-    decision: PlanDecision | None = None
-    plan_id: str | None = None
+    button: Button | None = None
     abandons: tuple[str, int] | None = None
     before: Sequence[Json] = ()
     key: str | None = None
@@ -282,40 +262,32 @@ def run_of(body: RunAgentInput) -> RunRequest:
     if len(resume) > 1:
         raise InvalidRequest("`resume` has more than one entry: a session asks one question at a time.")
     roles = [each.get("role") for each in body.messages]
-    at = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else None
-    is_new = at is not None and "assistant" not in roles[at:]
+    at = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else -1
+    is_new, abandons = at >= 0 and "assistant" not in roles[at:], None
+    if resume and resume[0].status == "resolved":
+        return RunRequest(button=_button(resume[0]))
     if resume:
-        return _answered(resume[0], body.messages, at if is_new else None)
-    if (given := _results_of_page(body.messages)) is not None:
-        plan_id, decision = given
-        return RunRequest(decision=decision, plan_id=plan_id, key=page_key(plan_id, decision))
-    if at is None:
+        abandons = plan_id, version = clients.plan_asked(resume[0].interrupt_id) or ("", MAX_VERSION)
+        if not is_new:
+            return RunRequest(button=Button("reject", version, plan_id=plan_id), abandons=abandons)
+    elif (button := _results_of_page(body.messages)) is not None:
+        return RunRequest(button=button, key=clients.page_key(button))
+    elif at < 0:
         return RunRequest()
     content = body.messages[at].get("content")
-    return RunRequest(text_of(content), content, is_new=is_new, before=body.messages[: at + 1])
+    text, before = clients.text_of(content), body.messages[: at + 1]
+    return RunRequest(text, content, is_new=is_new, abandons=abandons, before=before)
 
 
-def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> RunRequest:
-    found = plan_asked(entry.interrupt_id)
-    plan_id, version = found or ("", MAX_VERSION)
-    reject = PlanDecision(decision="reject", version=version)
-    if entry.status == "cancelled":
-        if at is None:
-            return RunRequest(decision=reject, plan_id=plan_id, abandons=(plan_id, version))
-        content = messages[at].get("content")
-        return RunRequest(text_of(content), content, abandons=(plan_id, version), before=messages[: at + 1])
-    if found is None:
+def _button(entry: ResumeEntry) -> Button:
+    if (found := clients.plan_asked(entry.interrupt_id)) is None:
         raise StalePlan
-    given = entry.payload or InterruptAnswer()
+    (plan_id, version), given = found, entry.payload or InterruptAnswer()
     if given.approved is False:
-        decision = reject
-    elif given.message is not None:
-        decision = PlanDecision(decision="amend", version=version, message=given.message)
-    else:
-        decision = PlanDecision(
-            decision="confirm", version=version, args=given.args, remember=given.remember, answer=given.answer
-        )
-    return RunRequest(decision=decision, plan_id=plan_id)
+        return Button("reject", version, plan_id=plan_id)
+    if given.message is not None:
+        return Button("amend", version, message=given.message, plan_id=plan_id)
+    return Button("confirm", version, given.args, remember=given.remember, plan_id=plan_id, answer=given.answer)
 
 
 async def run_events(
@@ -364,11 +336,8 @@ async def _open_plan(client: ClientRequest, session_id: str) -> Plan | None:
 
 RESPONSES: dict[int | str, Any] = {
     200: {"description": "The events of the run", "content": EVENTS},
-    **problems(
-        "client_tools", "idempotency_key_reused", "parts_unsupported", "session_not_found", "turn_in_progress",
-        "too_many_queued", "unknown_agent", "option_not_allowed", *OF_DECISIONS, *OF_FILES,
-    ),
-}  # fmt: skip
+    **problems(*OF_DOORS, *OF_DECISIONS, "client_tools", "option_not_allowed"),
+}
 
 
 @router.post("/agui", response_class=Response, responses=RESPONSES)
@@ -385,12 +354,13 @@ async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: ClientD
 
 async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | None) -> Response:
     props = body.forwarded_props or ForwardedProps()
-    run = replace(run_of(body), options=options_of(client, body.tools, body.context, body.state, model=props.model))
+    run = run_of(body)
+    options = clients.options_of(client, body.tools, body.context, body.state, model=props.model)
     files = await sent_files(run.content)
     session = await session_of_client(client, body.thread_id, agent=agent)
     answers = [entry.interrupt_id for entry in body.resume or ()]  # some come under the id of the run that asked
     key = client.idempotency_key or run.key or f"agui:{digest_of_json([body.run_id, *answers])}"
-    turn, messages = await _begin(client, run, files, session, key)
+    turn, messages = await _begin(client, replace(run, options=options), files, session, key)
     frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)
     events = framed(run_events(client, session, turn, frames, messages))
     if turn is None:
@@ -412,13 +382,13 @@ async def _begin(
                 return await _look(client, session)
         known = once(key, run.text, *(file.digest for file in files), *TurnOptions(model=run.options.model).fingerprint)
         request = ChatRequest(run.text, options=run.options, once=known, stream=True, abandons=run.abandons)
-        admitted = await say(client, session.id, request, files)
+        admitted = await clients.say(client, session.id, request, files)
         return admitted.turn, None if admitted.fresh else run.before
-    if run.decision is None:
+    if run.button is None:
         return await _look(client, session)
-    button = replace(run.decision.button, plan_id=run.plan_id)
     try:
-        return await decide(client, session.id, button, once(key, *run.decision.fingerprint), run.options), None
+        known = once(key, *fingerprint_of(run.button))
+        return await clients.decide(client, session.id, run.button, known, run.options), None
     except AppError as error:
         if (run.abandons is None and run.key is None) or error.code not in NOT_TAKEN:
             raise
@@ -435,8 +405,7 @@ def is_shown(message: Message, running: str | None) -> bool:
 async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
     """Returns the turn that runs, and the history without what that has said so far: it comes with its events."""
     async with client.services.database.read_only() as connection:
-        running = await first_open_turn(connection, session.id)
+        turn = await clients.open_turn(connection, client, session.id)
         newest = await list_messages(connection, client.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
-        turn = await find_turn(connection, client.caller, session.id, running) if running is not None else None
-    shown = (each for each in reversed(newest) if is_shown(each, running))
+    shown = (each for each in reversed(newest) if is_shown(each, turn.turn_id if turn else None))
     return turn, [_message(each) for each in shown if each.content or each.tool_calls]

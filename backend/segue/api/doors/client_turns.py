@@ -7,115 +7,31 @@ that was said. So the same request is the same turn until the session's next one
 
 import asyncio
 import hashlib
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.api.attachments import SentFile, is_file, parts_unsupported, with_files
+from segue.api.attachments import SentFile
 from segue.api.chat import ClientRequest
-from segue.api.doors.clients import NameTaken, agent_of, find_session, make_session, with_agent
-from segue.api.schemas import PlanDecision
+from segue.api.doors.clients import NameTaken, agent_of, find_session, make_session, say, with_agent
 from segue.db.redis import turn_heard_key
-from segue.domain.errors import AppError, InvalidRequest
-from segue.domain.plan import Button, Plan
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions
 from segue.history.imports import Said
 from segue.memory.history import final_messages
 from segue.memory.session_store import find_named, name_session
-from segue.tools.page_tools import OfferedTools, about_page, given_tools
 from segue.turns.admission import Admitted
 from segue.turns.branches import opening_after
 from segue.turns.queries import find_turn, last_in_history, turn_after, turn_of_key
-from segue.turns.store import ChatRequest, Once, once
+from segue.turns.store import ChatRequest, once
 
 # What a client says of a request: its own id of the message, and how often it has sent it before.
 MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"
 RETRY_HEADER: Final = "x-stainless-retry-count"
 RETRIED_S: Final = 60  # how long after its answer a request that says nothing may be one that comes again
-# A plan and its version; and a step, perhaps for one message.
-INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})", re.ASCII)
-CALL_ID: Final = re.compile(rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?", re.ASCII)
-
-
-def interrupt_id(plan: Plan) -> str:
-    return f"{plan.id}:{plan.version}"
-
-
-def plan_asked(interrupt: str) -> tuple[str, int] | None:
-    """Returns the id and the version of the plan whose question it is; None if it is none of ours."""
-    found = INTERRUPT_ID.fullmatch(interrupt)
-    return (found[1], int(found[2])) if found else None
-
-
-def text_of(content: object) -> str:
-    """Returns the words of a message. Raises AppError `invalid_request`, `parts_unsupported`."""
-    if isinstance(content, list):
-        content = "\n".join(_text_of_part(part) for part in content if not is_file(part))
-    if not isinstance(content, str) or not (text := content.strip()):
-        raise InvalidRequest("The user's newest message has no text.")
-    return text
-
-
-def _text_of_part(part: object) -> str:
-    match part:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": str(kind)} if kind != "text":
-            raise parts_unsupported(f"A part of the type {kind[:40]!r} cannot be read.")
-    raise InvalidRequest("A part of the user's newest message is neither text nor a file.")
-
-
-def nothing_new() -> AppError:
-    return InvalidRequest("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
-
-
-async def say(client: ClientRequest, session_id: str, request: ChatRequest, files: Sequence[SentFile] = ()) -> Admitted:
-    """Accepts a message of any length with its files. Raises what `accept` and `with_files` raise."""
-    request = await with_files(client, session_id, replace(request, origin=client.origin), files)
-    return await client.services.turns.accept(client.caller, session_id, request)
-
-
-def decision_of_page(results: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, PlanDecision] | None:
-    """Returns the plan that has waited last for one of these results, which are by the ids of calls, and the decision
-    that has them; None if none did.
-    """
-    found = [(match, result) for call_id, result in results if (match := CALL_ID.fullmatch(call_id))]
-    if not found:
-        return None
-    plan_id, version = found[-1][0].group(1, 2)
-    answer = {match[3]: result for match, result in found if match.group(1, 2) == (plan_id, version)}
-    return plan_id, PlanDecision(decision="confirm", version=int(version), answer=answer)
-
-
-def page_key(plan_id: str, decision: PlanDecision) -> str:
-    """Returns the idempotency key of what the page gave: it counts once, though several runs may bring it."""
-    return f"page:{plan_id}:{decision.version}"
-
-
-def options_of(
-    client: ClientRequest,
-    tools: OfferedTools | None,
-    context: Sequence[Mapping[str, Any]] | None,
-    state: object = None,
-    *,
-    model: str | None = None,
-) -> TurnOptions:
-    """Returns what a client's page asks of a turn. Raises AppError `client_tools`."""
-    taken = client.services.tools.tools_for(client.caller, client.origin.groups) if tools else ()
-    return TurnOptions(model=model, page_tools=given_tools(tools, taken), page=about_page(context or (), state))
-
-
-async def decide(
-    client: ClientRequest, session_id: str, button: Button, known: Once | None, options: TurnOptions = NO_OPTIONS
-) -> TurnKey:
-    """Raises what `TurnService.decide` raises."""
-    given: dict[str, Any] = {"once": known, "stream": True, "origin": client.origin, "options": options}
-    return await client.services.turns.decide(client.caller, session_id, button, **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +103,7 @@ async def _named_now(client: ClientRequest, sent: SentMessage, client_id: str) -
         last = await last_in_history(connection, found.id) if found is not None else None
         if last is None or not await _ends_with(connection, last, history):
             found = None
-    if found is None:
-        return await _session_with(client, sent, history, {client_id: None})
-    async with services.database.autocommit() as connection:
-        if not await name_session(connection, caller, client_id, found.id):
-            raise NameTaken
-    return found
+    return await _named(client, sent, history, found, client_id)
 
 
 async def _in_session(client: ClientRequest, session: Session, sent: SentMessage) -> tuple[Session, ChatRequest]:
@@ -215,7 +126,7 @@ async def _in_session(client: ClientRequest, session: Session, sent: SentMessage
         return session, request
     # The client shows what has left the history here: that conversation goes on in a session of its own.
     history = await _history(sent)
-    return await _session_with(client, sent, history, {sent.client_id: session.id}), request
+    return await _named(client, sent, history, None, sent.client_id, instead_of=session.id), request
 
 
 async def _key_in(client: ClientRequest, session: Session, sent: SentMessage) -> str:
@@ -226,8 +137,7 @@ async def _key_in(client: ClientRequest, session: Session, sent: SentMessage) ->
         return f"door:message:{_digest(sent.message_id)}"
     given = (str(sent.count), sent.agent, sent.after or "", sent.parent_id or "", sent.text, *sent.digests)
     asked = f"door:asked:{_digest(*given)}:"
-    async with client.services.database.read_only() as connection:
-        last = await last_in_history(connection, session.id)
+    last = await client.services.read(last_in_history, session.id)
     if last is None:
         return asked
     key = str(last.idempotency_key)
@@ -256,11 +166,25 @@ async def note_heard(client: ClientRequest, turn: TurnKey) -> None:
         await client.services.cache.set_json(turn_heard_key(turn.turn_id), 1, ttl_s=RETRIED_S)
 
 
-async def _session_with(
-    client: ClientRequest, sent: SentMessage, history: _History, names: Mapping[str, str | None]
+async def _named(
+    client: ClientRequest,
+    sent: SentMessage,
+    history: _History,
+    found: Session | None,
+    name: str,
+    *,
+    instead_of: str | None = None,
 ) -> Session:
-    """Makes a session that begins with what was said."""
-    return await make_session(client, names, agent=sent.agent, said=history.said, key=history.name_before)
+    """Returns the session that was found, which has the name from now on, or makes one that begins with what was said
+    and takes its name from the session `instead_of`. Raises NameTaken.
+    """
+    if found is None:
+        names = {name: instead_of}
+        return await make_session(client, names, agent=sent.agent, said=history.said, key=history.name_before)
+    async with client.services.database.autocommit() as connection:
+        if not await name_session(connection, client.caller, name, found.id):
+            raise NameTaken
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,13 +241,9 @@ async def _by_history(client: ClientRequest, sent: SentMessage) -> tuple[Session
         goes_on = not history.said and sent.is_retry is not False
     elif last.idempotency_key == key:
         goes_on = await _comes_again(client, sent, last)
-    if found is None or not goes_on:
-        names = {history.name: known.id if known is not None else None}
-        found = await _session_with(client, sent, history, names)
-    elif found is not known:
-        async with services.database.autocommit() as connection:
-            if not await name_session(connection, caller, history.name, found.id):
-                raise NameTaken
+    if found is None or not goes_on or found is not known:
+        before = known.id if known is not None else None
+        found = await _named(client, sent, history, found if goes_on else None, history.name, instead_of=before)
     return found, _request(sent, key)
 
 

@@ -1,30 +1,44 @@
-"""Who asks at a door, and in which session: the caller, or the user that a gateway says it speaks for, and the id by
-which the client calls its conversation. A client may also ask for the turn to end when it leaves.
+"""Who asks at a door, in which session, and what for: the caller, or the user that a gateway says it speaks for; the id
+by which the client calls its conversation; and words, files, buttons and results of the page, in which all doors agree.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import Depends
+from pydantic import Field
+from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.contextvars import bind_contextvars
 
+from segue.api.attachments import SentFile, is_file, parts_unsupported, with_files
 from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import IdentityDep, Services
+from segue.api.schemas import Json
 from segue.domain.errors import AppError, InvalidRequest, NotFound, existing
 from segue.domain.identity import Identity, is_user, user_of_gateway
 from segue.domain.ids import is_id
-from segue.domain.session import Session, TurnKey
+from segue.domain.plan import Button, Plan
+from segue.domain.session import NO_OPTIONS, Session, TurnKey, TurnOptions
 from segue.events import user_feed
 from segue.history.imports import Said, import_history
 from segue.memory import session_store
+from segue.tools.page_tools import OfferedTools, about_page, given_tools
+from segue.turns.admission import Admitted
+from segue.turns.queries import find_turn, first_open_turn
+from segue.turns.store import ChatRequest, Once
 from segue.turns.turn_deps import Speaker
 
 MAX_CLIENT_ID_CHARS = 200
 SIGNED_USER: Final = "x-openwebui-user-jwt"
 NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the first that is there counts
 ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
+# A plan and its version; and a step, perhaps for one message.
+INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})", re.ASCII)
+CALL_ID: Final = re.compile(rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?", re.ASCII)
+ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 NO_METADATA: Final[Mapping[str, Any]] = {}
 
 
@@ -67,14 +81,12 @@ async def find_session(client: ClientRequest, client_id: str) -> Session | None:
     if client_id.startswith("ses_"):
         if not is_id("ses", client_id):
             raise NotFound("session")
-        async with client.services.database.read_only() as connection:
-            return await session_store.get_session(connection, client.caller, client_id)
+        return await client.services.read(session_store.get_session, client.caller, client_id)
     if not (0 < len(client_id) <= MAX_CLIENT_ID_CHARS and client_id.isprintable()):
         raise InvalidRequest(
             f"The id of a conversation is one printable line of 1 to {MAX_CLIENT_ID_CHARS} characters."
         )
-    async with client.services.database.read_only() as connection:
-        return await session_store.find_named(connection, client.caller, client_id)
+    return await client.services.read(session_store.find_named, client.caller, client_id)
 
 
 async def make_session(
@@ -176,3 +188,85 @@ def on_disconnect(client: ClientRequest, turn: TurnKey, *, asked: bool = False) 
             await client.services.turns.cancel(client.caller, turn.session_id, turn.turn_id)
 
     return {"client_close_handler_callable": left}
+
+
+def interrupt_id(plan: Plan) -> str:
+    return f"{plan.id}:{plan.version}"
+
+
+def plan_asked(interrupt: str) -> tuple[str, int] | None:
+    """Returns the id and the version of the plan whose question it is; None if it is none of ours."""
+    found = INTERRUPT_ID.fullmatch(interrupt)
+    return (found[1], int(found[2])) if found else None
+
+
+def text_of(content: object) -> str:
+    """Returns the words of a message. Raises AppError `invalid_request`, `parts_unsupported`."""
+    if isinstance(content, list):
+        content = "\n".join(_text_of_part(part) for part in content if not is_file(part))
+    if not isinstance(content, str) or not (text := content.strip()):
+        raise InvalidRequest("The user's newest message has no text.")
+    return text
+
+
+def _text_of_part(part: object) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": str(kind)} if kind != "text":
+            raise parts_unsupported(f"A part of the type {kind[:40]!r} cannot be read.")
+    raise InvalidRequest("A part of the user's newest message is neither text nor a file.")
+
+
+def nothing_new() -> AppError:
+    return InvalidRequest("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
+
+
+async def say(client: ClientRequest, session_id: str, request: ChatRequest, files: Sequence[SentFile] = ()) -> Admitted:
+    """Accepts a message of any length with its files. Raises what `accept` and `with_files` raise."""
+    request = await with_files(client, session_id, replace(request, origin=client.origin), files)
+    return await client.services.turns.accept(client.caller, session_id, request)
+
+
+def button_of_page(results: Sequence[tuple[str, Json]]) -> Button | None:
+    """Returns the decision that has these results, which are by the ids of calls, on the plan that has waited last for
+    one of them; None if none did.
+    """
+    found = [(match, result) for call_id, result in results if (match := CALL_ID.fullmatch(call_id))]
+    if not found:
+        return None
+    plan_id, version = found[-1][0].group(1, 2)
+    answer = {match[3]: result for match, result in found if match.group(1, 2) == (plan_id, version)}
+    return Button("confirm", int(version), plan_id=plan_id, answer=answer)
+
+
+def page_key(button: Button) -> str:
+    """Returns the idempotency key of what the page gave: it counts once, though several runs may bring it."""
+    return f"page:{button.plan_id}:{button.version}"
+
+
+async def open_turn(connection: AsyncConnection, client: ClientRequest, session_id: str) -> TurnKey | None:
+    """Returns the first turn of a session that has not ended."""
+    running = await first_open_turn(connection, session_id)
+    return None if running is None else await find_turn(connection, client.caller, session_id, running)
+
+
+def options_of(
+    client: ClientRequest,
+    tools: OfferedTools | None,
+    context: Sequence[Mapping[str, Any]] | None,
+    state: object = None,
+    *,
+    model: str | None = None,
+) -> TurnOptions:
+    """Returns what a client's page asks of a turn. Raises AppError `client_tools`."""
+    taken = client.services.tools.tools_for(client.caller, client.origin.groups) if tools else ()
+    return TurnOptions(model=model, page_tools=given_tools(tools, taken), page=about_page(context or (), state))
+
+
+async def decide(
+    client: ClientRequest, session_id: str, button: Button, known: Once | None, options: TurnOptions = NO_OPTIONS
+) -> TurnKey:
+    """Raises what `TurnService.decide` raises."""
+    given: Json = {"once": known, "stream": True, "origin": client.origin, "options": options}
+    return await client.services.turns.decide(client.caller, session_id, button, **given)

@@ -20,13 +20,11 @@ from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import DoorRoute, TurnId, router_of
 from segue.api.doors import clients
 from segue.api.doors import langgraph_frames as frames
-from segue.api.doors.agui import Json
-from segue.api.doors.client_turns import decide, nothing_new, say, text_of
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, find_session, known_session
+from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, ClientId, find_session, known_session
 from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, encode, thread_view
 from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
-from segue.api.problems import OF_DECISIONS, OF_FILES, problems
-from segue.api.schemas import Metadata
+from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
+from segue.api.schemas import Json, Metadata
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
@@ -51,19 +49,15 @@ ON_BUSY: Final[Mapping[str | None, OnBusy]] = {"reject": "reject", "interrupt": 
 REFUSED = (
     "interrupt_before interrupt_after checkpoint_id webhook after_seconds supersteps ttl values ids sort_by extract"
 )
-OBJECT: Final[dict[str, Any]] = {"response_model": Json}
-OBJECTS: Final[dict[str, Any]] = {"response_model": list[Json]}
-RUN: Final = problems(
-    "not_supported", "parts_unsupported", "session_not_found", "turn_not_found", "turn_in_progress", "too_many_queued",
-    "unknown_agent", "not_in_history", *OF_DECISIONS, *OF_FILES,
-)  # fmt: skip
+OBJECT: Final[Json] = {"response_model": Json}
+OBJECTS: Final[Json] = {"response_model": list[Json]}
+RUN: Final = problems(*OF_DOORS, *OF_DECISIONS, "not_supported", "turn_not_found", "not_in_history")
 PARTS: Final = described_stream("Parts as LangGraph's server streams them.", 'event: values\ndata: {"messages":[]}\n\n')
-STREAM: Final[dict[str, Any]] = {"responses": {200: {"description": "The parts", "content": PARTS}, **RUN}}
+STREAM: Final[Json] = {"responses": {200: {"description": "The parts", "content": PARTS}, **RUN}}
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 router = router_of("doors", route_class=DoorRoute)
 
-GivenId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 OwnThreadId = Annotated[str, doc("What the client calls the thread, or the id of a session.")]
 ThreadId = Annotated[str, Path(description="What the client calls the thread, or the id of a session.")]
 AssistantId = Annotated[str, Path(description="One of `GET /agents`.")]
@@ -86,7 +80,7 @@ class _Sent(BaseModel):
 class NewRun(_Sent):
     """A run. `config`, `context`, `durability` and the like change nothing."""
 
-    assistant_id: Annotated[GivenId, doc("One of `GET /agents`, who answers from now on.")]
+    assistant_id: Annotated[ClientId, doc("One of `GET /agents`, who answers from now on.")]
     input: Annotated[Json | None, doc("`messages`: of these, what the user says last is read.")] = None
     command: Annotated[Json | None, doc("`resume` answers an interrupt, `goto: __end__` rejects what it asks.")] = None
     stream_mode: Annotated[list[StreamMode] | StreamMode | None, doc("What is streamed; null for `values`.")] = None
@@ -117,7 +111,7 @@ class NewRun(_Sent):
 class NewThread(_Sent):
     """A thread to make."""
 
-    thread_id: Annotated[GivenId | None, doc("What the client calls it; null for an id of ours.")] = None
+    thread_id: Annotated[ClientId | None, doc("What the client calls it; null for an id of ours.")] = None
     metadata: Annotated[Metadata | None, doc("Kept with it. `graph_id` is the agent.")] = None
     if_exists: Annotated[Literal["raise", "do_nothing"] | None, doc("`do_nothing` returns the one there is.")] = None
 
@@ -130,7 +124,7 @@ class LangGraphSearch(_Sent):
     graph_id: Annotated[str | None, doc("Of assistants: only this one.")] = None
     metadata: Annotated[Json | None, doc("Of threads: members they have. `graph_id` is the agent.")] = None
     status: Annotated[Literal["idle", "busy", "interrupted", "error"] | None, doc("Of threads.")] = None
-    before: Annotated[Json | GivenId | None, doc("Of states: only those before this checkpoint.")] = None
+    before: Annotated[Json | ClientId | None, doc("Of states: only those before this checkpoint.")] = None
 
     def finds(self, session: Session) -> bool:
         has = frames.thread_metadata(session)
@@ -150,7 +144,7 @@ class LangGraphRun:
     async def view(self) -> ThreadView:
         return await _view(self.client, self.thread_id, self.turn.session_id)
 
-    def options(self, rest: str) -> dict[str, Any]:
+    def options(self, rest: str) -> Json:
         """The options of a stream. A client whose connection breaks goes on at `Location`, below what it calls."""
         name = self.thread_id if quote(self.thread_id, safe="") == self.thread_id else self.turn.session_id
         path = f"/threads/{name}/runs/{self.turn.turn_id}"
@@ -186,18 +180,18 @@ async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGra
 async def _say(client: ClientRequest, body: NewRun, session: Session) -> TurnKey:
     """Says what is new in the input, after the newest state or in the place of what followed an older one."""
     said, key = frames.newest_message(body.input), client.idempotency_key
-    content, text = (said["content"], text_of(said["content"])) if said else (None, "")
+    content, text = (said["content"], clients.text_of(said["content"])) if said else (None, "")
     files = await sent_files(content)
     fingerprint = (text, body.place or "", *(file.digest for file in files))
     if key is None and said is not None and said["id"]:
         key = digest_of_json([said["id"], *fingerprint])
     instead_of = await _instead_of(client, session, body.place)
     if said is None and instead_of is None:
-        raise nothing_new()
+        raise clients.nothing_new()
     on_busy = ON_BUSY.get(body.multitask_strategy, "enqueue")
     known = once(key and f"langgraph:{key}", *fingerprint)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, on_busy=on_busy)
-    return (await say(client, session.id, request, files)).turn
+    return (await clients.say(client, session.id, request, files)).turn
 
 
 async def _instead_of(client: ClientRequest, session: Session, place: str | None) -> str | None:
@@ -219,22 +213,21 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
     key = client.idempotency_key or (digest_of_json([seen, resume]) if seen else None)
     known, row = once(key and f"langgraph:{key}", digest_of_json(resume)), None
     if known is not None:
-        async with client.services.database.read_only() as connection:
-            row = await turn_of_key(connection, client.caller, session.id, known.key)
+        row = await client.services.read(turn_of_key, client.caller, session.id, known.key)
     if row is None and shown is None and await _instead_of(client, session, place) is not None:
         raise StalePlan
     waiting = (plan.id, plan.version) if plan is not None else None
     answer = frames.answer_of(resume, plan if row is None and shown in (None, waiting) else None)
     asked = shown or waiting
     if answer.words is not None:
-        text, abandons = text_of(answer.words), asked if answer.verdict == "reject" else None
+        text, abandons = clients.text_of(answer.words), asked if answer.verdict == "reject" else None
         request = ChatRequest(text, once=known, stream=True, abandons=abandons)
-        return (await say(client, session.id, request)).turn
+        return (await clients.say(client, session.id, request)).turn
     if answer.verdict is None or (asked is None and row is None):
         raise no_open_plan()
     plan_id, version = asked or (None, 0)
     button = Button(answer.verdict, version, args=answer.args, plan_id=plan_id, answer=answer.form)
-    return await decide(client, session.id, button, known)
+    return await clients.decide(client, session.id, button, known)
 
 
 async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int = 0) -> AsyncIterator[bytes]:
@@ -261,18 +254,18 @@ async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int
             yield encode([("error", {"error": error.code, "message": error.detail})], position=end)
 
 
-async def _outcome(run: LangGraphRun) -> AsyncIterator[bytes]:
-    try:
-        await run.client.services.events.answer(run.turn)
-        yield to_json((await run.view()).final_values())
-    except AppError as error:
-        yield to_json({"__error__": {"error": error.code, "message": error.detail}})
-
-
 def _wait(run: LangGraphRun) -> Response:
     """Answers with what a run ends with. The headers come at once, and blanks until it has ended."""
-    how: dict[str, Any] = {"media_type": "application/json", "ping": HEARTBEAT_S, "ping_message_factory": _Blank}
-    return EventSourceResponse(_outcome(run), **how, **run.options("join"))
+
+    async def outcome() -> AsyncIterator[bytes]:
+        try:
+            await run.client.services.events.answer(run.turn)
+            yield to_json((await run.view()).final_values())
+        except AppError as error:
+            yield to_json({"__error__": {"error": error.code, "message": error.detail}})
+
+    how: Json = {"media_type": "application/json", "ping": HEARTBEAT_S, "ping_message_factory": _Blank}
+    return EventSourceResponse(outcome(), **how, **run.options("join"))
 
 
 async def _shown(client: ClientRequest, thread_id: str, run_id: str) -> Json:

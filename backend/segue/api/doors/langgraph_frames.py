@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from segue.api.doors.agui import Json
-from segue.api.doors.client_turns import interrupt_id, plan_asked
+from segue.api.doors.clients import interrupt_id, plan_asked
+from segue.api.schemas import Json
 from segue.domain.errors import InvalidRequest
 from segue.domain.plan import Plan
 from segue.domain.session import Message, Session, Turn

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from secrets import token_hex
-from typing import Annotated, Any, Final, Literal, Protocol, assert_never
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import orjson
 from fastapi import Response
@@ -23,7 +23,8 @@ from segue.api.doors.client_turns import begin, note_heard
 from segue.api.doors.clients import DoorClientDep, agent_of, agents_of, on_disconnect, turn_headers
 from segue.api.doors.openai_request import CompletionBody, do_task, is_open_webui, is_task, message_of
 from segue.api.event_streams import EventStream, described_stream
-from segue.api.problems import OF_DOORS, error_body, problems
+from segue.api.problems import OF_OPENAI, error_body, problems
+from segue.api.schemas import Json
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
@@ -60,7 +61,7 @@ class CompletionMessage(BaseModel):
     refusal: Annotated[
         str | None, doc("What is said in the place of JSON: the question of a plan, or what the service wrote.")
     ] = None
-    annotations: Annotated[list[dict[str, Any]], doc("Pages that it rests on, as `url_citation`.")] = []
+    annotations: Annotated[list[Json], doc("Pages that it rests on, as `url_citation`.")] = []
 
 
 class CompletionChoice(BaseModel):
@@ -96,7 +97,7 @@ class Completion(BaseModel):
     effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
 
 
-def usage_of(usage: Mapping[str, Any], given: str, got: str) -> dict[str, Any]:
+def usage_of(usage: Mapping[str, Any], given: str, got: str) -> Json:
     """`usage` is that of a ChatAnswer, or a Charge. `given` and `got` are the words of the API for input and output."""
     return {
         f"{given}_tokens": usage["input_tokens"],
@@ -114,22 +115,6 @@ _ENDS: Final = (b'{"type":"RUN_FINISHED"', b'{"type":"RUN_ERROR"')
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerText:
-    """More of the answer."""
-
-    delta: str
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """`text` is Markdown for a reader who wants the details, `status` a line for all; none if it is None."""
-
-    text: str
-    status: str | None = None
-    is_done: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Called:
     """A tool has run. `reference` describes its result."""
 
@@ -137,96 +122,6 @@ class Called:
     name: str
     arguments: str
     reference: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class InWords:
-    """What is said in the place of an answer that was to fit a schema: a question, while a plan waits."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The turn has completed: its ChatAnswer."""
-
-    answer: Mapping[str, Any]
-
-
-Piece = AnswerText | Activity | Called | InWords | Answered | AppError
-
-
-class TurnReader:
-    """Says what each event adds to the answer, which begins with what is said before a tool is called and ends with the
-    message that counts: the only one if it is read `at_its_end`.
-    """
-
-    def __init__(self, *, at_its_end: bool = False) -> None:
-        self._at_its_end = at_its_end
-        self._calls: dict[str, tuple[str, str]] = {}
-        self._said = ""  # of the message that is being said
-        self._has_said = False
-
-    def read(self, encoded: bytes) -> list[Piece]:  # noqa: PLR0911 (one line or two for each kind of event)
-        if encoded.startswith(_ENDS):
-            return self._end(encoded)
-        event = orjson.loads(encoded)
-        match event["type"]:
-            case "TEXT_MESSAGE_START" | "TEXT_MESSAGE_CONTENT" if self._at_its_end:
-                return []
-            case "TEXT_MESSAGE_START":
-                self._said = ""
-                return [AnswerText(BETWEEN)] if self._has_said else []
-            case "TEXT_MESSAGE_CONTENT":
-                self._said += event["delta"]
-                self._has_said = True
-                return [AnswerText(event["delta"])]
-            case "REASONING_MESSAGE_CONTENT":
-                return [Activity(event["delta"])]
-            case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_RESULT":
-                return self._call(event)
-            case "STATE_SNAPSHOT" if plan := (event["snapshot"] or {}).get("plan"):
-                return [Activity("\n" + "\n".join(map(_step, plan["steps"])) + "\n")]
-            case "CUSTOM" if event["name"] == "attempt":
-                return [Activity("\nAnother process goes on.\n")]
-            case _:
-                return []
-
-    def _call(self, event: Mapping[str, Any]) -> list[Piece]:
-        call_id = event["toolCallId"]
-        if event["type"] == "TOOL_CALL_START":
-            name = event["toolCallName"]
-            self._calls[call_id] = (name, "")
-            return [Activity(f"\n`{name}`", f"{name} …")]
-        if event["type"] == "TOOL_CALL_ARGS":
-            self._calls[call_id] = (self._calls[call_id][0], event["delta"])
-            return [Activity(f" {shortened(event['delta'], MAX_SHOWN_CHARS)}\n")]
-        reference = orjson.loads(event["content"])
-        name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
-        status, summary = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
-        end = Activity(f"→ {status}: {summary}\n", f"{name}: {status}", is_done=True)
-        return [end, Called(call_id, name, arguments, reference)]
-
-    def _end(self, encoded: bytes) -> list[Piece]:
-        try:
-            answer = orjson.loads(answer_json(encoded))
-        except AppError as error:
-            return [error]
-        if self._at_its_end and is_in_words(answer):
-            return [InWords(answer["message"]["content"]), Answered(answer)]
-        whole = answer["message"]["content"]
-        rest = whole[len(self._said) :] if whole.startswith(self._said) else BETWEEN + whole
-        return [*([AnswerText(rest)] if rest else []), Answered(answer)]
-
-
-def is_in_words(answer: Mapping[str, Any]) -> bool:
-    """Whether a ChatAnswer fits no schema of the client: it is a question to the user, or written by the service."""
-    is_asking = bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
-    return is_asking or WRITTEN_BY in answer["message"]["metadata"]
-
-
-def _step(step: Mapping[str, Any]) -> str:
-    return f"{step['id']}. {_MARKS.get(step['status'], '·')} {step['description']}"
 
 
 class Writer(Protocol):
@@ -240,30 +135,123 @@ class Writer(Protocol):
 
     def begin(self) -> bytes: ...
 
-    def frame(self, piece: Piece) -> bytes: ...
+    def said(self, delta: str) -> bytes:
+        """Writes more of the answer."""
+
+    def shown(self, text: str, status: str | None = None, *, is_done: bool = False) -> bytes:  # noqa: ARG002 (as `called`)
+        """Writes what goes on: `text` is Markdown for a reader who wants the details, `status` a line for all."""
+        return b""
+
+    def called(self, call: Called) -> bytes:  # noqa: ARG002 (not all APIs have a place for it)
+        return b""
+
+    def in_words(self, text: str) -> bytes:
+        """Writes what stands in the place of an answer that was to fit a schema: a question, while a plan waits."""
+
+    def answered(self, answer: Mapping[str, Any]) -> bytes:
+        """Writes the end of a turn that has completed, by its ChatAnswer."""
+
+    def failed(self, error: AppError) -> bytes: ...
+
+
+class TurnReader:
+    """Has written what each event adds to the answer, which begins with what is said before a tool is called and ends
+    with the message that counts: the only one if it is read `at_its_end`.
+    """
+
+    def __init__(self, writer: Writer, *, at_its_end: bool = False) -> None:
+        self._writer = writer
+        self._at_its_end = at_its_end
+        self._calls: dict[str, tuple[str, str]] = {}
+        self._said = ""  # of the message that is being said
+        self._has_said = False
+
+    def read(self, encoded: bytes) -> bytes:  # noqa: PLR0911 (one line or two for each kind of event)
+        if encoded.startswith(_ENDS):
+            return self._end(encoded)
+        event = orjson.loads(encoded)
+        match event["type"]:
+            case "TEXT_MESSAGE_START" | "TEXT_MESSAGE_CONTENT" if self._at_its_end:
+                return b""
+            case "TEXT_MESSAGE_START":
+                self._said = ""
+                return self._writer.said(BETWEEN) if self._has_said else b""
+            case "TEXT_MESSAGE_CONTENT":
+                self._said += event["delta"]
+                self._has_said = True
+                return self._writer.said(event["delta"])
+            case "REASONING_MESSAGE_CONTENT":
+                return self._writer.shown(event["delta"])
+            case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_RESULT":
+                return self._call(event)
+            case "STATE_SNAPSHOT" if plan := (event["snapshot"] or {}).get("plan"):
+                steps = (
+                    f"{each['id']}. {_MARKS.get(each['status'], '·')} {each['description']}\n" for each in plan["steps"]
+                )
+                return self._writer.shown("\n" + "".join(steps))
+            case "CUSTOM" if event["name"] == "attempt":
+                return self._writer.shown("\nAnother process goes on.\n")
+            case _:
+                return b""
+
+    def _call(self, event: Mapping[str, Any]) -> bytes:
+        call_id = event["toolCallId"]
+        if event["type"] == "TOOL_CALL_START":
+            name = event["toolCallName"]
+            self._calls[call_id] = (name, "")
+            return self._writer.shown(f"\n`{name}`", f"{name} …")
+        if event["type"] == "TOOL_CALL_ARGS":
+            self._calls[call_id] = (self._calls[call_id][0], event["delta"])
+            return self._writer.shown(f" {shortened(event['delta'], MAX_SHOWN_CHARS)}\n")
+        reference = orjson.loads(event["content"])
+        name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
+        status, summary = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
+        end = self._writer.shown(f"→ {status}: {summary}\n", f"{name}: {status}", is_done=True)
+        return end + self._writer.called(Called(call_id, name, arguments, reference))
+
+    def _end(self, encoded: bytes) -> bytes:
+        try:
+            answer = orjson.loads(answer_json(encoded))
+        except AppError as error:
+            return self._writer.failed(error)
+        whole = answer["message"]["content"]
+        if self._at_its_end and is_in_words(answer):
+            return self._writer.in_words(whole) + self._writer.answered(answer)
+        rest = whole[len(self._said) :] if whole.startswith(self._said) else BETWEEN + whole
+        return (self._writer.said(rest) if rest else b"") + self._writer.answered(answer)
+
+
+def is_in_words(answer: Mapping[str, Any]) -> bool:
+    """Whether a ChatAnswer fits no schema of the client: it is a question to the user, or written by the service."""
+    is_asking = bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
+    return is_asking or WRITTEN_BY in answer["message"]["metadata"]
 
 
 def stream(client: ClientRequest, turn: TurnKey, writer: Writer, *, at_its_end: bool = False) -> EventStream:
     """Returns the events of a turn as they happen; its words `at_its_end` if they have to be checked first."""
-    frames = _frames(client, turn, writer, TurnReader(at_its_end=at_its_end))
+    reader = TurnReader(writer, at_its_end=at_its_end)
+
+    async def frames() -> AsyncIterator[bytes]:
+        yield writer.begin()
+        async with aclosing(client.services.events.follow(turn)) as parts:
+            async for entries in parts:
+                if written := b"".join(reader.read(entry.event) for entry in entries):
+                    yield written
+        if writer.end:
+            yield writer.end
+        await note_heard(client, turn)
+
     leaving = on_disconnect(client, turn)
-    return EventStream(frames, headers=turn_headers(turn), farewell=writer.interrupted, **leaving)
+    return EventStream(frames(), headers=turn_headers(turn), farewell=writer.interrupted, **leaving)
 
 
-async def _frames(client: ClientRequest, turn: TurnKey, writer: Writer, reader: TurnReader) -> AsyncIterator[bytes]:
-    yield writer.begin()
-    async with aclosing(client.services.events.follow(turn)) as parts:
-        async for entries in parts:
-            if frames := b"".join(writer.frame(piece) for entry in entries for piece in reader.read(entry.event)):
-                yield frames
-    if writer.end:
-        yield writer.end
-    await note_heard(client, turn)
+async def at_once(frames: bytes) -> AsyncIterator[bytes]:
+    yield frames
 
 
-async def answer_of(client: ClientRequest, turn: TurnKey) -> dict[str, Any]:
+async def answer_of(client: ClientRequest, turn: TurnKey) -> Json:
     """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
-    answer: dict[str, Any] | AppError
+    answer: Json | AppError
     try:
         answer = orjson.loads(await client.services.events.answer(turn))
     except AppError as error:
@@ -301,9 +289,7 @@ def _model(speaker: Speaker) -> ModelOfAgent:
 
 
 @router.post(
-    "/chat/completions",
-    response_model=Completion,
-    responses={200: {"content": CHUNKS}, **problems(*OF_DOORS, "unsupported_parameter")},
+    "/chat/completions", response_model=Completion, responses={200: {"content": CHUNKS}, **problems(*OF_OPENAI)}
 )
 async def create_chat_completion(body: CompletionBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that the client names in
@@ -315,7 +301,7 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
         text, charge = await do_task(client, body.messages, given)
         head["id"] = f"chatcmpl-{token_hex(13)}"
         if body.stream:
-            return EventStream(Chunks(head, usage=wants_usage).whole(text, asdict(charge)))
+            return EventStream(at_once(Chunks(head, usage=wants_usage).whole(text, asdict(charge))))
         return JSONResponse(_completion(head, {"content": text}, asdict(charge)))
     request = await message_of(client.http, body.messages, given)
     turn = (await begin(client, request)).turn
@@ -325,7 +311,7 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
         writer = Chunks(head, usage=wants_usage, events=is_open_webui(client.http))
         return stream(client, turn, writer, at_its_end=is_structured)
     answer = await answer_of(client, turn)
-    said: dict[str, Any] = {"content": answer["message"]["content"]}
+    said: Json = {"content": answer["message"]["content"]}
     if is_structured and is_in_words(answer):
         said = {"content": None, "refusal": said["content"]}
     elif pages := url_citations(said["content"], answer["sources"]):
@@ -339,7 +325,7 @@ def finish_reason_of(answer: Mapping[str, Any]) -> str:
     return str(answer.get("message", {}).get("metadata", {}).get("finish_reason", "stop"))
 
 
-def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[Json]:
     """Returns the pages among the sources of an answer, each with the place in its text, in characters, that cites it:
     the end of one that is not cited there.
     """
@@ -355,7 +341,7 @@ def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[dict[
 
 def _completion(
     head: Mapping[str, Any], said: Mapping[str, Any], usage: Mapping[str, Any], finish_reason: str = "stop"
-) -> dict[str, Any]:
+) -> Json:
     choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish_reason}
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage_of(usage, "prompt", "completion")}
 
@@ -364,7 +350,7 @@ def _data(value: object) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(value)
 
 
-class Chunks:
+class Chunks(Writer):
     """Writes the events of one turn as chunks. With `events` for Open WebUI: what goes on, which it shows above the
     answer, and the pages that it rests on. The sources that it found it shows of itself.
     """
@@ -380,48 +366,35 @@ class Chunks:
     def begin(self) -> bytes:
         return self._delta(role="assistant", content="")
 
-    async def whole(self, text: str, usage: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        yield self._delta(role="assistant", content=text) + self._ended(usage, "stop") + DONE
+    def whole(self, text: str, usage: Mapping[str, Any]) -> bytes:
+        return self._delta(role="assistant", content=text) + self._ended(usage, "stop") + DONE
 
-    def frame(self, piece: Piece) -> bytes:
-        match piece:
-            case AnswerText(delta):
-                return self._delta(content=delta)
-            case Activity():
-                return self._delta(reasoning_content=piece.text) + self._status(piece)
-            case Called():
-                return b""
-            case InWords(text):
-                return self._delta(refusal=text)
-            case Answered(answer):
-                told = self._cited(answer["sources"]) + self._changed(answer["effects"])
-                return told + self._ended(answer["usage"], finish_reason_of(answer), effects=answer["effects"])
-            case AppError():
-                return _data(error_body(piece))
-            case _:
-                assert_never(piece)
+    def said(self, delta: str) -> bytes:
+        return self._delta(content=delta)
+
+    def shown(self, text: str, status: str | None = None, *, is_done: bool = False) -> bytes:
+        told = self._event("status", {"description": status, "done": is_done}) if status is not None else b""
+        return self._delta(reasoning_content=text) + told
+
+    def in_words(self, text: str) -> bytes:
+        return self._delta(refusal=text)
+
+    def answered(self, answer: Mapping[str, Any]) -> bytes:
+        """Open WebUI puts sources with the same `source` in their metadata together, and has a last line of status."""
+        told = b""
+        for page in answer["sources"]:
+            if link := page["url"]:
+                shown, about = {"id": link, "name": page["title"], "url": link}, {"source": link, "name": page["title"]}
+                told += self._event("source", {"source": shown, "document": [link], "metadata": [about]})
+        if changed := " · ".join(f"{each['title']}: {each['outcome']}" for each in answer["effects"]):
+            told += self._event("status", {"description": changed, "done": True})
+        return told + self._ended(answer["usage"], finish_reason_of(answer), effects=answer["effects"])
+
+    def failed(self, error: AppError) -> bytes:
+        return _data(error_body(error))
 
     def _delta(self, **delta: str) -> bytes:
         return self._chunk([{"index": 0, "delta": delta, "finish_reason": None}])
-
-    def _status(self, activity: Activity) -> bytes:
-        if activity.status is None:
-            return b""
-        return self._event("status", {"description": activity.status, "done": activity.is_done})
-
-    def _cited(self, sources: Sequence[Mapping[str, Any]]) -> bytes:
-        """Open WebUI puts sources with the same `source` in their metadata together."""
-        frames = b""
-        for page in sources:
-            if link := page["url"]:
-                shown, about = {"id": link, "name": page["title"], "url": link}, {"source": link, "name": page["title"]}
-                frames += self._event("source", {"source": shown, "document": [link], "metadata": [about]})
-        return frames
-
-    def _changed(self, effects: Sequence[Mapping[str, Any]]) -> bytes:
-        """The last line above the answer in Open WebUI."""
-        told = " · ".join(f"{each['title']}: {each['outcome']}" for each in effects)
-        return self._event("status", {"description": told, "done": True}) if told else b""
 
     def _event(self, kind: str, data: Mapping[str, Any]) -> bytes:
         return self._chunk([], event={"type": kind, "data": data}) if self._events else b""
@@ -430,5 +403,5 @@ class Chunks:
         end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}], **beside)
         return end + (self._chunk([], usage=usage_of(usage, "prompt", "completion")) if self._usage else b"")
 
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+    def _chunk(self, choices: list[Json], **more: Any) -> bytes:
         return _data({**self._head, "choices": choices, **more})

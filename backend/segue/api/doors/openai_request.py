@@ -14,11 +14,13 @@ from segue.api.attachments import SentFile, is_file, parts_unsupported, sent_fil
 from segue.api.chat import ClientRequest
 from segue.api.doors.client_turns import MESSAGE_ID_HEADER, RETRY_HEADER, SentMessage
 from segue.api.doors.clients import agent_of, agents_of, find_session
+from segue.api.schemas import Json
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import Charge
 from segue.domain.session import LONGEST_MESSAGE, TurnOptions
 from segue.history.imports import Said
+from segue.language.lexicon import load_toml
 from segue.tools.input_schema import ANY_OBJECT, schema_text
 
 MAX_MESSAGES: Final = 5000
@@ -46,67 +48,43 @@ _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "tool", "f
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
 MAX_STOPS: Final = 4
 MAX_STOP_CHARS: Final = 100
-_NOT_OF_THE_CLIENT: Final = "The agent calls tools of its own, and none of the client's."
-_ONE_ANSWER: Final = "There is one answer, without probabilities."
-_SAMPLING: Final = "Of what sampling is like only `temperature` can be said."
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
-# What would change the answer and is not done: with which values it changes nothing, and why it is refused otherwise.
-# Everything else that is not a field of the bodies is taken and changes nothing, as `user`, `seed` and `store`.
-UNSUPPORTED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
-    "n": ((1,), _ONE_ANSWER),
-    "logprobs": ((False,), _ONE_ANSWER),
-    "top_logprobs": ((0,), _ONE_ANSWER),
-    "top_p": ((1,), _SAMPLING),
-    "presence_penalty": ((0,), _SAMPLING),
-    "frequency_penalty": ((0,), _SAMPLING),
-    "logit_bias": (({},), _SAMPLING),
-    "modalities": ((["text"],), "Answers are text."),
-    "audio": ((), "Answers are text."),
-    "tools": (([],), _NOT_OF_THE_CLIENT),
-    "functions": (([],), _NOT_OF_THE_CLIENT),
-    "tool_choice": (("auto", "none"), _NOT_OF_THE_CLIENT),
-    "function_call": (("auto", "none"), _NOT_OF_THE_CLIENT),
-    "max_tool_calls": ((), "How many calls a turn may make is a setting of the agent."),
-    "web_search_options": ((), "The agent searches the web when it sees fit."),
-    "prompt": ((), "No prompts are stored here: send the text."),
-}
+_UNSUPPORTED: Final[Mapping[str, Sequence[Any]]] = load_toml("unsupported.toml", package="segue.api.doors")
 # Open WebUI sends them with every message of a user who has any there.
 _OF_OPEN_WEBUI: Final = frozenset({"tools", "functions", "tool_choice", "function_call"})
 
 
-def _with_role(message: dict[str, Any]) -> dict[str, Any]:
+def _with_role(message: Json) -> Json:
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise ValueError(f"There is no role {str(role)[:50]!r}: there are {', '.join(_ROLES)}.")
     return message
 
 
-def _with_role_or_type(item: dict[str, Any]) -> dict[str, Any]:
+def _with_role_or_type(item: Json) -> Json:
     return item if item.get("role") is None and isinstance(item.get("type"), str) else _with_role(item)
 
 
 _ROLE: Final = {"properties": {"role": {"type": "string", "enum": list(_ROLES)}}, "required": ["role"]}
 _TYPE: Final = {"properties": {"type": {"type": "string"}}, "required": ["type"]}
-Sent = Annotated[dict[str, Any], AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
+Sent = Annotated[Json, AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
 SentItem = Annotated[
-    dict[str, Any], AfterValidator(_with_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})
+    Json, AfterValidator(_with_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})
 ]
 TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
 
 
 class OpenAIBody(BaseModel):
-    """What both APIs take. Its other fields are refused as UNSUPPORTED says, or taken and change nothing."""
+    """What both APIs take. Its other fields are refused as unsupported.toml says, or taken and change nothing."""
 
     model_config = ConfigDict(extra="allow")
 
     model: Annotated[str, Field(min_length=1, max_length=200), doc("An agent: one of `GET /v1/models`.")]
     stream: Annotated[bool | None, doc("Answer with events.")] = None
-    conversation: Annotated[
-        str | dict[str, Any] | None, doc("The conversation's id, or an object that has it as `id`.")
-    ] = None
+    conversation: Annotated[str | Json | None, doc("The conversation's id, or an object that has it as `id`.")] = None
     metadata: Annotated[
-        dict[str, Any] | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
+        Json | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
     ] = None
     temperature: Annotated[
         Annotated[float, Field(ge=0, le=2)] | None, doc("For the model's calls, as far as it takes one.")
@@ -119,10 +97,8 @@ class CompletionBody(OpenAIBody):
     messages: Annotated[
         list[Sent], Field(min_length=1, max_length=MAX_MESSAGES), doc("The last one of the user's is new.")
     ]
-    stream_options: Annotated[
-        dict[str, Any] | None, doc("With `include_usage` the last chunk says what the turn took.")
-    ] = None
-    response_format: Annotated[dict[str, Any] | None, doc("`json_schema` or `json_object`: the answer fits it.")] = None
+    stream_options: Annotated[Json | None, doc("With `include_usage` the last chunk says what the turn took.")] = None
+    response_format: Annotated[Json | None, doc("`json_schema` or `json_object`: the answer fits it.")] = None
     stop: Annotated[StopText | Stops | None, doc("The answer ends before the first of them.")] = None
     max_tokens: TokenLimit = None
     max_completion_tokens: TokenLimit = None
@@ -139,7 +115,7 @@ class ResponseBody(OpenAIBody):
     ]
     previous_response_id: Annotated[str | None, doc("The `id` of the response that this goes on from.")] = None
     instructions: Annotated[str | None, doc("Go behind the agent's own.")] = None
-    text: Annotated[dict[str, Any] | None, doc("With a `format` that is `json_schema` or `json_object`.")] = None
+    text: Annotated[Json | None, doc("With a `format` that is `json_schema` or `json_object`.")] = None
     max_output_tokens: TokenLimit = None
     background: Annotated[bool | None, doc("Answer at once, and do not wait.")] = None
 
@@ -149,7 +125,7 @@ async def options_of(http: Request, messages: Sequence[Mapping[str, Any]], body:
     is not done.
     """
     tolerated = _OF_OPEN_WEBUI if is_open_webui(http) else frozenset()
-    for name, (harmless, why) in UNSUPPORTED.items():
+    for name, (harmless, why) in _UNSUPPORTED.items():
         value = body.get(name)
         if value is not None and value not in harmless and name not in tolerated:
             raise unsupported(name, why)
@@ -309,13 +285,9 @@ def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None,
     metadata = body.get("metadata") or {}
     given += [(metadata.get(name), None) for name in CONVERSATION_METADATA]
     for client_id, after in given:
-        if client_id is None:
-            continue
-        if not isinstance(client_id, str):
+        if client_id is not None and not isinstance(client_id, str):
             raise InvalidRequest("The id of a conversation is a text.")
-        if client_id in NO_CONVERSATION:
-            continue
-        if not client_id.startswith(NO_CONVERSATION_PREFIX):
+        if client_id and client_id not in NO_CONVERSATION and not client_id.startswith(NO_CONVERSATION_PREFIX):
             return client_id, after
     return None, None
 

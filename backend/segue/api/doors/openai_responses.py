@@ -5,10 +5,10 @@ response says which session and turn it is of, so `previous_response_id` and wha
 kept.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from secrets import token_hex
-from typing import Annotated, Any, Final, Literal, assert_never
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import Path
@@ -18,41 +18,20 @@ from starlette.responses import Response
 
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
+from segue.api.doors import openai_chat, openai_request
 from segue.api.doors.client_turns import begin
 from segue.api.doors.clients import DoorClientDep, known_session, turn_headers
-from segue.api.doors.openai_chat import (
-    BETWEEN,
-    Activity,
-    Answered,
-    AnswerText,
-    Called,
-    InWords,
-    Piece,
-    answer_of,
-    finish_reason_of,
-    is_in_words,
-    stream,
-    url_citations,
-    usage_of,
-)
-from segue.api.doors.openai_request import (
-    ResponseBody,
-    do_task,
-    is_open_webui,
-    is_task,
-    message_of,
-    response_id,
-    turn_of_response,
-)
+from segue.api.doors.openai_chat import Called, Writer, answer_of, at_once, finish_reason_of, is_in_words, usage_of
+from segue.api.doors.openai_request import ResponseBody, is_open_webui, response_id, turn_of_response
 from segue.api.event_streams import EventStream, described_stream
-from segue.api.problems import OF_DOORS, error_body, problems
-from segue.api.schemas import Body, Metadata, NewSession
+from segue.api.problems import OF_OPENAI, error_body, problems
+from segue.api.schemas import Body, Json, Metadata, NewSession
 from segue.api.sessions import make_session
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import is_id
-from segue.domain.session import Message, Session, Turn
+from segue.domain.session import Session, Turn
 from segue.domain.tool import TurnEffect
 from segue.memory.history import user_messages_of
 from segue.turns.queries import asks_for_json
@@ -86,40 +65,36 @@ class OpenAIResponse(BaseModel):
         Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("How it stands.")
     ]
     model: Annotated[str, doc("The agent.")]
-    output: Annotated[list[dict[str, Any]], doc("Each tool that ran, as an `mcp_call` with its output; the message.")]
+    output: Annotated[list[Json], doc("Each tool that ran, as an `mcp_call` with its output; the message.")]
     conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
-    error: Annotated[dict[str, Any] | None, doc("Why it failed: `code` and `message`.")] = None
-    usage: Annotated[dict[str, Any] | None, doc("What the turn took, once it has ended.")] = None
+    error: Annotated[Json | None, doc("Why it failed: `code` and `message`.")] = None
+    usage: Annotated[Json | None, doc("What the turn took, once it has ended.")] = None
     effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
 
 
-@router.post(
-    "/responses",
-    response_model=OpenAIResponse,
-    responses={200: {"content": EVENTS}, **problems(*OF_DOORS, "unsupported_parameter")},
-)
+@router.post("/responses", response_model=OpenAIResponse, responses={200: {"content": EVENTS}, **problems(*OF_OPENAI)})
 async def create_response(body: ResponseBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's Responses API. The session is the one that
     `previous_response_id`, `conversation` or another place names, or that has the earlier messages.
     """
     given = body.model_dump()
-    head: dict[str, Any] = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
+    head: Json = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    if is_task(client, messages, given):
-        text, charge = await do_task(client, messages, given)
+    if openai_request.is_task(client, messages, given):
+        text, charge = await openai_request.do_task(client, messages, given)
         task = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
-        begun, frames = task.begin(), task.frames([AnswerText(text), Answered({"usage": asdict(charge)})])
-        return EventStream(_once(begun + frames)) if body.stream else JSONResponse(task.response)
-    request = await message_of(client.http, messages, given)
+        frames = task.begin() + task.said(text) + task.answered({"usage": asdict(charge)})
+        return EventStream(at_once(frames)) if body.stream else JSONResponse(task.response)
+    request = await openai_request.message_of(client.http, messages, given)
     turn, is_structured = (await begin(client, request)).turn, request.options.output_schema is not None
     head |= {"previous_response_id": body.previous_response_id, "background": bool(body.background)}
     writer = _writer(client, turn.session_id, turn.turn_id, head)
     if body.stream:
-        return stream(client, turn, writer, at_its_end=is_structured)
+        return openai_chat.stream(client, turn, writer, at_its_end=is_structured)
     if body.background:
         return JSONResponse(writer.response | {"status": "queued"}, headers=turn_headers(turn))
     answer = await answer_of(client, turn)
-    return JSONResponse(writer.answered(answer, is_structured=is_structured), headers=turn_headers(turn))
+    return JSONResponse(writer.whole(answer, is_structured=is_structured), headers=turn_headers(turn))
 
 
 @router.get("/responses/{response_id}", response_model=OpenAIResponse)
@@ -130,17 +105,16 @@ async def get_response(response_id: ResponseId, client: DoorClientDep) -> Respon
     head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
     writer = _writer(client, turn.session_id, turn.turn_id, head)
     if turn.answer is not None:
-        async with client.services.database.read_only() as connection:
-            is_structured = await asks_for_json(connection, turn.turn_id)
+        is_structured = await client.services.read(asks_for_json, turn.turn_id)
         answer = orjson.loads(orjson.dumps(turn.answer))
-        return JSONResponse(writer.answered(answer, is_structured=is_structured))
+        return JSONResponse(writer.whole(answer, is_structured=is_structured))
     error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
     status = "in_progress" if turn.status == "running" else turn.status
     return JSONResponse(writer.response | {"status": status, "error": error})
 
 
 @router.delete("/responses/{response_id}", responses=problems("in_conversation"))
-async def delete_response(response_id: ResponseId, client: DoorClientDep) -> dict[str, Any]:
+async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Json:
     """Deletes a response that is all there is of its session, and the session with it. One of several is refused: what
     came after rests on it.
     """
@@ -153,19 +127,15 @@ async def delete_response(response_id: ResponseId, client: DoorClientDep) -> dic
 
 
 @router.get("/responses/{response_id}/input_items")
-async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> dict[str, Any]:
+async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Json:
     """Lists what the user said in the turn of a response, as messages of OpenAI's."""
     turn = await _turn_of(client, response_id)
-    async with client.services.database.read_only() as connection:
-        items = [_input_item(each) for each in await user_messages_of(connection, turn.turn_id)]
-    if not items:  # deleted just now
+    said = await client.services.read(user_messages_of, turn.turn_id)
+    if not said:  # deleted just now
         raise NotFound("turn")
-    return {"object": "list", "data": items, "first_id": items[0]["id"], "last_id": items[-1]["id"], "has_more": False}
-
-
-def _input_item(said: Message) -> dict[str, Any]:
-    content = [{"type": "input_text", "text": said.content}]
-    return {"id": said.id, "type": "message", "role": "user", "status": "completed", "content": content}
+    of_all = {"type": "message", "role": "user", "status": "completed"}
+    items = [{"id": each.id, **of_all, "content": [{"type": "input_text", "text": each.content}]} for each in said]
+    return {"object": "list", "data": items, "first_id": said[0].id, "last_id": said[-1].id, "has_more": False}
 
 
 class NewConversation(Body):
@@ -175,18 +145,18 @@ class NewConversation(Body):
 
 
 @router.post("/conversations", responses=problems("session_exists"))
-async def create_conversation(body: NewConversation, client: DoorClientDep) -> dict[str, Any]:
+async def create_conversation(body: NewConversation, client: DoorClientDep) -> Json:
     """Makes a session, for clients of OpenAI's Conversations API. An Idempotency-Key makes one."""
     return _conversation(await make_session(client, NewSession(metadata=body.metadata or {})))
 
 
 @router.get("/conversations/{conversation_id}")
-async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> dict[str, Any]:
+async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> Json:
     """Shows a session as a conversation."""
     return _conversation(await known_session(client, conversation_id))
 
 
-def _conversation(session: Session) -> dict[str, Any]:
+def _conversation(session: Session) -> Json:
     created_at, metadata = int(session.created_at.timestamp()), session.metadata
     return {"id": session.id, "object": "conversation", "created_at": created_at, "metadata": metadata}
 
@@ -203,16 +173,7 @@ def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Mapping[
     return ResponseWriter({**head, **names}, as_functions=is_open_webui(client.http))
 
 
-def _called(call: Mapping[str, Any]) -> Called:
-    summary = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
-    return Called(call["tool_call_id"], call["tool_name"], orjson.dumps(call.get("args")).decode(), summary)
-
-
-async def _once(frames: bytes) -> AsyncIterator[bytes]:
-    yield frames
-
-
-class ResponseWriter:
+class ResponseWriter(Writer):
     """Writes one turn as the events of a response. `response` is what it has become until then. Calls of tools are
     written `as_functions` for Open WebUI, which shows no others, and runs none of these.
     """
@@ -223,8 +184,8 @@ class ResponseWriter:
     end = b""
 
     def __init__(self, head: Mapping[str, Any], *, as_functions: bool = False) -> None:
-        begun: dict[str, Any] = {"object": "response", "status": "in_progress", "output": [], "error": None}
-        self.response: dict[str, Any] = {**_MADE_UP, **head, **begun}
+        begun: Json = {"object": "response", "status": "in_progress", "output": [], "error": None}
+        self.response: Json = {**_MADE_UP, **head, **begun}
         self._number = 0
         self._as_functions = as_functions
         self._text: list[str] | None = None  # of the message that is open, in a part of this kind
@@ -233,44 +194,41 @@ class ResponseWriter:
     def begin(self) -> bytes:
         return b"".join(self._event(f"response.{name}", response=self.response) for name in ("created", "in_progress"))
 
-    def answered(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> dict[str, Any]:
+    def whole(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> Json:
         """Returns the response of a turn that has completed."""
-        text = answer["message"]["content"]
-        said = InWords(text) if is_structured and is_in_words(answer) else AnswerText(text)
-        self.frames([*map(_called, answer["tool_calls"]), said, Answered(answer)])
+        for call in answer["tool_calls"]:
+            reference = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
+            arguments = orjson.dumps(call.get("args")).decode()
+            self.called(Called(call["tool_call_id"], call["tool_name"], arguments, reference))
+        say = self.in_words if is_structured and is_in_words(answer) else self.said
+        say(answer["message"]["content"])
+        self.answered(answer)
         return self.response
 
-    def frames(self, pieces: Iterable[Piece]) -> bytes:
-        return b"".join(map(self.frame, pieces))
+    def said(self, delta: str) -> bytes:
+        return self._said(delta if self._text is not None else delta.removeprefix(openai_chat.BETWEEN), _TEXT)
 
-    def frame(self, piece: Piece) -> bytes:
-        match piece:
-            case AnswerText(delta):
-                return self._said(delta if self._text is not None else delta.removeprefix(BETWEEN))
-            case InWords(text):
-                return self._closed() + self._said(text, _REFUSAL)
-            case Called():
-                return self._closed() + self._called(piece)
-            case Answered(answer):
-                usage = usage_of(answer["usage"], "input", "output")
-                closed = self._closed(answer.get("sources", ()))
-                told = {"usage": usage, "effects": answer.get("effects", [])}
-                return closed + self._ended(_STATUS_OF[finish_reason_of(answer)], **told)
-            case AppError():
-                error = error_body(piece)["error"]
-                return self._closed() + self._ended("failed", error={name: error[name] for name in ("code", "message")})
-            case Activity():
-                return b""
-            case _:
-                assert_never(piece)
+    def in_words(self, text: str) -> bytes:
+        return self._closed() + self._said(text, _REFUSAL)
 
-    def _said(self, delta: str, kind: str = _TEXT) -> bytes:
+    def answered(self, answer: Mapping[str, Any]) -> bytes:
+        usage = usage_of(answer["usage"], "input", "output")
+        closed = self._closed(answer.get("sources", ()))
+        return closed + self._ended(
+            _STATUS_OF[finish_reason_of(answer)], usage=usage, effects=answer.get("effects", [])
+        )
+
+    def failed(self, error: AppError) -> bytes:
+        told = error_body(error)["error"]
+        return self._closed() + self._ended("failed", error={name: told[name] for name in ("code", "message")})
+
+    def _said(self, delta: str, kind: str) -> bytes:
         if not delta:
             return b""
         opened = b""
         if self._text is None:
             self._text, self._kind = [], kind
-            opened = self._event("response.output_item.added", output_index=self._index, item=self._message())
+            opened = self._added(self._message())
             opened += self._event("response.content_part.added", **self._place, part=_part(kind, ""))
         self._text.append(delta)
         return opened + self._event(f"response.{kind}.delta", **self._place, delta=delta, **_BESIDE[kind])
@@ -279,39 +237,42 @@ class ResponseWriter:
         if self._text is None:
             return b""
         text, kind, done = "".join(self._text), self._kind, b""
-        cited = [{"type": "url_citation", **each} for each in url_citations(text, sources)] if kind == _TEXT else []
+        cited = (
+            [{"type": "url_citation", **each} for each in openai_chat.url_citations(text, sources)]
+            if kind == _TEXT
+            else []
+        )
         for number, each in enumerate(cited):
             about = {**self._place, "annotation_index": number, "annotation": each}
             done += self._event("response.output_text.annotation.added", **about)
         done += self._event(f"response.{kind}.done", **self._place, **{_WORDS[kind]: text}, **_BESIDE[kind])
         done += self._event("response.content_part.done", **self._place, part=_part(kind, text, cited))
         item = {**self._message(), "status": "completed", "content": [_part(kind, text, cited)]}
-        done += self._event("response.output_item.done", output_index=self._index, item=item)
-        self.response["output"].append(item)
         self._text = None
-        return done
+        return done + self._done(item)
 
-    def _called(self, call: Called) -> bytes:
+    def called(self, call: Called) -> bytes:
+        written = self._closed()
         if self._as_functions:
-            return b"".join(map(self._whole_item, _call_items(call)))
+            for each in _call_items(call):
+                written += self._added(each) + self._done(each)
+            return written
         item = _mcp_item(call)
         place = {"item_id": item["id"], "output_index": self._index}
-        begun = item | {"status": "in_progress", "arguments": "", "output": None, "error": None}
-        arguments = {"arguments": call.arguments}
-        written = self._event("response.output_item.added", output_index=self._index, item=begun)
+        written += self._added(item | {"status": "in_progress", "arguments": "", "output": None, "error": None})
         written += self._event("response.mcp_call.in_progress", **place)
         written += self._event("response.mcp_call_arguments.delta", **place, delta=call.arguments)
-        written += self._event("response.mcp_call_arguments.done", **place, **arguments)
+        written += self._event("response.mcp_call_arguments.done", **place, arguments=call.arguments)
         written += self._event(f"response.mcp_call.{item['status']}", **place)
-        written += self._event("response.output_item.done", output_index=self._index, item=item)
-        self.response["output"].append(item)
-        return written
+        return written + self._done(item)
 
-    def _whole_item(self, item: Mapping[str, Any]) -> bytes:
-        place = {"output_index": self._index, "item": item}
-        written = b"".join(self._event(f"response.output_item.{name}", **place) for name in ("added", "done"))
+    def _added(self, item: Mapping[str, Any]) -> bytes:
+        return self._event("response.output_item.added", output_index=self._index, item=item)
+
+    def _done(self, item: Mapping[str, Any]) -> bytes:
+        done = self._event("response.output_item.done", output_index=self._index, item=item)
         self.response["output"].append(item)
-        return written
+        return done
 
     def _ended(self, status: str, **more: Any) -> bytes:
         self.response |= {"status": status, **more}
@@ -324,10 +285,10 @@ class ResponseWriter:
         return len(self.response["output"])
 
     @property
-    def _place(self) -> dict[str, Any]:
+    def _place(self) -> Json:
         return {"item_id": self._message()["id"], "output_index": self._index, "content_index": 0}
 
-    def _message(self) -> dict[str, Any]:
+    def _message(self) -> Json:
         message_id = f"msg_{self.response['id'].removeprefix('resp_')}_{self._index}"
         return {"id": message_id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}
 
@@ -337,11 +298,11 @@ class ResponseWriter:
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(event))
 
 
-def _part(kind: str, text: str, cited: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def _part(kind: str, text: str, cited: Sequence[Mapping[str, Any]] = ()) -> Json:
     return {"type": kind, _WORDS[kind]: text, **({"annotations": cited} if kind == _TEXT else {})}
 
 
-def _mcp_item(call: Called) -> dict[str, Any]:
+def _mcp_item(call: Called) -> Json:
     summary, has_failed = call.reference.get("summary") or "", call.reference.get("status") != "succeeded"
     error = {"type": "mcp_tool_execution_error", "content": summary}
     return {
@@ -356,7 +317,7 @@ def _mcp_item(call: Called) -> dict[str, Any]:
     }
 
 
-def _call_items(call: Called) -> tuple[dict[str, Any], dict[str, Any]]:
+def _call_items(call: Called) -> tuple[Json, Json]:
     """The output is a list of parts: a text in its place broke the next turn of a frontend."""
     summary = f"{call.reference.get('status')}: {call.reference.get('summary') or ''}"
     both = {"call_id": call.call_id, "status": "completed"}

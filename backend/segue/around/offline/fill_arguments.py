@@ -6,6 +6,7 @@ own: it answers `prompts.EXTRACTOR`, and reads what `prompts.facts_block` wrote.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from functools import cached_property
@@ -126,11 +127,8 @@ def _value(tool: OfferedTool, name: str, request: Request) -> Any:
 
 def _typed(tool: OfferedTool, name: str, text: str) -> Any:
     kind = tool.properties.get(name, {}).get("type")
-    if kind in ("integer", "number", "boolean", "array", "object"):
-        try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError:
-            return text
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(text) if kind in ("integer", "number", "boolean", "array", "object") else text
     return text
 
 
@@ -155,14 +153,8 @@ def _listed(tool: OfferedTool, request: Request) -> str | None:
     verbs = (concepts(request.text) & VERBS) or frozenset({"read"})
     openers = {each.name for each in request.tools if each.opens}
     one_of_many = ordinal(request.text) > 0 or "oldest" in concepts(request.text)
-    listing = next(
-        (
-            result
-            for result in request.newest_first
-            if follow_up(result, request.tools, verbs) == tool and not (one_of_many and result.tool in openers)
-        ),
-        None,
-    )
+    lists = (each for each in request.newest_first if not (one_of_many and each.tool in openers))
+    listing = next((each for each in lists if follow_up(each, request.tools, verbs) == tool), None)
     # "Delete it" means what was shown last; "read it" may go back to a list.
     if listing is not None and not one_of_many and not verbs & LOOKS and listing != request.newest_first[0]:
         return None
@@ -181,16 +173,9 @@ def pick(listing: ShownResult, tool: OfferedTool, text: str) -> str | None:
 
 
 def _oldest(value: Any, names: Sequence[str]) -> str:
-    lists = [item for item in value.values() if isinstance(item, list)] if isinstance(value, dict) else [value]
-    dated = [
-        (str(item["date"]), name)
-        for items in lists
-        if isinstance(items, list)
-        for item in items
-        if isinstance(item, dict) and item.get("date")
-        for name in names
-        if name in item.values()
-    ]
+    members = value.values() if isinstance(value, dict) else [value]
+    items = (item for each in members if isinstance(each, list) for item in each if isinstance(item, dict))
+    dated = [(str(item["date"]), name) for item in items if item.get("date") for name in names if name in item.values()]
     return min(dated)[1] if dated else names[-1]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, Self
 
 import orjson
@@ -128,9 +129,7 @@ class Talk:
     @property
     def fresh(self) -> int:
         """How many results the conversation ends with."""
-        return next(
-            (at for at, message in enumerate(reversed(self.messages)) if not isinstance(message, ToolMessage)), 0
-        )
+        return len(list(takewhile(lambda message: isinstance(message, ToolMessage), reversed(self.messages))))
 
     @property
     def wants_web(self) -> bool:
@@ -179,7 +178,7 @@ def _of_what_was_read(talk: Talk, own: Mapping[str, OfferedTool]) -> AIMessage |
     """
     spoken = concepts(talk.message)
     openers = {tool.name for tool in talk.tools if tool.opens and tool.only_looks}
-    read = [each for each in talk.newest_first if each.tool in openers and not _has_failed(each.value)]
+    read = [each for each in talk.newest_first if each.tool in openers and not each.has_failed]
     meant = next((each for each in read if not spoken & NOUNS or spoken & each.nouns), None)
     if meant is None or spoken.isdisjoint({*DETAILS, "was_read"}):
         return None
@@ -195,7 +194,7 @@ def _told(talk: Talk, result: ShownResult) -> str:
     if result.tool == LOAD and isinstance(result.value, dict) and "result" in result.value:
         result = replace(result, tool=result.value["tool_name"], value=result.value["result"])
     spoken = concepts(talk.message)
-    if "count" in spoken and _items(result.value) is not None:
+    if "count" in spoken and result.items is not None:
         return brief(result, talk.language)
     value = result.value if isinstance(result.value, dict) else {}
     keys = ((detail, key) for detail in sorted(spoken & DETAILS.keys()) for key in DETAILS[detail])
@@ -362,26 +361,21 @@ def _reply(talk: Talk, text: str) -> AIMessage:
 
 def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) -> str:
     """Returns what a fresh result says, and an offer if there is a next step."""
-    value = result.value
-    if _has_failed(value):
+    value, items = result.value, result.items
+    if result.has_failed:
         return sentence(language, "failed", error=value["error"])
     if result.tool == FORGET and isinstance(value, dict) and isinstance(value.get("forgotten"), list):
         return sentence(language, "forgotten", facts="\n".join(f"- {fact}" for fact in value["forgotten"]))
     if result.tool == PROMISE and isinstance(value, dict) and "show" in value:
         return _promised(str(value["show"]), result.args, language)
-    items = _items(value)
     if items is None:
         return _text_of(value, language)
     lines = [_found_line(result, items, language)]
     lines += [f"{place}. {_item_line(item, language)}" for place, item in enumerate(items[:MAX_SHOWN_ITEMS], start=1)]
-    lines += ["…"] if _total(value, items) > MAX_SHOWN_ITEMS else []
+    lines += ["…"] if max(result.total, len(items)) > MAX_SHOWN_ITEMS else []
     tool = follow_up(result, tools)
     names = result.names_for(tool) if tool else []
     return "\n".join([*lines, *([sentence(language, f"offer_{_noun(result)}", name=names[0])] if names else [])])
-
-
-def _has_failed(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("status") == "failed" and "error" in value
 
 
 def _promised(shown: str, args: Mapping[str, Any], language: str) -> str:
@@ -392,32 +386,18 @@ def _promised(shown: str, args: Mapping[str, Any], language: str) -> str:
 
 
 def brief(result: ShownResult, language: str) -> str:
-    items = _items(result.value)
-    if items is not None:
-        return re.sub("[:：]$", "。" if language == "zh" else ".", _found_line(result, items, language))
+    if result.items is not None:
+        return re.sub("[:：]$", "。" if language == "zh" else ".", _found_line(result, result.items, language))
     return present(result, [], language).partition("\n")[0]
 
 
 def _found_line(result: ShownResult, items: Sequence[Any], language: str) -> str:
-    return found_sentence(language, noun=_noun(result), number=_total(result.value, items), query=result.query)
+    number = max(result.total, len(items))
+    return found_sentence(language, noun=_noun(result), number=number, query=result.query)
 
 
 def _noun(result: ShownResult) -> str:
     return "email" if "email" in name_words(result.tool) else "thing"
-
-
-def _total(value: Any, items: Sequence[Any]) -> int:
-    total = value["total"] if isinstance(value, dict) and type(value.get("total")) is int else 0
-    return max(total, len(items))
-
-
-def _items(value: Any) -> list[Any] | None:
-    if isinstance(value, list):
-        return value
-    members = list(value.values()) if isinstance(value, dict) else []
-    lists = [item for item in members if isinstance(item, list)]
-    is_one_thing = sum(isinstance(item, str) for item in members) > 1  # that has a list among what it says of itself
-    return lists[0] if len(lists) == 1 and not is_one_thing else None
 
 
 def _item_line(item: Any, language: str) -> str:

@@ -5,7 +5,8 @@ Pure. Words and sentences are in `offline.toml`, the words of actions also in `l
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, Self
@@ -100,7 +101,7 @@ _SEQUENCE = re.compile(
     re.IGNORECASE,
 )
 _FILLER = Synonyms.of(_VOCABULARY["filler"]["words"])
-_SMALL = (_FILLER, _CONCEPTS["oldest"], *_ORDINALS.values())
+_PLACES = (_CONCEPTS["oldest"], *_ORDINALS.values())
 
 
 def concepts(text: str) -> frozenset[str]:
@@ -124,13 +125,12 @@ def ordinal(text: str) -> int:
 def names_only_a_place(text: str) -> bool:
     """Whether a text says which one of a list and nothing else: `and the second?`."""
     words = words_of(text)
-    placed = any(synonyms.are_in(text, words) for synonyms in (*_ORDINALS.values(), _CONCEPTS["oldest"]))
-    return placed and not strip_words(text, ())
+    return any(each.are_in(text, words) for each in _PLACES) and not strip_words(text, ())
 
 
 def is_order(text: str) -> bool:
     """Returns whether a text begins with something to be done: `please call my wife`, `voglio leggere …`."""
-    first = next((word for word in re.findall(r"\w+", _without(text, (_FILLER,)))), "")
+    first = next(iter(re.findall(r"\w+", _without(text, (_FILLER,)))), "")
     return _CONCEPTS["ask"].begin(text.strip()) or any(_CONCEPTS[verb].begin(first) for verb in VERBS)
 
 
@@ -142,7 +142,8 @@ def looks_only(text: str) -> bool:
 
 def strip_words(text: str, dropped: Iterable[str]) -> str:
     """Returns a text without the words of these concepts, ordinals and small words."""
-    return _without(text, (*_SMALL, *(_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS)))
+    named = (_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS)
+    return _without(text, (_FILLER, *_PLACES, *named))
 
 
 def _without(text: str, unwanted: Sequence[Synonyms]) -> str:
@@ -157,17 +158,15 @@ def _without(text: str, unwanted: Sequence[Synonyms]) -> str:
 
 def split_steps(text: str) -> list[str]:
     """Returns the parts of a request, cut at every "then", and at every "and" and comma with a verb after it."""
-    pieces = (piece for each in _SEQUENCE.split(text) for piece in _split_joined(each))
-    return [part for part in (piece.strip(" ,.;:、，。；،") for piece in pieces) if part]
-
-
-def _split_joined(text: str) -> Iterator[str]:
-    start = 0
-    for joiner in JOINER.finditer(text):
-        if is_order(text[joiner.end() :]):
-            yield text[start : joiner.start()]
-            start = joiner.end()
-    yield text[start:]
+    parts = []
+    for piece in _SEQUENCE.split(text):
+        start = 0
+        for joiner in JOINER.finditer(piece):
+            if is_order(piece[joiner.end() :]):
+                parts.append(piece[start : joiner.start()])
+                start = joiner.end()
+        parts.append(piece[start:])
+    return [part for part in (each.strip(" ,.;:、，。；،") for each in parts) if part]
 
 
 def reply_language(messages: Sequence[str]) -> str:
@@ -248,18 +247,17 @@ LATER = {language: LaterWords(table) for language, table in _VOCABULARY["later"]
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool as the prompt offers it. `named` and `described` are the concepts and words of its name and description.
-
+    """A tool as the prompt offers it. `named` and `described` are the concepts and words of its name and description;
     `query` names the argument that says what to search for, if it has one.
     """
 
     name: str
-    named: frozenset[str]
-    described: frozenset[str]
+    about: str
+    properties: Mapping[str, Mapping[str, Any]]
     required: tuple[str, ...]
     query: str | None
-    properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    about: str = ""
+    named: frozenset[str]
+    described: frozenset[str]
 
     @property
     def opens(self) -> str | None:
@@ -318,6 +316,19 @@ class ShownResult:
                 return len(self.value) if isinstance(self.value, list) else 0
 
     @property
+    def items(self) -> list[Any] | None:
+        """What it lists; None if it is one thing, which may have a list among what it says of itself."""
+        if isinstance(self.value, list):
+            return self.value
+        members = list(self.value.values()) if isinstance(self.value, dict) else []
+        lists = [item for item in members if isinstance(item, list)]
+        return lists[0] if len(lists) == 1 and sum(isinstance(item, str) for item in members) <= 1 else None
+
+    @property
+    def has_failed(self) -> bool:
+        return isinstance(self.value, dict) and self.value.get("status") == "failed" and "error" in self.value
+
+    @property
     def reference(self) -> str | None:
         """The id by which its whole is loaded, if it is not shown whole."""
         is_reference = isinstance(self.value, dict) and {"tool_call_id", "identifiers"} <= self.value.keys()
@@ -330,13 +341,11 @@ class ShownResult:
 
 
 def offered_tool(function: Mapping[str, Any]) -> OfferedTool:
-    schema, name = function["parameters"], function["name"]
+    schema, named = function["parameters"], name_words(function["name"])
     about = str(function.get("description") or "").strip().partition("\n")[0].partition(". ")[0].rstrip(".")
-    properties = schema.get("properties", {})
+    properties, required = schema.get("properties", {}), tuple(schema.get("required", ()))
     query = next((name for name in QUERY_ARGUMENTS if name in properties), None)
-    named = name_words(name)
-    described = described_words(about) - named
-    return OfferedTool(name, named, described, tuple(schema.get("required", ())), query, properties, about)
+    return OfferedTool(function["name"], about, properties, required, query, named, described_words(about) - named)
 
 
 @lru_cache(maxsize=KEPT_WORDS)
@@ -424,15 +433,11 @@ def _fit(
 def results_in(messages: Sequence[BaseMessage]) -> list[ShownResult]:
     """Returns the results in a conversation, oldest first."""
     calls = {call["id"]: call for reply in messages if isinstance(reply, AIMessage) for call in reply.tool_calls}
-    return [
-        ShownResult(call["name"], call["args"], _parsed(unfenced(str(message.content))))
-        for message in messages
-        if isinstance(message, ToolMessage) and (call := calls.get(message.tool_call_id))
-    ]
-
-
-def _parsed(content: str) -> Any:
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return content
+    results = []
+    for message in messages:
+        if isinstance(message, ToolMessage) and (call := calls.get(message.tool_call_id)):
+            value: Any = unfenced(str(message.content))
+            with suppress(orjson.JSONDecodeError):
+                value = orjson.loads(value)
+            results.append(ShownResult(call["name"], call["args"], value))
+    return results

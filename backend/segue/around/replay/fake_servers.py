@@ -45,6 +45,7 @@ OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate")  # w
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
 NOT_RECORDED = "This call was not recorded, so that it has no result."
 HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
+NOTHING = Round(text="{}")
 USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -156,107 +157,18 @@ def replay_config(
     return ReplayConfig(tuple(trial.tools(of_all)) if trial else of_all, shared, model, trial)
 
 
-# --- the model, in one turn ---
-
-
-@dataclass(frozen=True, slots=True)
-class ModelReply:
-    """A text, and tool calls: names and arguments."""
-
-    text: str = ""
-    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
-
-
-@dataclass(slots=True)
-class FakeModel:
-    """`before` is the plan at the start of the turn, or None if the turn made the plan."""
-
-    turn: RecordedTurn
-    before: RecordedPlan | None
-    rounds: list[Round] = field(init=False)
-    texts: list[str] = field(init=False)
-    filled: set[int] = field(default_factory=set)
-    plan_given: bool = False
-
-    def __post_init__(self) -> None:
-        self.rounds = [each for each in self.turn.rounds if each.by == "model"]
-        self.texts = [each.text for each in self.turn.rounds if each.by == "plan" and not each.calls]
-
-    def answer(self, request: Mapping[str, Any]) -> ModelReply | None:  # noqa: PLR0911 (one for each kind)
-        """Returns None if the recording holds no answer."""
-        match kind_of_request(request):
-            case "plan":
-                return self._plan()
-            case "amendment":
-                return ModelReply(_steps_text(self._amended()))
-            case "reading":
-                return ModelReply(orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
-            case "arguments":
-                return self._arguments(request["tools"][0]["function"]["name"])
-            case "step":
-                return ModelReply(self.texts.pop(0)) if self.texts else None
-            case "loop":
-                return self._next_round()
-            case "other":
-                return ModelReply("{}")
-
-    @property
-    def _made(self) -> tuple[RecordedStep, ...]:
-        """The steps of the plan that this turn has made."""
-        made = self.turn.plan
-        return made.steps if made and (self.before is None or self.before.number != made.number) else ()
-
-    def _plan(self) -> ModelReply:
-        """A plan of calls that had to wait came from the loop; `_next_round` makes it again."""
-        first = next((each.by for each in self.turn.rounds if each.by != "search"), None)
-        came_from_loop = bool(self.turn.said) or first in ("model", "user")
-        self.plan_given = bool(self._made) and not came_from_loop
-        return ModelReply(_steps_text(self._made if self.plan_given else ()))
-
-    def _amended(self) -> tuple[RecordedStep, ...]:
-        plan = self.turn.plan
-        if plan is None or self.before is None or plan.version == self.before.version:
-            return ()
-        return plan.steps[sum(step.status in STARTED for step in self.before.steps) :]
-
-    def _arguments(self, tool: str) -> ModelReply | None:
-        for step in self.turn.plan.steps if self.turn.plan else ():
-            if step.tool == tool and step.args is not None and self._starts(step) and step.id not in self.filled:
-                self.filled.add(step.id)
-                return ModelReply(calls=((tool, step.args),))
-        return None
-
-    def _starts(self, step: RecordedStep) -> bool:
-        earlier = [each for each in self.before.steps if each.id == step.id] if self.before else []
-        return step.status not in NOT_STARTED and all(each.status not in STARTED for each in earlier)
-
-    def _next_round(self) -> ModelReply | None:
-        if self.rounds:
-            recorded = self.rounds.pop(0)
-            return ModelReply(recorded.text, tuple((call.tool, call.args) for call in recorded.calls))
-        if self._made and not self.plan_given:
-            self.plan_given = True
-            return ModelReply(self.turn.said or "", tuple((step.tool or "", step.args or {}) for step in self._made))
-        text = self.turn.answer if self.turn.said is None else self.turn.said
-        return ModelReply(text) if text else None
-
-
-def _steps_text(steps: tuple[RecordedStep, ...]) -> str:
-    shown = {"id", "description", "tool", "args", "requires_confirmation"}
-    drafted = [step.model_dump(include=shown) for step in steps]
-    return orjson.dumps({"steps": drafted}).decode()
-
-
-# --- the servers ---
+# --- one turn ---
 
 
 @dataclass(slots=True)
 class TurnPlayback:
-    """A turn while it is played. `sent` are the user's messages up to now; `earlier` are ids of calls whose results
-    the model must be shown; `say` sends a message to the turn that runs.
+    """A turn while it is played. `before` is the plan at its start, or None if the turn made the plan; `sent` are the
+    user's messages up to now; `earlier` are ids of calls whose results the model must be shown; `say` sends a message
+    to the turn that runs.
     """
 
-    model: FakeModel
+    turn: RecordedTurn
+    before: RecordedPlan | None
     sent: tuple[str, ...]
     earlier: tuple[str, ...]
     say: Callable[[str], Awaitable[None]] | None = None
@@ -264,18 +176,89 @@ class TurnPlayback:
     steers: list[tuple[int, str]] = field(init=False)
     faults: list[str] = field(default_factory=list)
     requests: int = 0
+    _rounds: list[Round] = field(init=False)
+    _texts: list[str] = field(init=False)
+    _filled: set[int] = field(default_factory=set)
+    _plan_given: bool = False
 
     def __post_init__(self) -> None:
-        self.calls = list(self.model.turn.calls)
-        self.steers = list(self.model.turn.steers)
+        self.calls, self.steers = list(self.turn.calls), list(self.turn.steers)
+        self._rounds = [each for each in self.turn.rounds if each.by == "model"]
+        self._texts = [each.text for each in self.turn.rounds if each.by == "plan" and not each.calls]
 
     async def steer(self) -> None:
         """Sends what the user said by now. The turn reads it at its next boundary: it has to be about to reach one."""
-        made = len(self.model.turn.calls) - len(self.calls)
+        made = len(self.turn.calls) - len(self.calls)
         while self.say and self.steers and self.steers[0][0] <= made:
             _, text = self.steers.pop(0)
             self.sent += (text.strip(),)
             await self.say(text)
+
+    def answer(self, request: Mapping[str, Any]) -> Round | None:  # noqa: PLR0911 (one for each kind)
+        """Returns what the model says; None if the recording holds no answer."""
+        match kind_of_request(request):
+            case "plan":
+                return self._plan()
+            case "amendment":
+                return _steps(self._amended())
+            case "reading":
+                return Round(text=orjson.dumps({"verdict": self.turn.reading or "none"}).decode())
+            case "arguments":
+                return self._arguments(request["tools"][0]["function"]["name"])
+            case "step":
+                return Round(text=self._texts.pop(0)) if self._texts else None
+            case "loop":
+                return self._next_round()
+            case "other":
+                return NOTHING
+
+    @property
+    def _made(self) -> tuple[RecordedStep, ...]:
+        """The steps of the plan that this turn has made."""
+        made = self.turn.plan
+        return made.steps if made and (self.before is None or self.before.number != made.number) else ()
+
+    def _plan(self) -> Round:
+        """A plan of calls that had to wait came from the loop; `_next_round` makes it again."""
+        first = next((each.by for each in self.turn.rounds if each.by != "search"), None)
+        came_from_loop = bool(self.turn.said) or first in ("model", "user")
+        self._plan_given = bool(self._made) and not came_from_loop
+        return _steps(self._made if self._plan_given else ())
+
+    def _amended(self) -> tuple[RecordedStep, ...]:
+        plan = self.turn.plan
+        if plan is None or self.before is None or plan.version == self.before.version:
+            return ()
+        return plan.steps[sum(step.status in STARTED for step in self.before.steps) :]
+
+    def _arguments(self, tool: str) -> Round | None:
+        """Those of the first step with this tool that this turn has started."""
+        earlier = {step.id for step in self.before.steps if step.status in STARTED} if self.before else set()
+        for step in self.turn.plan.steps if self.turn.plan else ():
+            starts = step.status not in NOT_STARTED and step.id not in earlier | self._filled
+            if step.tool == tool and step.args is not None and starts:
+                self._filled.add(step.id)
+                return Round(calls=(RecordedCall(tool=tool, args=step.args),))
+        return None
+
+    def _next_round(self) -> Round | None:
+        if self._rounds:
+            return self._rounds.pop(0)
+        if self._made and not self._plan_given:
+            self._plan_given = True
+            calls = tuple(RecordedCall(tool=step.tool or "", args=step.args or {}) for step in self._made)
+            return Round(text=self.turn.said or "", calls=calls)
+        text = self.turn.answer if self.turn.said is None else self.turn.said
+        return Round(text=text) if text else None
+
+
+def _steps(steps: tuple[RecordedStep, ...]) -> Round:
+    shown = {"id", "description", "tool", "args", "requires_confirmation"}
+    drafted = [step.model_dump(include=shown) for step in steps]
+    return Round(text=orjson.dumps({"steps": drafted}).decode())
+
+
+# --- the servers ---
 
 
 @dataclass(slots=True)
@@ -305,15 +288,15 @@ class FakeServers:
         kind = kind_of_request(body)
         playback = self.turn
         if playback is None or kind == "other":
-            return _completion(ModelReply("{}"), stream=bool(body.get("stream")))
+            return _completion(NOTHING, stream=bool(body.get("stream")))
         playback.requests += 1
         playback.faults += _faults(body, playback)
-        reply = playback.model.answer(body)
+        reply = playback.answer(body)
         if reply is not None:
             if reply.calls or kind == "step":
                 await playback.steer()
             return _completion(reply, stream=bool(body.get("stream")))
-        if playback.model.turn.status == "completed":
+        if playback.turn.status == "completed":
             playback.faults.append(f"the model was asked for more than was recorded ({kind})")
         return Response('{"error": {"message": "nothing is recorded"}}', 400, media_type="application/json")
 
@@ -399,15 +382,15 @@ def _error(text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
 
-def _completion(reply: ModelReply, *, stream: bool) -> Response:
+def _completion(reply: Round, *, stream: bool) -> Response:
     calls = [
         {
             "index": index,
             "id": f"call_{index}",
             "type": "function",
-            "function": {"name": name, "arguments": orjson.dumps(args).decode()},
+            "function": {"name": call.tool, "arguments": orjson.dumps(call.args).decode()},
         }
-        for index, (name, args) in enumerate(reply.calls)
+        for index, call in enumerate(reply.calls)
     ]
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if calls:

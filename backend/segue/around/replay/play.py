@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from segue.around.replay.fake_servers import CannotPlay, FakeModel, FakeServers, ReplayConfig, TurnPlayback
+from segue.around.replay.fake_servers import CannotPlay, FakeServers, ReplayConfig, TurnPlayback
 from segue.domain.recording import RecordedCall, RecordedPlan, RecordedTurn, RecordedUsage, Recording
 from segue.domain.tool import canonical_args
 
@@ -105,7 +105,7 @@ class Player:
             body = {"message": text, "on_busy": "steer", "background": True}
             await _json(self.client.post(f"/sessions/{playback.session_id}/chat", json=body))
 
-        self.servers.turn = playing = TurnPlayback(FakeModel(turn, before), tuple(playback.sent), earlier, say)
+        self.servers.turn = playing = TurnPlayback(turn, before, tuple(playback.sent), earlier, say)
         played = await self._played(playback.session_id, turn)
         self.servers.turn = None
         playback.sent[:] = playing.sent
@@ -122,8 +122,13 @@ class Player:
             playback.plans[turn.plan.number] = turn.plan
 
     async def _ask_model(self, playback: Playback, turn: RecordedTurn, number: int) -> None:
-        """Plays a turn with a real model. In a rehearsal, what the user said while it ran is said after it."""
-        self._answer_from(playback.recording, number)
+        """Plays a turn with a real model. In a rehearsal, what the user said while it ran is said after it. Calls of
+        other turns have their results too, the nearest earlier one first.
+        """
+        turns = playback.recording.turns
+        others = (*turns[: number - 1][::-1], *turns[number:])  # a model may look earlier than the recorded one did
+        self.servers.known, self.servers.arrived = turn.calls, []
+        self.servers.elsewhere = tuple(call for other in others for call in other.calls)
         said = [RecordedTurn(message=text, approves=turn.approves) for _, text in turn.steers if self.config.trial]
         played, *later = [await self._played(playback.session_id, each) for each in (turn, *said)]
         playback.rehearsed.append(Rehearsed(number, turn, [played, *later], self.servers.arrived))
@@ -131,13 +136,6 @@ class Player:
         playback.usage.append((turn.usage, played.usage))
         playback.calls += len(played.calls)
         playback.requests += played.usage.llm_calls if played.usage else 0
-
-    def _answer_from(self, recording: Recording, number: int) -> None:
-        """Calls of other turns have their results too, the nearest earlier one first: a model may look earlier."""
-        *earlier, turn = recording.turns[:number]
-        others = (*earlier[::-1], *recording.turns[number:])
-        self.servers.known, self.servers.arrived = turn.calls, []
-        self.servers.elsewhere = tuple(call for other in others for call in other.calls)
 
     async def _played(self, session_id: str, turn: RecordedTurn) -> "Played":
         response = await self._send(session_id, turn)

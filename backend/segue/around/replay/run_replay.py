@@ -1,21 +1,27 @@
-"""Runs a replay: reads the files, starts the fake servers, plays on its own service or a running one, and reports."""
+"""`segue replay` plays recorded conversations against a service, `segue rehearse` with what is to replace it: reads the
+files, starts the fake servers, plays on a service of its own or a running one, and reports.
+"""
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx2
+import typer
 import uvicorn
+from pydantic import SecretStr
 
 from segue.around.embedded.server_urls import server_urls
-from segue.around.own_service import OwnService
+from segue.around.replay import rehearsal
 from segue.around.replay.fake_servers import (
     RESULTS_IN_VIEW,
     CannotPlay,
@@ -26,11 +32,108 @@ from segue.around.replay.fake_servers import (
     replay_config,
 )
 from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
+from segue.around.service_client import HOST, OwnService, key_header
+from segue.around.terminal import printable, refusal, settings_with
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
+from segue.mcp.mcp_config import read_mcp_config
+from segue.models.model_settings import MODEL_SETTINGS
 
-LOOPBACK = "127.0.0.1"
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
+_OF_MODELS = ("anthropic_", "google_", "llm_", "openai_")
+ENDED_BY_SIGTERM = 128 + signal.SIGTERM
+
+
+def replay_command(
+    files: Annotated[list[Path], typer.Argument(help="Recordings, as GET /sessions/{id}/export gives them.")],
+    *,
+    url: Annotated[str | None, typer.Option(help="A running service to play on, instead of one of its own.")] = None,
+    listen: Annotated[str, typer.Option(help="With --url: where that service finds the model and the tools.")] = (
+        "127.0.0.1:8900"
+    ),
+    api_key: Annotated[
+        str | None, typer.Option(envvar="SEGUE_API_KEY", help="With --url: a key of the service.")
+    ] = None,
+    restart_between_turns: Annotated[
+        bool, typer.Option("--restart-between-turns", help="kill -9 its own service after every turn.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="A model to ask in place of the recording, as LLM_MODEL names it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Plays recordings against a service and prints what differs."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal() or not host:
+        raise refusal("--listen takes HOST:PORT")
+    if url and restart_between_turns:
+        raise refusal("--restart-between-turns needs a service of its own: leave out --url")
+    running = RunningService(url, api_key, (host, int(port)), partial(typer.echo, err=True)) if url else None
+    try:
+        real = (RealModel(model, {}) if running else _real_model(model)) if model else None
+        report = asyncio.run(replay(files, running=running, restarting=restart_between_turns, model=real))
+    except CannotPlay as error:
+        raise refusal(str(error)) from error
+    except asyncio.CancelledError:
+        raise typer.Exit(code=ENDED_BY_SIGTERM) from None
+    typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=1) if as_json else "\n".join(report.lines()))
+    raise typer.Exit(code=int(report.differs))
+
+
+def rehearse_command(
+    recordings: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.", exists=True)],
+    *,
+    model: Annotated[str | None, typer.Option(help="The model to try, as LLM_MODEL names it: without, that.")] = None,
+    agents: Annotated[Path | None, typer.Option(help="An agents.toml to try.", exists=True)] = None,
+    mcp: Annotated[Path | None, typer.Option(help="An mcp.json to try. No server is asked.", exists=True)] = None,
+    fail_on: Annotated[str, typer.Option(help="What exits with 1, as tokens:+20%.")] = "missing,new,args,failed",
+    ignore: Annotated[list[str] | None, typer.Option(help="TOOL.ARGUMENT in which effects may differ.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the report here, as JSON.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write it here, as JUnit's XML.")] = None,
+) -> None:
+    """Plays recordings with what is to be tried and prints which effects differ. None is performed."""
+    files = [file for path in recordings for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    try:
+        limits = rehearsal.read_limits(fail_on)
+        trial = Trial(agents, read_mcp_config(mcp, as_written=True).servers if mcp else None)
+        playbacks = asyncio.run(rehearse(files, _real_model(model), trial))
+    except CannotPlay as error:
+        raise refusal(str(error)) from error
+    except AppError as error:
+        raise refusal(error.detail) from error
+    except asyncio.CancelledError:
+        raise typer.Exit(code=ENDED_BY_SIGTERM) from None
+    reports = rehearsal.report(playbacks, limits, ignore or ())
+    typer.echo(printable("\n".join(rehearsal.table(reports))))
+    if json_file is not None:
+        shown = [asdict(each) for each in reports]
+        json_file.write_text(json.dumps(shown, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    if junit is not None:
+        junit.write_bytes(rehearsal.as_junit(reports))
+    raise typer.Exit(code=int(any(each.exceeded for each in reports)))
+
+
+def _real_model(name: str | None) -> RealModel:
+    """Takes what leads to the provider from the settings. Nothing else answers: no smaller model and no fallback."""
+    settings = settings_with(llm_model=name)
+    if not settings.model_configured:
+        raise refusal(f"--model {settings.llm_model} needs its provider: set OPENAI_API_KEY or OPENAI_BASE_URL.")
+    environment = {}
+    for setting in settings.model_fields_set - set(MODEL_SETTINGS):
+        value = getattr(settings, setting)
+        if setting == "prices_file":
+            environment[setting.upper()] = str(value.absolute())
+        elif setting.startswith(_OF_MODELS):
+            is_table = isinstance(value, Mapping)
+            environment[setting.upper()] = json.dumps(value, default=_revealed) if is_table else str(_revealed(value))
+    return RealModel(settings.llm_model, environment)
+
+
+def _revealed(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+# --- how it runs ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +156,23 @@ class ReplayReport:
         return any(playback.differences for playback in self.playbacks)
 
     def as_json(self) -> dict[str, Any]:
-        return {"differs": self.differs, "restarts": self.restarts, "recordings": list(map(_summary, self.playbacks))}
+        recordings = [
+            {
+                "file": playback.name,
+                "session_id": playback.session_id,
+                "turns": len(playback.recording.turns),
+                "calls": playback.calls,
+                "arrived": playback.arrived,
+                "requests": playback.requests,
+                "usage": [
+                    {"recorded": recorded and recorded.model_dump(), "played": played and played.model_dump()}
+                    for recorded, played in playback.usage
+                ],
+                "differences": [asdict(difference) for difference in playback.differences],
+            }
+            for playback in self.playbacks
+        ]
+        return {"differs": self.differs, "restarts": self.restarts, "recordings": recordings}
 
     def lines(self) -> Iterable[str]:
         for playback in self.playbacks:
@@ -62,10 +181,8 @@ class ReplayReport:
                 yield from (f"  {line}" for each in playback.differences for line in str(each).splitlines())
             for number, (recorded, played) in enumerate(playback.usage, start=1):
                 yield f"{playback.name} turn {number}: {usage_line(played)}; recorded: {usage_line(recorded)}"
-        same = sum(not playback.differences for playback in self.playbacks)
-        turns = sum(len(playback.recording.turns) for playback in self.playbacks)
-        calls = sum(playback.calls for playback in self.playbacks)
-        requests = sum(playback.requests for playback in self.playbacks)
+        rows = [(not each.differences, len(each.recording.turns), each.calls, each.requests) for each in self.playbacks]
+        same, turns, calls, requests = (sum(column) for column in zip(*rows, strict=True))
         totals = f"{turns} turns, {calls} tool calls, {requests} requests to the model, {self.restarts} restarts"
         yield f"{same} of {len(self.playbacks)} as recorded: {totals}"
 
@@ -117,7 +234,7 @@ async def rehearse(files: Iterable[Path], model: RealModel, trial: Trial) -> lis
 
 async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, restarting: bool) -> ReplayReport:
     servers = FakeServers(config.tools, stands_in=config.trial is not None)
-    async with _serving(servers, (LOOPBACK, 0)) as base_url:
+    async with _serving(servers, (HOST, 0)) as base_url:
         try:
             own = _own_service(config, base_url)
             async with own as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
@@ -150,9 +267,9 @@ async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[Own
         folder = Path(name)
         (folder / "mcp.json").write_text(config.mcp_config(base_url), "utf-8")
         async with server_urls(None, None, folder / "data", fast=True) as urls:
-            environment = {variable: os.environ[variable] for variable in INHERITED if variable in os.environ}
-            environment |= {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url, "MCP_CONFIG": "mcp.json"}
-            environment |= config.environment(base_url)
+            inherited = {variable: os.environ[variable] for variable in INHERITED if variable in os.environ}
+            stores = {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url}
+            environment = inherited | stores | {"MCP_CONFIG": "mcp.json"} | config.environment(base_url)
             service = OwnService(folder / "service.log", environment, folder=folder)
             try:
                 service.start()
@@ -163,11 +280,8 @@ async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[Own
 
 async def _on_running_service(config: ReplayConfig, playbacks: list[Playback], target: RunningService) -> ReplayReport:
     servers = FakeServers(config.tools)
-    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-    async with (
-        _serving(servers, target.address) as base_url,
-        httpx2.AsyncClient(base_url=target.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
-    ):
+    own = httpx2.AsyncClient(base_url=target.url, headers=key_header(target.api_key), timeout=TURN_TIMEOUT_S)
+    async with _serving(servers, target.address) as base_url, own as client:
         settings = [f"{name}={value}" for name, value in config.environment(base_url).items()]
         target.note("\n".join([f"For {target.url}, in its environment:", *settings, "and as its mcp.json:"]))
         target.note(config.mcp_config(base_url))
@@ -188,22 +302,6 @@ def _read(file: Path) -> Recording:
         raise CannotPlay(f"{file} cannot be read: {error.strerror}.") from error
     except BrokenRecording as error:
         raise CannotPlay(f"{file} cannot be played: {error}.") from error
-
-
-def _summary(playback: Playback) -> dict[str, Any]:
-    return {
-        "file": playback.name,
-        "session_id": playback.session_id,
-        "turns": len(playback.recording.turns),
-        "calls": playback.calls,
-        "arrived": playback.arrived,
-        "requests": playback.requests,
-        "usage": [
-            {"recorded": recorded and recorded.model_dump(), "played": played and played.model_dump()}
-            for recorded, played in playback.usage
-        ],
-        "differences": [asdict(difference) for difference in playback.differences],
-    }
 
 
 class _SignallessServer(uvicorn.Server):

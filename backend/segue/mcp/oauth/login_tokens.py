@@ -1,31 +1,50 @@
 """The tokens of users at MCP servers: kept sealed, renewed by one process at a time, given to the user they are of.
 
 What is sealed names its owner and server, so that a row cannot be read as that of another user. No transaction is open
-while a server is asked. Knows nothing of how a login comes about.
+while a server is asked. Owns `mcp_logins`, and `mcp_clients`, what Segue is called at authorization servers; times are
+the database's. Knows nothing of how a login comes about.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
 
 import structlog
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from mcp.shared.auth import OAuthMetadata, OAuthToken
 from pydantic import Field, ValidationError
+from sqlalchemy import ColumnElement, Delete, Row, Update, case, delete, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.db.models import mcp_clients, mcp_logins
 from segue.domain.ids import Clock, new_id
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.oauth import store
-from segue.mcp.oauth.discovery import OAuthFault, asking
-from segue.mcp.oauth.store import LoginRow
-from segue.mcp.oauth.token_endpoint import OAuthClient, SealedValue, TokenRefused, TokenSource, refresh, revoke
+from segue.mcp.oauth.authorization_server import (
+    OAuthClient,
+    OAuthFault,
+    SealedValue,
+    TokenRefused,
+    TokenSource,
+    asking,
+    refresh,
+    revoke,
+)
 
 Sealed = TypeVar("Sealed", bound=SealedValue)
 SETTLED_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 0.2
 _LONGEST_S: Final = 365 * 24 * 3600
+REFRESH_LASTS: Final = timedelta(seconds=40)
+_EARLY: Final = timedelta(seconds=30)
+_COLUMNS: Final = (
+    *(mcp_logins.c[name] for name in ("owner", "server", "id", "version", "sealed", "scope", "created_at")),
+    func.coalesce(mcp_logins.c.expires_at < func.now() + _EARLY, False).label("is_stale"),
+    func.coalesce(mcp_logins.c.refreshing_until > func.now(), False).label("is_refreshing"),
+)
 
 log = structlog.get_logger()
 
@@ -96,6 +115,21 @@ class Access:
     token: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class LoginRow:
+    """`id` is that of the login, `version` counts its tokens. `is_stale`: its token has expired, or will at once."""
+
+    owner: str
+    server: str
+    id: str
+    version: int
+    sealed: str
+    scope: str | None
+    created_at: datetime
+    is_stale: bool
+    is_refreshing: bool
+
+
 Servers = Callable[[], Mapping[str, McpServerConfig]]
 
 
@@ -130,13 +164,15 @@ class Grants:
         return await self._renew(row, grant)
 
     async def row(self, owner: str, server: str) -> LoginRow | None:
+        mine = select(*_COLUMNS).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
         async with self._database.read_only() as connection:
-            return await store.load_login(connection, owner, server)
+            return _read((await connection.execute(mine)).one_or_none())
 
     async def rows(self, owner: str) -> list[LoginRow]:
         """Returns what is stored of a user, also what does not open any more."""
+        mine = select(*_COLUMNS).where(mcp_logins.c.owner == owner).order_by(mcp_logins.c.server)
         async with self._database.read_only() as connection:
-            return await store.load_logins(connection, owner)
+            return [LoginRow(**row._asdict()) for row in await connection.execute(mine)]
 
     def opened(self, row: LoginRow) -> LoginGrant | None:
         """Returns None for what was given to another user, for another server or address, or sealed with a lost key."""
@@ -148,6 +184,7 @@ class Grants:
         return grant if grant.source.url == config.url and is_trusted else None
 
     async def save(self, attempt: LoginAttempt, got: OAuthToken) -> None:
+        """Puts a new login in the place of one that there may be."""
         grant = LoginGrant(
             owner=attempt.owner,
             server=attempt.server,
@@ -155,20 +192,27 @@ class Grants:
             access_token=got.access_token,
             refresh_token=got.refresh_token,
         )
-        values = {
+        row = {
             "owner": attempt.owner,
             "server": attempt.server,
             "id": new_id("login", self._clock()),
+            "version": 1,
             "sealed": self._seal.seal(grant),
             "scope": got.scope or attempt.scope,
+            "created_at": func.now(),
+            "expires_at": _until(got),
+            "refreshing_until": None,
         }
+        statement = insert(mcp_logins).values(row)
+        changed = {name: statement.excluded[name] for name in row if name not in ("owner", "server")}
         async with self._database.transaction() as connection:
-            await store.save_login(connection, values, _lasts_s(got))
+            await connection.execute(statement.on_conflict_do_update(index_elements=["owner", "server"], set_=changed))
 
     async def end(self, owner: str, server: str) -> bool:
         """Deletes a login, then tells its authorization server. Returns False if there was none."""
+        mine = delete(mcp_logins).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
         async with self._database.transaction() as connection:
-            row = await store.delete_login(connection, owner, server)
+            row = _read((await connection.execute(mine.returning(*_COLUMNS))).one_or_none())
         if row is not None and (grant := self.opened(row)) is not None:
             await self._revoke(grant)
         return row is not None
@@ -180,24 +224,24 @@ class Grants:
 
     async def forget(self, owner: str, server: str, login: str) -> None:
         """Deletes a login that the server does not take. One that came later stays."""
-        row = await self.row(owner, server)
-        if row is not None and row.id == login:
-            await self._forget(row)
+        columns = mcp_logins.c
+        mine = (columns.owner == owner, columns.server == server, columns.id == login)
+        await self._change(delete(mcp_logins).where(*mine))
 
     async def forget_client(self, server: str, source: TokenSource, fault: Exception) -> None:
         """Lets Segue be registered anew where it is not known any more."""
         if isinstance(fault, TokenRefused) and fault.code == "invalid_client":
-            async with self._database.transaction() as connection:
-                await store.delete_clients(connection, server, source.issuer)
+            known = (mcp_clients.c.server == server, mcp_clients.c.issuer == source.issuer)
+            await self._change(delete(mcp_clients).where(*known))
 
     async def _renew(self, row: LoginRow, grant: LoginGrant) -> Access | None:
         """One process at a time asks; the others wait for what it got."""
         if grant.refresh_token is None:
             await self._forget(row)
             return None
-        async with self._database.transaction() as connection:
-            is_mine = await store.begin_refresh(connection, row)
-        if not is_mine:
+        is_free = or_(mcp_logins.c.refreshing_until.is_(None), mcp_logins.c.refreshing_until < func.now())
+        taken = update(mcp_logins).where(*_as_read(row), is_free)
+        if not await self._change(taken.values(refreshing_until=func.now() + REFRESH_LASTS)):
             return await self._await_refresh(row)
         # It goes on if the call is cancelled: the old refresh token may be used up, and the new one is to be kept.
         refreshing = asyncio.create_task(self._refresh(row, grant, grant.refresh_token))
@@ -222,14 +266,17 @@ class Grants:
             return None
         except OAuthFault as fault:
             log.warning("mcp_login_not_renewed", server=row.server, reason=str(fault))
-            async with self._database.transaction() as connection:
-                await store.end_refresh(connection, row, {}, None)
+            await self._change(update(mcp_logins).where(*_as_read(row)).values(refreshing_until=None))
             raise
         renewed = grant.model_copy(update={"access_token": got.access_token, "refresh_token": got.refresh_token})
-        values = {"sealed": self._seal.seal(renewed), "scope": got.scope}
-        async with self._database.transaction() as connection:
-            is_there = await store.end_refresh(connection, row, values, _lasts_s(got))
-        if is_there:
+        values = {
+            "sealed": self._seal.seal(renewed),
+            "scope": got.scope,
+            "version": row.version + 1,
+            "expires_at": _until(got),
+            "refreshing_until": None,
+        }
+        if await self._change(update(mcp_logins).where(*_as_read(row)).values(values)):
             return Access(row.id, got.access_token)
         await self._revoke(renewed)  # the user has logged out, or in anew, meanwhile
         return None
@@ -261,9 +308,44 @@ class Grants:
                     await revoke(asker, grant.source, token, kind)
 
     async def _forget(self, row: LoginRow) -> None:
+        """Leaves a login, or its tokens, that came later."""
+        await self._change(delete(mcp_logins).where(*_as_read(row)))
+
+    async def _change(self, statement: Update | Delete) -> bool:
+        """Returns whether there was a row to change."""
         async with self._database.transaction() as connection:
-            await store.delete_as_read(connection, row)
+            return (await connection.execute(statement)).rowcount > 0
 
 
-def _lasts_s(got: OAuthToken) -> int | None:
-    return None if got.expires_in is None else min(max(got.expires_in, 0), _LONGEST_S)
+def _read(row: Row[Any] | None) -> LoginRow | None:
+    return None if row is None else LoginRow(**row._asdict())
+
+
+def _as_read(row: LoginRow) -> list[ColumnElement[bool]]:
+    return [mcp_logins.c[name] == getattr(row, name) for name in ("owner", "server", "id", "version")]
+
+
+def _until(got: OAuthToken) -> Any:
+    """Returns when its token expires, None if that is not said."""
+    return None if got.expires_in is None else func.now() + timedelta(seconds=min(max(got.expires_in, 0), _LONGEST_S))
+
+
+async def load_client(connection: AsyncConnection, server: str, issuer: str, redirect_uri: str) -> str | None:
+    clients = mcp_clients.c
+    known = select(clients.sealed).where(
+        clients.server == server, clients.issuer == issuer, clients.redirect_uri == redirect_uri
+    )
+    return await connection.scalar(known)
+
+
+async def save_client(
+    connection: AsyncConnection, server: str, issuer: str, redirect_uri: str, sealed: str, replaced: str | None
+) -> str:
+    """Returns what is stored: that of another process if it was quicker to replace what both have found."""
+    place = {"server": server, "issuer": issuer, "redirect_uri": redirect_uri}
+    made = insert(mcp_clients).values(**place, sealed=sealed, created_at=func.now())
+    is_as_found = mcp_clients.c.sealed == replaced
+    changed = {"sealed": case((is_as_found, made.excluded.sealed), else_=mcp_clients.c.sealed)}
+    stored = made.on_conflict_do_update(index_elements=list(place), set_=changed).returning(mcp_clients.c.sealed)
+    kept: str = (await connection.execute(stored)).scalar_one()
+    return kept

@@ -1,10 +1,12 @@
 """The logins of users at MCP servers: begun with a link, finished by the callback, renewed, ended.
 
 All that a login needs is in PostgreSQL, so that the callback may come to another process than the one that made the
-link. No transaction is open while a server is asked. No token leaves here but to the connection of its own user.
+link. No transaction is open while a server is asked. No token leaves here but to the connection of its own user. Owns
+`mcp_login_attempts`, whose times are the database's.
 """
 
 import secrets
+from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -12,27 +14,36 @@ import structlog
 from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.oauth2 import PKCEParameters
 from mcp.client.auth.utils import union_scopes, validate_authorization_response_iss
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.db.models import mcp_login_attempts
 from segue.domain.errors import AppError
-from segue.domain.ids import Clock
+from segue.domain.ids import Clock, digest_of_secret
 from segue.domain.user_request import UserRequest
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
-from segue.mcp.oauth import store
-from segue.mcp.oauth.discovery import Asker, Authority, OAuthFault, asking, discover
-from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal, SealedClient, Servers
-from segue.mcp.oauth.token_endpoint import (
+from segue.mcp.oauth.authorization_server import (
     PUBLIC,
+    Asker,
+    Authority,
     OAuthClient,
+    OAuthFault,
     TokenRefused,
     TokenSource,
+    asking,
     described_client,
+    discover,
     exchange,
     known_client,
     register,
 )
+from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal, SealedClient, Servers, load_client, save_client
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH, BegunLogin, FinishedLogin, LoginRefused, McpLogin
 
+ATTEMPT_LASTS: Final = timedelta(minutes=30)
+ATTEMPTS: Final = 10  # of a user at a server
 _DENIED: Final = "access_denied"
 _OTHER_ISSUER: Final = "it names another issuer than the one in mcp.json"
 
@@ -43,7 +54,7 @@ class Logins:
     """`servers` are those of mcp.json that ask for a login, `base_url` is where browsers reach this service."""
 
     def __init__(self, database: Database, seal: Seal, servers: Servers, base_url: str, clock: Clock) -> None:
-        self._database = database
+        self.database = database
         self._seal = seal
         self._servers = servers
         self._clock = clock
@@ -77,7 +88,10 @@ class Logins:
                 detail=f"A login at the MCP server {server} cannot begin: {fault}.",
                 retryable=True,
             ) from None
-        wanted = union_scopes(before.scope if before else None, scope) if scope else _scope(config, authority)
+        configured = _oauth(config).scopes
+        wanted = authority.scope if configured is None else " ".join(configured) or None
+        if scope:
+            wanted = union_scopes(before.scope if before else None, scope)
         proof = PKCEParameters.generate()
         attempt = LoginAttempt(
             owner=owner,
@@ -89,15 +103,15 @@ class Logins:
             scope=wanted,
         )
         state = secrets.token_urlsafe(32)
-        async with self._database.transaction() as connection:
-            until = await store.save_attempt(connection, state, owner, server, self._seal.seal(attempt))
+        async with self.database.transaction() as connection:
+            until = await _save_attempt(connection, state, owner, server, self._seal.seal(attempt))
         log.info("mcp_login_begun", server=server)
         return BegunLogin(_link(attempt, state, proof.code_challenge), until)
 
     async def finish(self, state: str, *, code: str | None, iss: str | None, error: str | None) -> FinishedLogin:
         """Takes what an authorization server sends a browser back with. Raises LoginRefused."""
-        async with self._database.transaction() as connection:
-            found = await store.take_attempt(connection, state)
+        async with self.database.transaction() as connection:
+            found = await _take_attempt(connection, state)
         attempt = found and self._seal.open(LoginAttempt, found[2])
         if not found or not attempt or (attempt.owner, attempt.server) != found[:2]:
             raise LoginRefused("This link was used before, or is too old. Ask for a new one.")
@@ -153,14 +167,14 @@ class Logins:
     async def _client(self, asker: Asker, server: str, authority: Authority, config: OAuthClientConfig) -> OAuthClient:
         if (known := known_client(authority, config, self._document_url)) is not None:
             return known
-        async with self._database.read_only() as connection:
-            found = await store.load_client(connection, server, authority.issuer, self.redirect_uri)
+        async with self.database.read_only() as connection:
+            found = await load_client(connection, server, authority.issuer, self.redirect_uri)
         if (usable := self._registered(found, server, authority.issuer)) is not None:
             return usable
         client = await register(asker, authority, self.redirect_uri)
         sealed = self._seal.seal(SealedClient(server=server, issuer=authority.issuer, client=client))
-        async with self._database.transaction() as connection:
-            kept = await store.save_client(connection, server, authority.issuer, self.redirect_uri, sealed, found)
+        async with self.database.transaction() as connection:
+            kept = await save_client(connection, server, authority.issuer, self.redirect_uri, sealed, found)
         return self._registered(kept, server, authority.issuer) or client
 
     def _registered(self, sealed: str | None, server: str, issuer: str) -> OAuthClient | None:
@@ -195,11 +209,6 @@ def _oauth(config: McpServerConfig) -> OAuthClientConfig:
     return config.oauth or OAuthClientConfig()
 
 
-def _scope(config: McpServerConfig, authority: Authority) -> str | None:
-    scopes = _oauth(config).scopes
-    return authority.scope if scopes is None else " ".join(scopes) or None
-
-
 def _source(config: McpServerConfig, authority: Authority, client: OAuthClient) -> TokenSource:
     metadata = authority.metadata
     return TokenSource(
@@ -228,3 +237,32 @@ def _link(attempt: LoginAttempt, state: str, challenge: str) -> str:
         if "offline_access" in attempt.scope.split():
             asked["prompt"] = "consent"  # OpenID Connect gives no refresh token without
     return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
+
+
+async def _save_attempt(connection: AsyncConnection, state: str, owner: str, server: str, sealed: str) -> datetime:
+    """Returns until when the login can be finished. The oldest attempts of a user make room."""
+    attempts = mcp_login_attempts
+    kept = (
+        select(attempts.c.digest)
+        .where(attempts.c.owner == owner, attempts.c.server == server, attempts.c.expires_at > func.now())
+        .order_by(attempts.c.expires_at.desc(), attempts.c.digest)
+        .limit(ATTEMPTS - 1)
+    )
+    is_mine = (attempts.c.owner == owner) & (attempts.c.server == server)
+    old = (attempts.c.expires_at <= func.now()) | (is_mine & attempts.c.digest.not_in(kept))
+    await connection.execute(delete(attempts).where(old))
+    made = insert(attempts).values(
+        digest=digest_of_secret(state), owner=owner, server=server, sealed=sealed, expires_at=func.now() + ATTEMPT_LASTS
+    )
+    until: datetime = (await connection.execute(made.returning(attempts.c.expires_at))).scalar_one()
+    return until
+
+
+async def _take_attempt(connection: AsyncConnection, state: str) -> tuple[str, str, str] | None:
+    """Returns owner, server and what was sealed, once: a second caller with the same state gets None."""
+    taken = delete(mcp_login_attempts).where(
+        mcp_login_attempts.c.digest == digest_of_secret(state), mcp_login_attempts.c.expires_at > func.now()
+    )
+    columns = mcp_login_attempts.c.owner, mcp_login_attempts.c.server, mcp_login_attempts.c.sealed
+    row = (await connection.execute(taken.returning(*columns))).one_or_none()
+    return None if row is None else (row.owner, row.server, row.sealed)

@@ -1,46 +1,222 @@
-"""An MCP server at which each user logs in: a connection per user, opened by that user's first call.
+"""An MCP server at which each user logs in: a connection per user, opened by that user's first call, the idle ones
+closed, and a bounded number.
 
-A connection is made with the token of one login and carries only calls of its user. The tools are those that were
-listed last, by any user's connection, since a list for each user would cost every turn a query. Before the first login
-there is one tool, to log in.
+A connection carries only calls of its user, with the token of one login, which it renews once if the server refuses it:
+a request that was refused for its token has not run, so that it is sent again. The tools are those that were listed
+last, by any user's connection, since a list for each user would cost every turn a query. Before the first login there
+is one tool, to log in. Owns `mcp_tool_lists`: what servers listed last, under the address it came from.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 import anyio
+import httpx2
 import structlog
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 from mcp_types import Tool as McpTool
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
 
-from segue.db.engine import Database
+from segue.db.models import mcp_tool_lists
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.ids import utc_now
-from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.user_request import ToolAsks
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.oauth import store
-from segue.mcp.oauth.connections import Bearer, CallWithToken, UserConnections, call_with_token
-from segue.mcp.oauth.discovery import OAuthFault
-from segue.mcp.oauth.login_tokens import Access
+from segue.mcp.oauth.authorization_server import OAuthFault
+from segue.mcp.oauth.login_tokens import Access, Grants
 from segue.mcp.oauth.logins import Logins, login_request
 from segue.mcp.status import LeftOut, McpServerStatus
 from segue.mcp.supervisor import Supervisor
 from segue.mcp.tool_mapping import tools_of
 
 LOOK_EVERY_S: Final = 10.0
+MAX_CONNECTIONS: Final = 50
+IDLE_S: Final = 300.0
+_CLOSE_S: Final = 5.0
+_MAX_SCOPE_CHARS: Final = 1000
 _LOGIN_TOOL: Final = "log_in_to_"
+_TOOLS: Final = TypeAdapter(list[McpTool])
 
 log = structlog.get_logger()
 
 
+@dataclass(slots=True)
+class CallWithToken:
+    """A call that is on its way. `is_refused` says that its last request was not let in, and so did nothing;
+    `is_renewed` that its token was a new one then. `scope` is what the user's login would have to allow.
+    """
+
+    is_refused: bool = False
+    is_renewed: bool = False
+    scope: str | None = None
+
+
+call_with_token: ContextVar[CallWithToken | None] = ContextVar("call_with_token", default=None)
+
+
+class Bearer(httpx2.Auth):
+    """`renew` returns another token than the one refused, or None. The token goes to the origin of `url` only."""
+
+    def __init__(self, url: str, access: Access, renew: Callable[[Access], Awaitable[Access | None]]) -> None:
+        self._origin = _origin(httpx2.URL(url))
+        self._renew = renew
+        self.access = access
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        if _origin(request.url) != self._origin:
+            yield request
+            return
+        sent = self.access
+        response = yield _with(request, sent)
+        if response.status_code == httpx2.codes.UNAUTHORIZED and (other := await self._other_than(sent)) is not None:
+            self.access = other
+            response = yield _with(request, other)
+        _note(response, is_renewed=self.access != sent)
+
+    async def _other_than(self, refused: Access) -> Access | None:
+        if self.access != refused:  # a call beside this one was quicker
+            return self.access
+        try:
+            return await self._renew(refused)
+        except (OAuthFault, AppError):
+            return None  # the caller is told, and the next call tries again
+
+
+def _note(response: httpx2.Response, *, is_renewed: bool) -> None:
+    if (asked := call_with_token.get()) is None:
+        return
+    error = extract_field_from_www_auth(response, "error")
+    is_short = response.status_code == httpx2.codes.FORBIDDEN and error == "insufficient_scope"
+    asked.is_renewed = is_renewed
+    asked.is_refused = is_short or response.status_code == httpx2.codes.UNAUTHORIZED
+    asked.scope = (extract_scope_from_www_auth(response) or "")[:_MAX_SCOPE_CHARS] or None if is_short else None
+
+
+def _with(request: httpx2.Request, access: Access) -> httpx2.Request:
+    request.headers["Authorization"] = f"Bearer {access.token}"
+    return request
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+@dataclass(slots=True)
+class UserConnection:
+    """`calls` are on their way now; `used_at` is when the last one began or ended."""
+
+    bearer: Bearer
+    supervisor: Supervisor
+    running: asyncio.Task[None]
+    used_at: float
+    calls: int = 0
+
+
+class UserConnections:
+    """`connect` makes a supervisor whose requests are authorized so, `url` is the server's."""
+
+    def __init__(
+        self, server: str, url: str, grants: Grants, connect: Callable[..., Supervisor], *, timeout_s: float
+    ) -> None:
+        self._server = server
+        self._url = url
+        self._grants = grants
+        self._connect = connect
+        self._timeout_s = timeout_s
+        self._open: OrderedDict[str, UserConnection] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def of(self, owner: str, access: Access) -> Supervisor:
+        """Returns a user's connection, after the first attempt to connect; the one used least recently makes room.
+        Raises ToolFailed if none can.
+        """
+        found = self._open.get(owner)
+        if found is None or found.bearer.access.login != access.login:
+            self.retire(owner)
+            found = self._opened(owner, access)
+        self._open.move_to_end(owner)
+        found.used_at = anyio.current_time()
+        found.bearer.access = access
+        with anyio.move_on_after(self._timeout_s):
+            await found.supervisor.tried.wait()
+        return found.supervisor
+
+    @contextmanager
+    def in_use(self, owner: str) -> Iterator[None]:
+        """Keeps a user's connection open while a call is on its way."""
+        used = self._open.get(owner)
+        if used is None:
+            yield
+            return
+        used.calls += 1
+        try:
+            yield
+        finally:
+            used.calls -= 1
+            used.used_at = anyio.current_time()
+
+    def retire(self, owner: str | None = None) -> None:
+        """Closes the connection of a user, or of all, once its calls have ended. Their next calls open new ones."""
+        for each in [owner] if owner is not None else list(self._open):
+            if (gone := self._open.pop(each, None)) is not None:
+                closing = asyncio.create_task(_closed(gone), name=f"mcp:{self._server} ends")
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+
+    def close_idle(self) -> None:
+        now = anyio.current_time()
+        idle = [owner for owner, each in self._open.items() if not each.calls and now - each.used_at > IDLE_S]
+        for owner in idle:
+            self.retire(owner)
+
+    async def end(self) -> None:
+        """Lets the calls that run end, and closes."""
+        await asyncio.gather(*(each.supervisor.retire() for each in self._open.values()))
+
+    async def close(self) -> None:
+        """Ends the calls that still run."""
+        for each in self._open.values():
+            each.supervisor.stop()
+        self.retire()
+        if self._closing:
+            _, stuck = await asyncio.wait(set(self._closing), timeout=_CLOSE_S)
+            for task in stuck:
+                task.cancel()
+
+    def _opened(self, owner: str, access: Access) -> UserConnection:
+        if len(self._open) >= MAX_CONNECTIONS:
+            idle = next((owner for owner, each in self._open.items() if not each.calls), None)
+            if idle is None:
+                raise ToolFailed(f"Too many users call the MCP server {self._server} at once. Try again later.")
+            self.retire(idle)
+        bearer = Bearer(self._url, access, partial(self._grants.renewed, owner, self._server))
+        supervisor = self._connect(auth=bearer)
+        running = asyncio.create_task(supervisor.run(), name=f"mcp:{self._server}")
+        self._open[owner] = UserConnection(bearer, supervisor, running, anyio.current_time())
+        return self._open[owner]
+
+
+async def _closed(gone: UserConnection) -> None:
+    await gone.supervisor.retire()
+    await gone.running
+
+
 class PersonalServer:
-    """Stands where a Supervisor does: `state`, `tools` and `tried` are the same, for all users together."""
+    """Stands where a Supervisor does: `state`, `tools` and `tried` are the same, for all users together. `supervised`
+    makes the supervisor of one user's connection.
+    """
 
     away = False  # one user's connection may be; the others' are not
 
@@ -49,8 +225,7 @@ class PersonalServer:
         name: str,
         config: McpServerConfig,
         logins: Logins,
-        database: Database,
-        connections: UserConnections,
+        supervised: Callable[..., Supervisor],
         *,
         timeout_s: float,
         accept: Callable[["PersonalServer", list[Tool]], tuple[Tool, ...]],
@@ -61,20 +236,15 @@ class PersonalServer:
         self.tried = asyncio.Event()
         self.config = config
         self._logins = logins
-        self._database = database
-        self._connections = connections
+        connect = partial(supervised, accept=lambda _, tools: tuple(tools))
+        self._connections = UserConnections(name, config.url or "", logins.grants, connect, timeout_s=timeout_s)
         self._timeout_s = timeout_s
         self._accept = accept
-        self._listed: list[McpTool] | None = None
+        self.listed: list[McpTool] | None = None
         self._left_out: list[LeftOut] = []
         self._listed_at: datetime | None = None
         self._stopping = asyncio.Event()
         self._retired = False
-
-    @property
-    def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
-        """Those of the tools that are listed: before the first login there are none."""
-        return self.config.dependencies if self._listed is not None else {}
 
     @property
     def status(self) -> McpServerStatus:
@@ -89,7 +259,10 @@ class PersonalServer:
                     await self._follow_list()
                 except StorageUnavailable:
                     log.warning("mcp_tool_list_not_read", server=self.name)
-                self._set_ready()
+                if self.state != "ready":
+                    self.state, self.since = "ready", utc_now()
+                    log.info("mcp_server_ready", server=self.name, tools=len(self.tools))
+                self.tried.set()
                 self._connections.close_idle()
                 with anyio.move_on_after(LOOK_EVERY_S):
                     await self._stopping.wait()
@@ -118,11 +291,15 @@ class PersonalServer:
 
     async def _follow_list(self) -> None:
         url = self.config.url or ""
-        async with self._database.read_only() as connection:
-            at = await store.listed_at(connection, self.name, url)
+        async with self._logins.database.read_only() as connection:
+            mine = (mcp_tool_lists.c.server == self.name, mcp_tool_lists.c.url == url)
+            at = await connection.scalar(select(mcp_tool_lists.c.listed_at).where(*mine))
             if self.tools and at == self._listed_at:
                 return
-            listed = await store.load_list(connection, self.name, url)
+            stored = await connection.scalar(select(mcp_tool_lists.c.tools).where(*mine))
+        listed = None
+        with suppress(ValidationError):  # there is none, or none that this release can read
+            listed = _TOOLS.validate_python(stored)
         await self._offer(listed, at)
 
     async def _offer(self, listed: list[McpTool] | None, at: datetime | None) -> None:
@@ -132,16 +309,25 @@ class PersonalServer:
                 tools_of, self.name, self.config, listed, _not_called, self._timeout_s
             )
             made += [replace(tool, run=partial(self._run, tool.spec)) for tool in bound]
-        self._listed, self._listed_at = listed, at
+        self.listed, self._listed_at = listed, at
         self.tools = self._accept(self, made)
 
     async def _take_over(self, supervisor: Supervisor) -> None:
         """Offers to all what one user's connection has listed, here and in other processes."""
         listed = supervisor.listed
-        if listed is None or listed == self._listed:
+        if listed is None or listed == self.listed:
             return
-        async with self._database.transaction() as connection:
-            at = await store.save_list(connection, self.name, self.config.url or "", listed)
+        row = {
+            "server": self.name,
+            "url": self.config.url or "",
+            "tools": _TOOLS.dump_python(listed, mode="json", by_alias=True, exclude_none=True),
+            "listed_at": func.clock_timestamp(),
+        }
+        made = insert(mcp_tool_lists).values(row)
+        changed = {name: made.excluded[name] for name in row if name != "server"}
+        stored = made.on_conflict_do_update(index_elements=["server"], set_=changed)
+        async with self._logins.database.transaction() as connection:
+            at = await connection.scalar(stored.returning(mcp_tool_lists.c.listed_at))
         await self._offer(listed, at)
         log.info("mcp_tools_listed", server=self.name, tools=len(self.tools))
 
@@ -164,11 +350,6 @@ class PersonalServer:
         finally:
             call_with_token.reset(token)
         raise await self._refused(context, access, asked)
-
-    async def _log_in(self, _: dict[str, Any], context: ToolContext) -> object:
-        supervisor = (await self._connected(context))[0]
-        names = ", ".join(tool.spec.name for tool in supervisor.tools)
-        return f"The user is logged in at {self.name}. Its tools can be called now: {names}"
 
     async def _connected(self, context: ToolContext) -> tuple[Supervisor, Access]:
         """Returns the user's connection. Raises what asks for a login, ToolRetry and ToolFailed."""
@@ -216,41 +397,13 @@ class PersonalServer:
             original_name=name,
             timeout_s=self._timeout_s,
         )
-        return Tool(spec, self._log_in, audience=self.config.audience)
 
-    def _set_ready(self) -> None:
-        if self.state != "ready":
-            self.state, self.since = "ready", utc_now()
-            log.info("mcp_server_ready", server=self.name, tools=len(self.tools))
-        self.tried.set()
+        async def run(_: dict[str, Any], context: ToolContext) -> object:
+            supervisor = (await self._connected(context))[0]
+            names = ", ".join(tool.spec.name for tool in supervisor.tools)
+            return f"The user is logged in at {self.name}. Its tools can be called now: {names}"
 
-
-class PersonalServers:
-    """What all servers with logins share."""
-
-    def __init__(self, logins: Logins, database: Database) -> None:
-        self.logins = logins
-        self._database = database
-
-    def of(
-        self,
-        name: str,
-        config: McpServerConfig,
-        supervised: Callable[..., Supervisor],
-        *,
-        timeout_s: float,
-        accept: Callable[["PersonalServer", list[Tool]], tuple[Tool, ...]],
-    ) -> PersonalServer:
-        """`supervised` makes the supervisor of one connection."""
-
-        def connect(bearer: Bearer) -> Supervisor:
-            return supervised(accept=lambda _, tools: tuple(tools), auth=bearer)
-
-        grants, url = self.logins.grants, config.url or ""
-        connections = UserConnections(name, url, grants, connect, timeout_s=timeout_s)
-        return PersonalServer(
-            name, config, self.logins, self._database, connections, timeout_s=timeout_s, accept=accept
-        )
+        return Tool(spec, run, audience=self.config.audience)
 
 
 async def _not_called(*_: object, **__: object) -> object:

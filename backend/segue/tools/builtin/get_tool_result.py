@@ -11,6 +11,7 @@ from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from segue.tools.input_schema import object_schema
 from segue.tools.normalize import clean_text
 from segue.tools.paging import Wanted, page_of, part_at
 from segue.tools.results import StoredResult, load_result, search_calls
@@ -34,9 +35,8 @@ SPEC = ToolSpec(
         "tool itself for that. Example: the user asks about an invoice that was found long ago and no reference "
         'names it: {"query": "invoice rossi"}, then {"tool_call_id": "call_…", "path": "emails[0].body"}.'
     ),
-    input_schema={
-        "type": "object",
-        "properties": {
+    input_schema=object_schema(
+        {
             "tool_call_id": {"type": "string", "description": "The tool_call_id of a reference, call_…"},
             "query": {
                 "type": "string",
@@ -51,9 +51,8 @@ SPEC = ToolSpec(
             },
             "offset": {"type": "integer", "minimum": 0},
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ANSWER},
-        },
-        "additionalProperties": False,
-    },
+        }
+    ),
     ephemeral=True,
 )
 
@@ -84,18 +83,21 @@ async def _search(database: Database, args: dict[str, Any], context: ToolContext
         found, total = await search_calls(
             connection, context.owner, context.session_id, words[:MAX_WORDS], offset=offset, limit=limit
         )
-    listed = [_entry(call) for call in found]
+    listed = [
+        {
+            "tool_call_id": call.tool_call_id,
+            "tool_name": call.tool_name,
+            "status": call.status,
+            "args": one_line(orjson.dumps(call.args).decode(), MAX_ARGS_CHARS),
+            "summary": call.metadata.summary,
+        }
+        for call in found
+    ]
     bound = Wanted(max_bytes=max_bytes, max_chars=MAX_ANSWER)
     while len(listed) > 1 and not bound.fits(orjson.dumps(listed)):
         listed = listed[: len(listed) // 2]
     end = offset + len(listed)
     return {"results": listed, "results_total": total, "next_offset": end if end < total else None}
-
-
-def _entry(call: ToolCall) -> dict[str, Any]:
-    args = one_line(orjson.dumps(call.args).decode(), MAX_ARGS_CHARS)
-    named = {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, "status": call.status}
-    return {**named, "args": args, "summary": call.metadata.summary}
 
 
 async def _text_of(stored: StoredResult, number: int) -> StoredResult:

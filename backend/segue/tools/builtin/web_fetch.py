@@ -17,6 +17,7 @@ import httpx2
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.net.addresses import NoSuchHost, NotPublic
+from segue.tools.input_schema import object_schema
 
 MAX_TITLE_CHARS = 300
 # Extraction costs up to 100 µs an element, in a thread that cannot be stopped; very large articles have 20,000.
@@ -81,9 +82,8 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
     spec = ToolSpec(
         name="web_fetch",
         description="Open a public web page or text file by its address and return its readable text.",
-        input_schema={
-            "type": "object",
-            "properties": {
+        input_schema=object_schema(
+            {
                 "url": {
                     "type": "string",
                     "description": "Full address, starting with http:// or https://",
@@ -91,9 +91,8 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
                     "maxLength": 4096,
                 }
             },
-            "required": ["url"],
-            "additionalProperties": False,
-        },
+            "url",
+        ),
         idempotent=True,
         timeout_s=timeout_s + 5,
     )
@@ -168,20 +167,16 @@ async def _last_hop(client: httpx2.AsyncClient, url: httpx2.URL) -> AsyncIterato
 
 
 async def _body(response: httpx2.Response) -> _Body:
-    _check_status(response.status_code)
+    if httpx2.codes.is_client_error(response.status_code):
+        raise ToolRetry(f"The page cannot be read: its server answers {response.status_code}. Try another address.")
+    if not httpx2.codes.is_success(response.status_code):
+        raise ToolFailed(f"The page cannot be read: its server answers {response.status_code}.")
     content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not _TEXT_TYPE.fullmatch(content_type):
         kind = content_type[:100] or "an unnamed type"
         raise ToolRetry(f"web_fetch reads text, and this is {kind}. Try another address.")
     content, cut = await _read(response)
     return _Body(str(response.url), content_type, response.charset_encoding, content, cut)
-
-
-def _check_status(status: int) -> None:
-    if httpx2.codes.is_client_error(status):
-        raise ToolRetry(f"The page cannot be read: its server answers {status}. Try another address.")
-    if not httpx2.codes.is_success(status):
-        raise ToolFailed(f"The page cannot be read: its server answers {status}.")
 
 
 async def _read(response: httpx2.Response) -> tuple[bytes, bool]:
@@ -224,7 +219,8 @@ def _decoded(body: _Body) -> str:
     for mark, name in _BOMS.items():
         if body.content.startswith(mark):
             return body.content.decode(name, errors="replace")
-    for declared in (body.charset, _meta_charset(body)):
+    in_page = _META_CHARSET.search(body.content[:4096]) if body.content_type in _HTML_TYPES else None
+    for declared in (body.charset, in_page and in_page[1].decode("ascii", errors="ignore")):
         if declared and (codec := _web_codec(declared)):
             return body.content.decode(codec, errors="replace")
     try:
@@ -232,11 +228,6 @@ def _decoded(body: _Body) -> str:
         return codecs.getincrementaldecoder("utf-8")().decode(body.content, final=not body.cut)
     except UnicodeDecodeError:
         return body.content.decode("cp1252", errors="replace")
-
-
-def _meta_charset(body: _Body) -> str | None:
-    found = _META_CHARSET.search(body.content[:4096]) if body.content_type in _HTML_TYPES else None
-    return found[1].decode("ascii", errors="ignore") if found else None
 
 
 def _web_codec(declared: str) -> str | None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec, ToolUnauthorized
 from segue.net.http_client import BodyTooLarge, answer_of
+from segue.tools.input_schema import object_schema
 
 SearchProvider = Literal["ddgs", "searxng", "tavily"]
 Hit = dict[str, str]
@@ -86,15 +87,13 @@ def _tool(search: WebSearch, timeout_s: float) -> Tool:
     spec = ToolSpec(
         name="web_search",
         description="Search the public web. Returns titles, addresses and short snippets; web_fetch reads a page.",
-        input_schema={
-            "type": "object",
-            "properties": {
+        input_schema=object_schema(
+            {
                 "query": {"type": "string", "minLength": 1, "maxLength": 400, "pattern": r"\S"},
                 "max_results": {"type": "integer", "minimum": 1, "maximum": 10, "default": 5},
             },
-            "required": ["query"],
-            "additionalProperties": False,
-        },
+            "query",
+        ),
         idempotent=True,
         timeout_s=timeout_s + 5,
     )

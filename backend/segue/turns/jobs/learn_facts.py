@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import EXTRACTOR, as_json
 from segue.db.engine import Database
-from segue.db.leases import claim_row, due_in, postpone_row
 from segue.db.models import sessions, turns
+from segue.db.rows import claim_row, due_in, postpone_row
 from segue.domain.ids import Clock, local_time
 from segue.domain.session import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
 from segue.memory import facts, history

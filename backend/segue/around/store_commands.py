@@ -1,26 +1,98 @@
-"""Commands for users and keys: `segue users adopt` and `limits`, `segue export`, `segue erase`, and `segue keys`."""
+"""The commands on the stores, beside a service or without one: `segue migrate`, `users adopt` and `limits`, `export`,
+`erase` and `keys`. `with_stores` and `on_the_servers` open the stores for a command.
+"""
 
+import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from segue.around.open_stores import note, with_stores
-from segue.around.store_clients import OpenStores
-from segue.around.terminal import new_file, refusal
+from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients, server_urls
+from segue.around.terminal import new_file, refusal, settings_with
+from segue.config import Settings
+from segue.db.migrations import upgrade
 from segue.db.owners import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
+from segue.domain.errors import AppError
 from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user
 from segue.domain.ids import utc_now
 from segue.users.api_keys import CHECK_EVERY_S, ApiKey, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
-from segue.users.audit import CLI, record_act
+from segue.users.audit import CLI, AuditedAction, record_act
 from segue.users.spending import NO_OWN, OwnLimits, load_limits, set_limits
+
+P = ParamSpec("P")
+Done = TypeVar("Done")
+
+
+def migrate() -> None:
+    """Brings the database to the newest schema."""
+
+    async def run(_settings: Settings, urls: ServerUrls, _stack: AsyncExitStack) -> str | None:
+        return await asyncio.to_thread(upgrade, urls.database_url)
+
+    newer = on_the_servers(run)
+    revision = f"at {newer}, which a newer release made; this one can use it" if newer else "at the newest revision"
+    typer.echo(f"The database is {revision}.")
+
+
+def with_stores(command: Callable[Concatenate[OpenStores, P], Awaitable[Done]]) -> Callable[P, Done]:
+    """Gives a command the stores that `segue serve` uses, at the newest schema. The service may run at the same time.
+
+    The command raises typer.Exit if the stores cannot be opened or if it raises AppError itself.
+    """
+
+    @wraps(command)
+    def run(*args: P.args, **options: P.kwargs) -> Done:
+        async def opened(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Done:
+            if settings.migrate_on_start:
+                await asyncio.to_thread(upgrade, urls.database_url)
+            return await command(open_clients(stack, urls, pooler=settings.database_pooler), *args, **options)
+
+        return on_the_servers(opened)
+
+    _, *parameters = signature(command).parameters.values()
+    run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+    return run
+
+
+async def note(stores: OpenStores, action: AuditedAction, **details: object) -> None:
+    """Records in the audit what is done at the command line."""
+    async with stores.database.transaction() as connection:
+        await record_act(connection, CLI, action, details=details)
+
+
+def on_the_servers(
+    run: Callable[[Settings, ServerUrls, AsyncExitStack], Awaitable[Done]], *, needs_data: bool = False
+) -> Done:
+    """Returns what `run` returns, given the servers that `segue serve` uses, at whatever schema they are. Raises
+    typer.Exit if they do not start or `run` raises AppError; with `needs_data` also if DATA_DIR would be used and has
+    no database.
+    """
+    settings = settings_with()
+    if needs_data and settings.database_url is None and not (settings.data_dir.expanduser() / "postgres").is_dir():
+        raise refusal(f"There is no database in {settings.data_dir}. Set DATA_DIR or DATABASE_URL to the one in use.")
+
+    async def found() -> Done:
+        async with AsyncExitStack() as stack:
+            given = settings.database_url, settings.redis_url, settings.data_dir
+            return await run(settings, await stack.enter_async_context(server_urls(*given)), stack)
+
+    try:
+        return asyncio.run(found())
+    except AppError as error:
+        raise refusal(error.detail) from error
+
+
+# --- users ---
 
 
 def _one_of(is_one: Callable[[str], bool]) -> Callable[[str], str]:
@@ -158,6 +230,8 @@ def _print_counts(rows: Mapping[str, int], *, err: bool = False) -> None:
     for table, count in rows.items():
         typer.echo(f"{table}  {count}", err=err)
 
+
+# --- keys ---
 
 keys = typer.Typer(no_args_is_help=True)
 

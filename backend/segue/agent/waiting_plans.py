@@ -1,0 +1,220 @@
+"""Plans that wait for the user: calls become the steps of one, and its question ends the turn. Runs no call.
+
+A step waits with its exact arguments, and a plan with the digests of what its question shows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.agent import plan_messages, prompts
+from segue.agent.agreed_calls import find_origins, who_decides
+from segue.agent.state import TurnContext, TurnState, Update, language_of
+from segue.agent.turn_calls import HeldCall, ReadyCall, TurnCalls, call_key
+from segue.domain.approval_rule import WaitsFor
+from segue.domain.events import PlanChanged
+from segue.domain.ids import new_id
+from segue.domain.plan import MAX_STEPS, NOT_STARTED, Plan, Step, add_steps, new_plan, update_step
+from segue.domain.session import RequestedCall
+from segue.domain.tool import definition_of
+from segue.domain.user_request import BY_PAGE, ToolAsks, UserAnswer, with_question
+from segue.models.reply import Reply, opaque_parts
+from segue.plans import store
+from segue.plans.store import StoredPlan
+from segue.tools.normalize import clean
+from segue.tools.summaries import one_line
+from segue.tools.tool_health import is_blocked
+
+MAX_GOAL_CHARS = 500
+MAX_DESCRIPTION_CHARS = 200
+AGENT: Final = "<agent>"  # which is no name of a tool
+
+
+async def offer_plan(
+    context: TurnContext, goal: str, origin: str, steps: Sequence[Step], *, opaque: Mapping[str, Any] | None = None
+) -> StoredPlan | None:
+    """Stores a new plan and returns it. The session's open plan, if any, is superseded. Returns None and stores nothing
+    if that one is approved for a later turn.
+
+    `goal` is what the user wants, `origin` the id of the message that says so. `opaque` is what came with the calls
+    that are its steps, as `reply.opaque_parts` returns it.
+    """
+    offered = _new(context, goal, origin, steps)
+    async with context.transaction() as connection:
+        stored = await store.offer(connection, replace(offered, opaque=clean(opaque)), context.turn)
+    if stored is not None:
+        context.emit(PlanChanged(stored.plan))
+    return stored
+
+
+def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step]) -> StoredPlan:
+    now = context.clock()
+    plan = new_plan(
+        new_id("plan", now),
+        goal=goal[:MAX_GOAL_CHARS],
+        origin_message_id=origin,
+        steps=steps,
+        created_at=now,
+        expires_at=now + timedelta(seconds=context.settings.plan_ttl_s),
+    )
+    hashes = made_with(context, plan)
+    return StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id, made_with=hashes)
+
+
+async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -> Update:
+    """Stores the held calls as a plan that waits for one yes, or for the page. Stores nothing if an approved plan is
+    about to run.
+    """
+    context, calls = turn.context, _distinct(held)
+    steps = [_step(turn, call, number, alone=len(calls) == 1) for number, call in enumerate(calls, start=1)]
+    opaque = opaque_parts(reply, (call.made for call in calls))
+    stored = await offer_plan(context, _wanted(turn), _origin(turn.state), steps, opaque=opaque)
+    if stored is None:
+        asked = prompts.with_instruction(turn.conversation, prompts.APPROVED_FIRST)
+        said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
+        return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
+    stored = await _hold_calls(turn, stored, by_page=calls[0].by_page)
+    asked_for = await question(turn, stored, unseen=calls[0].unseen)
+    return {"touched_plan": stored, "answer": "\n\n".join(filter(None, (reply.text, asked_for)))}
+
+
+async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool) -> StoredPlan:
+    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. Of calls that
+    others decide on those wait that the same people do; the rest come after them. Returns the plan as it waits.
+    """
+    moved, tools = stored.plan, turn.context.guard.tools()
+    for step in stored.plan.steps:
+        tool = tools.get(step.tool or "")
+        if by_page:
+            moved = update_step(moved, step.id, "waiting", asks=BY_PAGE)
+            continue
+        waits = await who_decides(turn, request_of(step), tool) if tool else "self"
+        if moved.waiting_step and not (moved.waits_for.is_as(waits) if moved.waits_for else waits == "self"):
+            break
+        origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
+        asked = {"requires_confirmation": True, "args_origin": origin, "waits_for": waits}
+        moved = expiring(update_step(moved, step.id, "waiting", **asked), waits)
+    first = tools.get(stored.plan.steps[0].tool or "")
+    async with turn.context.transaction() as connection:
+        tool_hash = definition_of(first.spec) if first else None
+        stored = await swap_waiting(connection, turn, stored, moved, tool_hash=tool_hash)
+    turn.context.emit(PlanChanged(stored.plan))
+    return stored
+
+
+async def offer_asking(connection: AsyncConnection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks) -> None:
+    """Makes a call that has asked for something the step that waits, in the transaction that ends the call. One that
+    asks beside it becomes a later step of that plan. Stores nothing if a plan is approved for a later turn.
+    """
+    step, asking = _step(turn, call), turn.asking
+    if asking is not None:
+        moved = add_steps(asking.plan, [step])
+        turn.asking = await store.swap(connection, asking, moved, tool_hash=asking.tool_hash)
+        return
+    offered = _new(turn.context, _wanted(turn), _origin(turn.state), (step,))
+    stored = await store.offer(connection, offered, turn.context.turn)
+    if stored is not None:
+        turn.asking = await hold_asking(connection, turn, stored, step, call, asks)
+
+
+async def hold_asking(
+    connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, step: Step, call: ReadyCall, asks: ToolAsks
+) -> StoredPlan:
+    """Leaves the step to the user's answer."""
+    fields = tuple((asks.request.schema or {}).get("properties", ()))
+    request = replace(asks.request, source=call.tool.spec.source, fields=fields)
+    asked = UserAnswer(step.id, request.key, state=asks.state, may_repeat=call.tool.spec.may_repeat)
+    given = {"args": call.request.args, "tool_call_id": None, "asks": request, "waits_for": "self"}
+    moved = update_step(stored.plan, step.id, "waiting", **given)
+    stored = replace(stored, answers=with_question(stored.answers, asked))
+    return await swap_waiting(connection, turn, stored, moved, tool_hash=definition_of(call.tool.spec))
+
+
+async def ask_for_answer(turn: TurnCalls, held: Sequence[HeldCall]) -> Update:
+    """Asks what a call has asked. Calls of the same round that need a yes are later steps of its plan."""
+    stored, context = turn.asking, turn.context
+    if stored is None:
+        raise AssertionError("a call has asked")
+    if steps := [_step(turn, call, alone=False) for call in _distinct(held)]:
+        async with context.transaction() as connection:
+            stored = await store.swap(connection, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
+    context.emit(PlanChanged(stored.plan))
+    return {"touched_plan": stored, "answer": plan_messages.ask(stored, language_of(turn.state)), "started": None}
+
+
+async def swap_waiting(
+    connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, moved: Plan, *, tool_hash: str | None
+) -> StoredPlan:
+    """Stores a plan that waits, with what the question to the user says of its tools."""
+    hashes, blocked = made_with(turn.context, moved), tuple(blocked_tools(turn, moved))
+    stored, asked_in = replace(stored, made_with=hashes), turn.context.turn.turn_id
+    return await store.swap(connection, stored, moved, tool_hash=tool_hash, asked_in=asked_in, blocked_tools=blocked)
+
+
+async def question(turn: TurnCalls, stored: StoredPlan, **shown: Any) -> str:
+    """Returns the question for a yes to the steps that wait, with what the session's results say of them. What waits
+    for the page asks the user nothing.
+    """
+    if stored.plan.page_steps:
+        return ""
+    language, references = language_of(turn.state), (*turn.references, *turn.state["earlier_results"])
+    known = await plan_messages.known_things(turn, stored.plan.waiting_steps, references, language)
+    results = {each.tool_call_id: each.tool_name for each in references}
+    return plan_messages.ask(stored, language, known=known, results=results, **shown)
+
+
+def made_with(context: TurnContext, plan: Plan) -> dict[str, str]:
+    """Returns the digests of the agent, and by name of the tools of the open steps."""
+    tools = context.guard.tools()
+    names = {step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in tools}
+    hashes = {name: definition_of(tools[name].spec) for name in sorted(filter(None, names))}
+    return {**hashes, AGENT: context.agent_digest}
+
+
+def blocked_tools(turn: TurnCalls, plan: Plan) -> dict[str, str]:
+    """Returns the tools of the open steps that cannot run now, whatever the plan does, each with the reason."""
+    needed = dict.fromkeys(step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in turn.tools)
+    states = {name: turn.context.guard.state(turn.tools[name].spec) for name in needed if name}
+    return {name: state.reason or state.status for name, state in states.items() if is_blocked(state)}
+
+
+def expiring(plan: Plan, waits: object) -> Plan:
+    """Returns a plan that expires when the rule says that the question does."""
+    return replace(plan, expires_at=waits.expires_at) if isinstance(waits, WaitsFor) and waits.expires_at else plan
+
+
+def request_of(step: Step) -> RequestedCall:
+    """Returns a step's call, without an id if it has not started."""
+    return RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
+
+
+def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:
+    distinct: dict[tuple[str, str], HeldCall] = {}
+    for call in held:
+        distinct.setdefault(call_key(call.request), call)
+    return list(distinct.values())[:MAX_STEPS]
+
+
+def _wanted(turn: TurnCalls) -> str:
+    """Returns what the user wants, in their words: behind a button what the plan was for."""
+    decided = turn.state["decided_plan"]
+    return "\n".join([decided.plan.goal if decided else turn.state["message"], *prompts.steers_in(turn.conversation)])
+
+
+def _origin(state: TurnState) -> str:
+    """Returns the id of the message that says so."""
+    return state["decided_plan"].plan.origin_message_id if state["decided_plan"] else state["message_id"]
+
+
+def _step(turn: TurnCalls, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:
+    """Returns the step that makes a call, described for the user: by the tool's title, by what the user wants if the
+    call is `alone`, or by the tool's name. The tool's own description is written for models.
+    """
+    spec, read = call.tool.spec, turn.state["acknowledgement"]
+    description = plan_messages.called(spec.name, {spec.name: call.tool})
+    if not spec.title and alone and read.verdict in ("none", "amend") and not read.carries_yes:
+        description = one_line(_wanted(turn), MAX_DESCRIPTION_CHARS)
+    return Step(number, description, call.request.name, call.request.args)
