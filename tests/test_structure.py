@@ -85,7 +85,6 @@ BROAD = {
     "users/spending.py": "keeps what could not be booked, and raises again",
 }
 PRIVATE = {
-    "models/providers/adapted.py": "langchain-core wants these of a chat model",
     "models/providers/anthropic.py": "langchain-anthropic takes no HTTP client but through this",
 }
 

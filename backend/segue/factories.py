@@ -48,6 +48,7 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.session_store import search_said
 from segue.models.chat_model import ChatModel
 from segue.models.open_models import ChatModels, provider_options
+from segue.models.reply import ProviderModel
 from segue.net.addresses import allowed_for_operator
 from segue.net.http_client import checked_client, tls_context
 from segue.secret_files import SecretFiles
@@ -68,8 +69,7 @@ from segue.turns.schedules import LOOKS_A_LEASE, Promised, Schedules
 from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
-from segue.users.api_keys import Anonymous, ApiKeys, Authenticator
-from segue.users.approval_links import ApprovalLinks
+from segue.users.api_keys import Anonymous, ApiKeys, ApprovalLinks, Authenticator
 from segue.users.spending import Books, Limits, LimitsInForce
 from segue.watch import Watch
 
@@ -88,7 +88,7 @@ async def start(
     *,
     tools: Sequence[object] = (),
     agents: Mapping[str, Agent] = MappingProxyType({}),
-    model: BaseChatModel | None = None,
+    model: BaseChatModel | ProviderModel | None = None,
     clock: Clock | None = None,
     takes_turns: bool = True,
 ) -> Services:
@@ -202,7 +202,7 @@ async def start(
     )
 
 
-def _offline_model() -> BaseChatModel:
+def _offline_model() -> ProviderModel:
     from segue.around.offline.offline_model import OfflineModel  # noqa: PLC0415 (its words take memory)
 
     return OfflineModel()

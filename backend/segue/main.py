@@ -37,6 +37,7 @@ from segue.domain.agent import Agent
 from segue.domain.ids import Clock
 from segue.factories import start
 from segue.language.lexicon import use_folder
+from segue.models.reply import ProviderModel
 from segue.plans.policy import BeforeCall
 from segue.version import VERSION
 
@@ -89,7 +90,7 @@ def create_app(
     tools: Sequence[Callable[..., Awaitable[object]]] = (),
     agents: Mapping[str, Agent] | None = None,
     before_call: BeforeCall | None = None,
-    model: BaseChatModel | None = None,
+    model: BaseChatModel | ProviderModel | None = None,
     clock: Clock | None = None,
     takes_turns: bool = True,
 ) -> FastAPI:

@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 from langchain_core.messages import AIMessageChunk, HumanMessage
@@ -22,11 +22,11 @@ from segue.mcp.packing import packed_message
 from segue.mcp.tool_mapping import tools_of, value_of, without_broken_tools
 from segue.memory.history_window import estimate
 from segue.models.calls_in_text import read_calls
-from segue.models.providers.content_blocks import AnswerReader, Dialect
-from segue.models.providers.endpoint import events
+from segue.models.providers.adapted import AnswerReader, Dialect
+from segue.models.providers.endpoint import Endpoint, events
 from segue.models.providers.openai import ChatCompletions
 from segue.models.refusals import MALFORMED, MAX_MESSAGE_CHARS, ModelFailure, RefusalReader
-from segue.models.reply import ModelCall, read_json, write_json
+from segue.models.reply import AnswerPart, ModelCall, RequestOptions, read_json, write_json
 from segue.models.streamed_answer import Listener, StreamedAnswer
 from segue.tools.input_schema import InputSchema, UnfitSchema
 from segue.tools.normalize import Unread, clean, make_payload
@@ -121,7 +121,7 @@ class _Endpoint:
     def __init__(self, answers: Sequence[Any]) -> None:
         self._answers = answers
 
-    async def events(self, _: Any) -> AsyncIterator[Any]:
+    async def events(self, _: Any, *, forget: object) -> AsyncIterator[Any]:  # noqa: ARG002 (an Endpoint's)
         for answer in self._answers:
             yield answer
 
@@ -137,7 +137,7 @@ def providers(data: bytes) -> None:
             assert len(refused.message) <= MAX_MESSAGE_CHARS
     heard: list[str] = []
     streamed = StreamedAnswer(Listener(heard.append, heard.clear), begins_inside=held)
-    model = ChatCompletions(llm="m", made_by="m", endpoint=_Endpoint(answers))
+    model = ChatCompletions("m", cast(Endpoint, _Endpoint(answers)), by="m")
     with suppress(ModelFailure, *MALFORMED):
         loop().run_until_complete(_answered(model, streamed, streams=streams))
         reply = streamed.reply()
@@ -152,16 +152,15 @@ def providers(data: bytes) -> None:
 
 
 async def _answered(model: ChatCompletions, answer: StreamedAnswer, *, streams: bool) -> None:
-    if not streams:
-        answer.add(await model.ainvoke("hello"))
-        return
-    async for chunk in model.astream("hello"):
-        answer.add(chunk)
+    async for part in model.answer([HumanMessage("hello")], RequestOptions(), is_streamed=streams):
+        if part is not None:
+            answer.add(part)
 
 
 def _blocks(answers: Sequence[Any]) -> None:
     """No error in these: the reader of LangChain's packages is behind their own models."""
-    reader = AnswerReader(Dialect("openai", lambda metadata: metadata.get("status")))
+    dialect = Dialect(name="openai", errors=(), finish_reason=lambda metadata: metadata.get("status"))
+    reader = AnswerReader(dialect, "m")
     for answer in answers:
         try:
             chunk = AIMessageChunk(content=answer.get("content") or "")
@@ -169,7 +168,7 @@ def _blocks(answers: Sequence[Any]) -> None:
             continue
         with suppress(*MALFORMED):
             reader.add(chunk)
-            reader.closing("m")
+            reader.closing()
 
 
 def thinking(data: bytes) -> None:
@@ -186,7 +185,7 @@ def thinking(data: bytes) -> None:
 def _thought(pieces: Sequence[str], *, held: bool) -> tuple[str, str]:
     answer = StreamedAnswer(begins_inside=held, read_calls=_calls)
     for piece in pieces:
-        answer.add(AIMessageChunk(content="", additional_kwargs={"segue_text": piece}))
+        answer.add(AnswerPart(piece))
     reply = answer.reply()
     return f"{reply.text}{reply.calls}", reply.reasoning
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.around.offline.offline_model import reply_to
@@ -16,6 +16,7 @@ from segue.language.written_values import dates_in, numbers_in, times_in
 from segue.memory.fact_cues import LONGEST_READ, index_words, is_correction, may_state_facts, search_words
 from segue.memory.history_window import estimate
 from segue.models.calls_in_text import read_calls
+from segue.models.reply import AnswerPart, RequestOptions
 from segue.models.streamed_answer import StreamedAnswer
 from segue.models.untrusted import fenced
 from segue.plans.acknowledgement import chosen_of, classify
@@ -49,7 +50,7 @@ PIECES: Final = (
 
 
 def _offline(text: str) -> None:
-    reply_to([SystemMessage("You answer."), HumanMessage(text)], {})
+    reply_to([SystemMessage("You answer."), HumanMessage(text)], RequestOptions())
 
 
 A: Final = ToolSpec("a", "", {})
@@ -59,7 +60,7 @@ def _streamed(text: str) -> None:
     shown = HumanMessage(text)
     answer = StreamedAnswer(read_calls=lambda text: read_calls(text, tools=[A], names={"a": "a"}, messages=[shown]))
     for at in range(0, len(text), 50):
-        answer.add(AIMessageChunk(content=text[at : at + 50]))
+        answer.add(AnswerPart(text[at : at + 50]))
     answer.reply()
 
 

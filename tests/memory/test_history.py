@@ -17,7 +17,7 @@ from segue.agent.render_messages import to_model
 from segue.around.replay.request_rules import invalid_history
 from segue.config import Settings
 from segue.domain.session import Message, RequestedCall
-from segue.memory.history import INTERRUPTED, provider_valid
+from segue.memory.history_window import INTERRUPTED, provider_valid
 from segue.models.normal_form import normal_form, short_id
 from tests.support.provider import Provider, calls, says
 from tests.support.results import TOOLBOX

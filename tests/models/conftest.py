@@ -13,7 +13,7 @@ from segue.domain.telemetry import unobserved, untraced
 from segue.models.chat_model import ChatModel
 from segue.models.metered_model import ModelWithFallback
 from segue.models.model_settings import ModelSettings
-from segue.models.providers.adapted import ProviderOptions
+from segue.models.providers.endpoint import ProviderOptions
 from segue.models.providers.openai import chat_completions
 from tests.support.provider import OpenModel, Provider
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -20,6 +21,7 @@ from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
+from segue.models.providers.adapted import of_langchain
 from segue.models.refusals import RefusalReader, failure_of, retry_after_s
 from segue.models.reply import READING
 from segue.models.streamed_answer import Listener
@@ -390,7 +392,7 @@ async def test_the_errors_of_another_library_are_told_as_well(provider: Provider
         model="scripted", api_key=SecretStr("none"), base_url=provider.base_url, max_retries=0, use_responses_api=False
     )
     model = ChatModel(
-        foreign,
+        of_langchain(foreign, 20_000),
         name="x",
         settings=ModelSettings(llm_timeout_s=20, llm_max_retries=1),
         observe=unobserved,
@@ -399,6 +401,23 @@ async def test_the_errors_of_another_library_are_told_as_well(provider: Provider
     provider.will(fails(500), says("42"), fails(401))
     assert (await model.reply(ASKED)).text == "42"
     assert "Check OPENAI_API_KEY" in (await failure(model)).detail
+
+
+async def test_any_model_of_langchain_is_read_like_the_others() -> None:
+    thought = {"type": "reasoning", "reasoning": "He wants the time."}
+    called = [{"name": "functions.clock", "args": {"zone": "UTC"}, "id": "a"}]
+    given = GenericFakeChatModel(
+        messages=iter(
+            [AIMessage([thought, {"type": "text", "text": "I look."}], tool_calls=called), AIMessage("Noon.")]
+        )
+    )
+    named = ModelSettings(llm_timeout_s=20)
+    model = ChatModel(of_langchain(given, 20_000), name="x", settings=named, observe=unobserved, span=untraced)
+    reply = await model.reply(ASKED)
+    assert (reply.text, reply.reasoning, reply.estimated) == ("I look.", "He wants the time.", True)
+    assert [(call.name, call.args) for call in reply.calls] == [("clock", {"zone": "UTC"})]
+    heard: list[str] = []
+    assert (await model.reply(ASKED, listener=Listener(heard.append, heard.clear))).text == "".join(heard) == "Noon."
 
 
 def routed(raw_error: Any, *, code: int = 400, text: bool = True) -> dict[str, Any]:

@@ -328,6 +328,19 @@ async def test_an_answer_is_read_no_further_than_its_bound(
     assert not error.retryable
 
 
+@WAYS
+async def test_a_provider_that_cannot_be_reached_is_told(
+    settings_of: Settings, native: Native, *, as_stream: bool
+) -> None:
+    nowhere = {native.base_url.lower(): f"http://127.0.0.1:1{native.path}", "llm_max_retries": 0}
+    async with AsyncExitStack() as stack:
+        unreached = settings_of.model_copy(update=nowhere)
+        model = await open_model(stack, unreached, unreached.llm_model, observe=unobserved, span=untraced)
+        error = await failure(model, as_stream=as_stream)
+    assert error.detail == f"The model provider cannot be reached: check {native.base_url}."
+    assert error.retryable
+
+
 @pytest.mark.parametrize(
     ("reply", "told"),
     [

@@ -23,8 +23,7 @@ from segue.agent import prompts
 from segue.agent.render_messages import SessionContent, add_result, assistant_message, build_prompt
 from segue.around.replay.request_rules import invalid_history
 from segue.domain.session import Message, RequestedCall, Role
-from segue.memory.history import provider_valid
-from segue.memory.history_window import WindowLimits, estimate
+from segue.memory.history_window import WindowLimits, estimate, provider_valid
 from segue.models.normal_form import (
     ANY_MODEL,
     CARRY_ON,

@@ -11,7 +11,6 @@ from segue.around.replay.request_rules import invalid_tools
 from segue.config import Settings
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
-from segue.models.providers.openai import ChatCompletions
 from segue.models.tool_schemas import CALL_TOOL, Bounds, ToolBindings, as_shown_calls, offered_name
 from tests.support.provider import Provider, calls, says
 from tests.support.results import TOOLBOX, use_toolbox
@@ -19,7 +18,7 @@ from tests.support.service import running
 
 
 def bindings(**bounds: Any) -> ToolBindings:
-    return ToolBindings(ChatCompletions(llm="m", made_by="", endpoint=None), Bounds(**bounds))
+    return ToolBindings(Bounds(**bounds))
 
 
 def tool(name: str, description: str = "Does something.") -> ToolSpec:
@@ -28,7 +27,7 @@ def tool(name: str, description: str = "Does something.") -> ToolSpec:
 
 def test_a_tool_goes_out_under_a_name_that_endpoints_take_and_is_known_by_it() -> None:
     own = ["look_up", "look.up", "look up", "", "名前", "a" * 64, "a" * 65, "b" * 70, "b" * 69 + "c"]
-    offered, bound = bindings().offered(map(tool, own)), bindings().of(tuple(map(tool, own)), tool_choice="auto")
+    offered, bound = bindings().offered(map(tool, own)), bindings().of(tuple(map(tool, own)))
     names = [function["function"]["name"] for function in offered]
     assert invalid_tools(offered) is None
     assert [bound.names[name] for name in names] == own
@@ -40,7 +39,7 @@ def test_a_tool_with_the_name_that_another_would_go_out_under_keeps_it_apart() -
     taken = offered_name("look.up")
     tools = tool(taken), tool("look.up")
     assert invalid_tools(bindings().offered(tools)) is None
-    assert list(bindings().of(tools, tool_choice="auto").names.values()) == [taken, "look.up"]
+    assert list(bindings().of(tools).names.values()) == [taken, "look.up"]
 
 
 def test_calls_of_the_engines_own_are_shown_as_they_are_beside_those_that_call_tool_makes() -> None:

@@ -20,8 +20,8 @@ from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved, untraced
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
-from segue.models.providers.adapted import ProviderOptions
-from segue.models.providers.openai import CHAT, NO_EFFORT, RESPONSES, OpenAIModel, Protocols
+from segue.models.providers.endpoint import ProviderOptions
+from segue.models.providers.openai import CHAT, NO_EFFORT, RESPONSES, OpenAIModel
 from segue.models.reply import PLAN
 from segue.models.streamed_answer import Listener
 from segue.version import VERSION
@@ -87,10 +87,9 @@ class Opened(AsyncExitStack):
 
     def model(self, options: ProviderOptions, *ways: str) -> ChatModel:
         """A model that has these ways to ask, or those of its options."""
-        found = Protocols(self, options)
-        found.names = ways or found.names
+        model = OpenAIModel(self, options)
+        model.names = ways or model.names
         settings = ModelSettings(llm_timeout_s=20, llm_max_retries=0)
-        model = OpenAIModel(protocols=found, cache=False)
         return ChatModel(model, name="gpt-5.6", settings=settings, observe=unobserved, span=untraced)
 
 
@@ -179,7 +178,7 @@ async def test_a_stream_is_asked_for_in_the_other_way_before_its_first_word(endp
 )
 def test_the_responses_api_is_asked_first_where_openai_itself_answers(base_url: str | None, first: str) -> None:
     options = ProviderOptions("gpt-5.6", KEY, base_url, timeout_s=20, max_answer_bytes=20_000)
-    assert Protocols(AsyncExitStack(), options).names[0] == first
+    assert OpenAIModel(AsyncExitStack(), options).names[0] == first
 
 
 @pytest.mark.parametrize(("api", "reply"), [(CHAT, says("42")), (RESPONSES, ANSWERED)])
@@ -187,8 +186,8 @@ async def test_a_session_has_a_cache_key_of_its_own_until_one_is_refused(
     settings: Settings, endpoint: Endpoint, opened: Opened, api: ProviderApi, reply: Response
 ) -> None:
     endpoint.will((api, reply), (api, reply), (api, NO_CACHE_KEY), (api, reply), (api, reply))
-    found = Protocols(opened, opened.options(endpoint, api=api))
-    model = OpenAIModel(protocols=found, takes_cache_keys=True, cache=False)
+    model = OpenAIModel(opened, opened.options(endpoint, api=api))
+    model.takes_cache_keys = True
     async with running(settings, model=model) as client:
         sessions = [await client.new_session() for _ in range(4)]
         for session in sessions:

@@ -2,9 +2,8 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessageChunk
 
-from segue.models.reply import RAW_TEXT
+from segue.models.reply import AnswerPart
 from segue.models.streamed_answer import Listener, StreamedAnswer
 from segue.tools.normalize import clean_text
 
@@ -26,7 +25,7 @@ def test_the_words_passed_on_are_the_clean_text_however_it_is_cut(text: str, dat
     passed_on: list[str] = []
     answer = StreamedAnswer(Listener(passed_on.append, passed_on.clear))
     for start, end in zip([0, *cuts], [*cuts, len(units)], strict=True):
-        answer.add(AIMessageChunk(content="", additional_kwargs={RAW_TEXT: units[start:end]}))
+        answer.add(AnswerPart(units[start:end]))
     kept = answer.reply().text
     assert "".join(passed_on) == kept == clean_text(text).strip()
     assert all(passed_on)

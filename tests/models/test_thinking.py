@@ -6,11 +6,10 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessageChunk
 
 from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.config import Settings
-from segue.models.reply import ModelCall
+from segue.models.reply import AnswerPart, ModelCall
 from segue.models.streamed_answer import Listener, StreamedAnswer
 from tests.support.plans import ASK
 from tests.support.provider import Provider, Reply, calls, delta, fails, says, sse
@@ -42,7 +41,7 @@ def read(text: str, cuts: list[int], *, held: bool = False) -> tuple[str, str, s
 
     answer = StreamedAnswer(Listener(heard.append, heard.clear), begins_inside=held, read_calls=read_calls)
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-        answer.add(AIMessageChunk(content=text[start:end]))
+        answer.add(AnswerPart(text[start:end]))
     reply = answer.reply()
     called = "".join(f"|{call.args}" for call in reply.calls)
     return f"{reply.text}{called}", reply.reasoning, f"{''.join(heard)}{called}"

@@ -27,7 +27,7 @@ from segue.language.detect_language import detect_language
 from segue.language.shown_call import CallView, quoted, translate
 from segue.turns.approvals import Approval, Decider, get_approval
 from segue.turns.claims import Origin
-from segue.users.approval_links import PATH, OpenedLink
+from segue.users.api_keys import APPROVE_PATH, OpenedLink
 
 # The call, as the question has it: the page has it already, with all of its values.
 _CALL: Final = re.compile(r"^`[^`\n]+`\n\n```text\n.*?\n```$", re.DOTALL | re.MULTILINE)
@@ -57,7 +57,7 @@ _HEADERS: Final = {
 router = APIRouter(include_in_schema=False)
 
 
-@router.api_route(PATH + "{token}", methods=["GET", "HEAD", "POST"])
+@router.api_route(APPROVE_PATH + "{token}", methods=["GET", "HEAD", "POST"])
 async def decide_by_link(token: str, request: Request, services: ServicesDep) -> HTMLResponse:
     link = await services.approval_links.open(token)
     found = None

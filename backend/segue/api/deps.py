@@ -29,8 +29,7 @@ from segue.turns.claims import Origin
 from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_service import TurnService
-from segue.users.api_keys import Authenticator
-from segue.users.approval_links import ApprovalLinks
+from segue.users.api_keys import ApprovalLinks, Authenticator
 from segue.users.audit import record_act
 from segue.users.spending import LimitsInForce
 

@@ -29,8 +29,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
-from segue.users.api_keys import Unauthorized, user_of_stream_token
-from segue.users.approval_links import PATH as APPROVE_PATH
+from segue.users.api_keys import APPROVE_PATH, Unauthorized, user_of_stream_token
 from segue.version import VERSION
 
 OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi.json", CALLBACK_PATH, DOCUMENT_PATH})

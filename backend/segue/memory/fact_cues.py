@@ -149,18 +149,14 @@ def parse_fact_words(sections: Mapping[str, Any]) -> FactWords:
     for language, lists in sections["cues"].items():
         cues |= kinds_by_phrase(f"cues.{language}", lists, CUE_KINDS, phrase_of=split_words)
     stopwords = {language: _words_in(text) for language, text in sections["stopwords"].items()}
+    health = (split_words(entry) for text in sections["health"].values() for entry in split_list(text))
     return FactWords(
         stopwords=stopwords,
         ignored=_words_in(sections["retold"]["words"]).union(*stopwords.values()),
         cues=match_phrases(cues.items()),
         synonyms={word: group for group, text in sections["synonyms"].items() for word in _words_in(text)},
-        health=_asked_together(sections["health"].values()),
+        health=" ".join(dict.fromkeys(word for entry in health for word in _in_pairs(entry))),
     )
-
-
-def _asked_together(lists: Iterable[str]) -> str:
-    entries = (split_words(entry) for text in lists for entry in split_list(text))
-    return " ".join(dict.fromkeys(word for entry in entries for word in _in_pairs(entry)))
 
 
 def _words_in(text: str) -> frozenset[str]:

@@ -68,14 +68,6 @@ class FactSource:
     message_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFact:
-    """`matches` is false if the fact shares no word with the question and is there because of its kind."""
-
-    memory: Memory
-    matches: bool
-
-
 def _memory(row: Row[Any]) -> Memory:
     """Returns an UnreadableMemory, shown as a plain fact, for a kind that this release does not know."""
     columns = {column.name: value for column, value in zip(_SHOWN, row, strict=False)}
@@ -229,10 +221,11 @@ _FIND = _find_statement()
 
 async def find_facts(
     connection: AsyncConnection, owner: str, words: str, *, limit: int, now: datetime
-) -> list[FoundFact]:
-    """Returns the facts that share a word with `search_words`, best first, then those of ALWAYS_USEFUL kinds."""
+) -> tuple[list[Memory], list[Memory]]:
+    """Returns the facts that share a word with `search_words`, best first, and then others of ALWAYS_USEFUL kinds."""
     asked = {"of_owner": owner, "asked": " | ".join(words.split()), "at_most": limit, "at": now}
-    return [FoundFact(_memory(row), matches=row.matches) for row in await connection.execute(_FIND, asked)]
+    found = [(row.matches, _memory(row)) for row in await connection.execute(_FIND, asked)]
+    return [fact for matches, fact in found if matches], [fact for matches, fact in found if not matches]
 
 
 class _Vector(UserDefinedType[Any]):

@@ -5,7 +5,7 @@ is one range of one index. Knows nothing of LangChain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import groupby
@@ -15,6 +15,7 @@ import orjson
 from sqlalchemy import (
     CTE,
     ColumnElement,
+    Executable,
     Insert,
     RowMapping,
     Select,
@@ -40,8 +41,8 @@ from segue.domain.ids import is_id, new_id
 from segue.domain.session import WRITTEN_BY, Attached, Message, RequestedCall, Role, TurnKey, UnreadableMessage
 from segue.domain.tool import CallStatus
 from segue.language.utterance import own_words
+from segue.memory.history_window import provider_valid
 
-INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 RECENT_USER_MESSAGES = 10
 _SPEAKERS = ("user", "assistant")
 MAX_SEQ = 2**63 - 1
@@ -142,7 +143,8 @@ _MOVE = (
 async def move_message(connection: AsyncConnection, turn_id: str, to: TurnKey) -> Message:
     """Makes the user's message of a turn the newest message of another turn of its session, and returns it."""
     values = {"at_session": to.session_id, "of_turn": turn_id, "to_turn": to.turn_id, "to_turn_seq": to.turn_seq}
-    return _message((await connection.execute(_MOVE, values)).mappings().one())
+    [moved] = await _read(connection, _MOVE, values)
+    return moved
 
 
 _OPAQUE_BYTES = func.octet_length(cast(messages.c.opaque, Text))
@@ -250,7 +252,7 @@ async def list_messages(
     between = _owned(owner, session_id).where(messages.c.seq > after, messages.c.seq < before)
     between = between.where(messages.c.branch.is_not_distinct_from(branch))
     ordered = between.order_by(messages.c.seq.desc() if newest_first else messages.c.seq)
-    return list(map(_message, (await connection.execute(ordered.limit(limit))).mappings()))
+    return await _read(connection, ordered.limit(limit))
 
 
 async def messages_around(
@@ -295,7 +297,7 @@ async def recent_user_messages(
 ) -> list[Message]:
     """Returns the user's last messages in a session, newest first."""
     said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role == "user").order_by(messages.c.seq.desc())
-    return list(map(_message, (await connection.execute(said.limit(limit))).mappings()))
+    return await _read(connection, said.limit(limit))
 
 
 def said_by_user(message: Message) -> str:
@@ -309,7 +311,7 @@ def said_by_user(message: Message) -> str:
 async def recent_texts(connection: AsyncConnection, owner: str, session_id: str, *, limit: int) -> list[Message]:
     """Returns what the user and the assistant last said to each other in a session, newest first."""
     said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role.in_(_SPEAKERS)).order_by(messages.c.seq.desc())
-    return list(map(_message, (await connection.execute(said.limit(limit))).mappings()))
+    return await _read(connection, said.limit(limit))
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:
@@ -320,7 +322,7 @@ def _owned(owner: str, session_id: str) -> Select[Any]:
 async def user_messages_of(connection: AsyncConnection, turn_id: str) -> list[Message]:
     """Returns what the user said in a turn, the message that opened it first; nothing if the turn is gone."""
     statement = select(*SHOWN).where(messages.c.turn_id == turn_id, messages.c.role == "user")
-    return list(map(_message, (await connection.execute(statement.order_by(messages.c.seq))).mappings()))
+    return await _read(connection, statement.order_by(messages.c.seq))
 
 
 async def opening_messages(connection: AsyncConnection, session_ids: Sequence[str]) -> dict[str, list[Message]]:
@@ -368,28 +370,6 @@ async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[s
     return (contents[0], contents[-1]) if contents else None
 
 
-def provider_valid(window: Sequence[Message]) -> list[Message]:
-    """Returns the messages as providers demand them: a user message first, and the answers of calls right after them.
-
-    A call without an answer gets one that says so; an answer without a call is left out, and so is what is unreadable.
-    """
-    window = [message for message in window if not isinstance(message, UnreadableMessage)]
-    start = next((index for index, message in enumerate(window) if message.role == "user"), len(window))
-    answers = {message.tool_call_id: message for message in window[start:] if message.role == "tool"}
-    repaired: list[Message] = []
-    for message in window[start:]:
-        if message.role == "tool":
-            continue
-        repaired.append(message)
-        repaired.extend(answers.get(call.id) or _interrupted(message, call) for call in message.tool_calls)
-    return repaired
-
-
-def _interrupted(message: Message, call: RequestedCall) -> Message:
-    content = {"tool_call_id": call.id, "tool_name": call.name, "status": "unknown", "summary": INTERRUPTED}
-    return replace(message, role="tool", content=content, tool_calls=(), tool_call_id=call.id)
-
-
 @dataclass(frozen=True, slots=True)
 class _Reference:
     """What every reference has; INTERRUPTED ones have no more."""
@@ -419,6 +399,12 @@ class _Told:
 
 
 _read_said, _read_told = reader(_Said), reader(_Told)
+
+
+async def _read(
+    connection: AsyncConnection, statement: Executable, values: Mapping[str, Any] | None = None
+) -> list[Message]:
+    return list(map(_message, (await connection.execute(statement, values)).mappings()))
 
 
 def _message(row: RowMapping) -> Message:

@@ -1,5 +1,5 @@
-"""Selects what of a session the model is shown within a budget of tokens, and counts tokens: by the model's tokenizer
-if its file is in TIKTOKEN_CACHE_DIR, else estimated. Otherwise pure.
+"""Selects what of a session the model is shown, as providers demand it and within a budget of tokens, and counts
+tokens: by the model's tokenizer if its file is in TIKTOKEN_CACHE_DIR, else estimated. Otherwise pure.
 
 It reduces, only as far as needed and the oldest first: what providers want back with their calls; results of calls that
 were made again; then results, references and long texts; then whole turns; never the running one, nor a call with an
@@ -11,13 +11,13 @@ import math
 import os
 import string
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from segue.domain.session import Message
+from segue.domain.session import Message, RequestedCall, UnreadableMessage
 from segue.domain.tool import Reference, canonical_args
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ KEPT = 1 / 4  # of the window when a summary takes the rest: to cut seldom keeps
 MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
 SUMMARY_LISTED = 1 / 16  # of the budget: what those take that every request lists beside a summary
 CACHED_COUNTS = 1024
+INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 _HIGH = bytes(range(128, 256))
 # The name tiktoken gives the file in TIKTOKEN_CACHE_DIR, and the SHA-256 it expects.
 _FILES = {
@@ -91,9 +92,34 @@ class HistoryWindow:
     cut_off: int | None
 
 
+def provider_valid(window: Sequence[Message]) -> list[Message]:
+    """Returns the messages as providers demand them: a user message first, and the answers of calls right after them.
+
+    A call without an answer gets one that says so; an answer without a call is left out, and so is what is unreadable.
+    """
+    window = [message for message in window if not isinstance(message, UnreadableMessage)]
+    start = next((index for index, message in enumerate(window) if message.role == "user"), len(window))
+    answers = {message.tool_call_id: message for message in window[start:] if message.role == "tool"}
+    repaired: list[Message] = []
+    for message in window[start:]:
+        if message.role == "tool":
+            continue
+        repaired.append(message)
+        repaired.extend(answers.get(call.id) or _interrupted(message, call) for call in message.tool_calls)
+    return repaired
+
+
+def _interrupted(message: Message, call: RequestedCall) -> Message:
+    content = {"tool_call_id": call.id, "tool_name": call.name, "status": "unknown", "summary": INTERRUPTED}
+    return replace(message, role="tool", content=content, tool_calls=(), tool_call_id=call.id)
+
+
 def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) -> HistoryWindow:
     """Returns what fits. `parts.window` ends with the running turn; a turn is left out whole or not at all."""
-    forms = {message_key(message): _best_form(message, parts.whole) for message in parts.window}
+    forms: dict[str, ShownForm] = {
+        key: "reference" if _result(message) and key not in parts.whole else "whole"
+        for key, message in ((message_key(message), message) for message in parts.window)
+    }
 
     def cost(message: Message) -> int:
         return costs.message(message_key(message), forms[message_key(message)])
@@ -199,10 +225,6 @@ def _listed(
 
 def _is_settled(turn: TurnMessages) -> bool:
     return all(_result(message).get("status") != "unknown" for message in turn)
-
-
-def _best_form(message: Message, whole: Collection[str]) -> ShownForm:
-    return "reference" if _result(message) and message_key(message) not in whole else "whole"
 
 
 def _result(message: Message) -> dict[str, Any]:

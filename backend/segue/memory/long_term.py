@@ -73,9 +73,9 @@ class LongTermMemory:
             return known
         about = await self.recall(owner, message, now=now, limit=most)
         async with self._database.read_only() as connection:
-            vital = await facts.find_facts(connection, owner, fact_cues.FACT_WORDS.now.health, limit=most, now=now)
+            vital, _ = await facts.find_facts(connection, owner, fact_cues.FACT_WORDS.now.health, limit=most, now=now)
             newest = await facts.list_facts(connection, owner, before=None, limit=most)
-        ranked = [*(each.memory for each in vital if each.matches), *about, *(fact for fact, _ in newest)]
+        ranked = [*vital, *about, *(fact for fact, _ in newest)]
         return sorted(self._fitting(dict.fromkeys(ranked)), key=lambda fact: fact.id)
 
     def _fitting(self, ranked: Iterable[Memory]) -> Iterator[Memory]:
@@ -87,15 +87,13 @@ class LongTermMemory:
 
     async def recall(self, owner: str, message: str, *, now: datetime, limit: int = MOST_RECALLED) -> list[Memory]:
         """Returns the facts that a message is about, best first, then those that may always be of use."""
-        found, near = await self._find(owner, message, limit=limit, nearest=NEAREST_RECALLED, now=now)
-        about = fused([each.memory for each in found if each.matches], near)
-        useful = [each.memory for each in found if not each.matches and each.memory not in near]
+        about, useful = await self._find(owner, message, limit=limit, nearest=NEAREST_RECALLED, now=now)
         return [*about, *useful][:limit]
 
     async def search(self, owner: str, query: str, *, now: datetime, limit: int) -> list[Memory]:
         """Returns the facts that a query is about, best first."""
-        found, near = await self._find(owner, query, limit=limit, nearest=NEAREST_FOUND, now=now)
-        return fused([each.memory for each in found if each.matches], near)[:limit]
+        about, _ = await self._find(owner, query, limit=limit, nearest=NEAREST_FOUND, now=now)
+        return about[:limit]
 
     async def remember(
         self, owner: str, session_id: str, content: str, kind: MemoryKind, *, now: datetime, time_zone: str = "UTC"
@@ -105,8 +103,7 @@ class LongTermMemory:
         A correction may lean on the fact it corrects, and replaces it: "no longer Monday" leaves out what is on Monday.
         The dates that "tomorrow" and the like mean in the user's time zone are put behind it.
         """
-        async with self._database.read_only() as connection:
-            said = await recent_user_messages(connection, owner, session_id)
+        said = await self._said(owner, session_id)
         source, leans_on = _message_that_says(content, said, time_zone), None
         if source is None:
             known = await self.recall(owner, content, now=now)
@@ -128,16 +125,13 @@ class LongTermMemory:
 
     async def says(self, owner: str, session_id: str, content: str, time_zone: str) -> bool:
         """Returns whether a message of the user's in this session says this: a page may have."""
-        async with self._database.read_only() as connection:
-            said = await recent_user_messages(connection, owner, session_id)
-        return _message_that_says(content, said, time_zone) is not None
+        return _message_that_says(content, await self._said(owner, session_id), time_zone) is not None
 
     async def forget(self, owner: str, session_id: str, contents: Collection[str]) -> list[str] | None:
         """Deletes the facts of these words and those they replaced; returns what they said. None if the user has not
         asked for it in their last messages of this session: a page may have.
         """
-        async with self._database.read_only() as connection:
-            said = await recent_user_messages(connection, owner, session_id)
+        said = await self._said(owner, session_id)
         if not any(fact_cues.asks_to_forget(said_by_user(each)) for each in said[:MESSAGES_THAT_ASK]):
             return None
         async with self._database.transaction() as connection:
@@ -189,15 +183,24 @@ class LongTermMemory:
 
     async def _find(
         self, owner: str, text: str, *, limit: int, nearest: int, now: datetime
-    ) -> tuple[list[facts.FoundFact], list[Memory]]:
-        """Searches by words, and by meaning if that works. Holds no connection while it waits for the embedding."""
+    ) -> tuple[list[Memory], list[Memory]]:
+        """Returns the facts that a text is about, best first, and others that may always be of use. Searches by words,
+        and by meaning if that works. Holds no connection while it waits for the embedding.
+        """
         embeddings = await self.embed([text[: fact_cues.LONGEST_READ]], urgent=True)
+        near: list[tuple[Memory, float]] = []
         async with self._database.read_only() as connection:
-            found = await facts.find_facts(connection, owner, fact_cues.search_words(text), limit=limit, now=now)
-            if embeddings is None or self._embedder is None:
-                return found, []
-            near = await facts.nearest_facts(connection, owner, self._embedder.model, embeddings[0], limit=nearest)
-        return found, [memory for memory, _ in near]
+            found, useful = await facts.find_facts(
+                connection, owner, fact_cues.search_words(text), limit=limit, now=now
+            )
+            if embeddings is not None and self._embedder is not None:
+                near = await facts.nearest_facts(connection, owner, self._embedder.model, embeddings[0], limit=nearest)
+        about = fused(found, [fact for fact, _ in near])
+        return about, [fact for fact in useful if fact not in about]
+
+    async def _said(self, owner: str, session_id: str) -> list[Message]:
+        async with self._database.read_only() as connection:
+            return await recent_user_messages(connection, owner, session_id)
 
     async def _vectors_work(self) -> bool:
         if self._has_vectors is None:

@@ -367,7 +367,10 @@ async def search_sessions(
     page = [readable_session(row, hit=row.hit) for row in found[:limit]]
     if len(found) > limit:
         return page, SearchPosition(page[-1].updated_at, page[-1].id)
-    return page, _behind(rows[-1]) if rows and rows[-1].is_last else None
+    if not rows or not (last := rows[-1]).is_last:
+        return page, None
+    is_done = last.hit is not None or last.above == 0
+    return page, SearchPosition(last.updated_at, last.id, None if is_done else last.above + 1)
 
 
 async def search_said(
@@ -397,11 +400,6 @@ async def search_said(
     )
     async with database.read_only() as connection:
         return [dict(row) for row in (await connection.execute(statement)).mappings()]
-
-
-def _behind(last: Row[Any]) -> SearchPosition:
-    is_done = last.hit is not None or last.above == 0
-    return SearchPosition(last.updated_at, last.id, None if is_done else last.above + 1)
 
 
 def _looked_at(owner: str, *, archived: bool, pinned: bool | None, after: SearchPosition | None) -> FromClause:

@@ -109,8 +109,8 @@ class RequestParts:
 
     messages: Sequence[BaseMessage]
     tools: tuple[ToolSpec, ...]
-    tool_choice: ToolChoiceMode
     form: WireForm
+    tool_choice: ToolChoiceMode = "auto"
     schema: AnswerSchema | None = None
     sampling: Mapping[str, Any] | None = None
     empty_tries: int = 1
@@ -255,12 +255,6 @@ def _cut(result: ToolMessage, most: int) -> ToolMessage:
     return result if len(text) <= most else result.model_copy(update={"content": fenced(text[:most] + CUT)})
 
 
-def _is_missed(refusal: ProviderRefusal, name: str) -> bool:
-    """Whether a request is refused because something of this name is not in it."""
-    said = refusal.message.lower()
-    return refusal.status in BAD_REQUEST and name in said and any(word in said for word in _MISSED)
-
-
 def _is_unverifiable(refusal: ProviderRefusal) -> bool:
     """Whether a request is refused for what went back as it came: signed for another key, region or upstream."""
     return refusal.status in BAD_REQUEST and bool(_UNVERIFIABLE.search(f"{refusal.code} {refusal.message}"))
@@ -312,10 +306,14 @@ class Learned:
         """Returns what is known after a refusal of this body, and the name it is about; None if it names nothing."""
         if _is_unverifiable(refusal) or _limits_told(refusal):  # of this conversation; another is still welcome
             return None
+        is_bad, said = refusal.status in BAD_REQUEST, refusal.message.lower()
         for name in (*_OF_MESSAGES, *_OF_CALLS):
-            if name not in self.missed and _is_missed(refusal, name):
+            is_missed = is_bad and name in said and any(word in said for word in _MISSED)
+            if name not in self.missed and is_missed:
                 return replace(self, missed=self.missed | {name}), name
-        named = parameter_named(refusal, _optional_names(sent)) or _suspect(refusal, sent)
+        named = parameter_named(refusal, _optional_names(sent))
+        if named is None and is_bad and refusal.cause.name == "refused" and "response_format" in sent:
+            named = "response_format"  # few endpoints say that they take no schema of answers
         if named is None:
             return None
         value = sent.get(named)  # one of a few: another may be welcome
@@ -363,12 +361,6 @@ def _optional_names(body: RequestBody) -> set[str]:
     calls = (call for message in messages for call in message.get("tool_calls", ()))
     given_back = {name for message in messages for name in message if name not in MESSAGE_FIELDS}
     return given_back.union(body.keys() - _ESSENTIAL, *(call.keys() - CALL_FIELDS for call in calls))
-
-
-def _suspect(refusal: ProviderRefusal, body: RequestBody) -> str | None:
-    """Returns what a refusal may be about that names nothing: few endpoints say that they take no schema of answers."""
-    is_vague = refusal.status in BAD_REQUEST and refusal.cause.name == "refused"
-    return "response_format" if is_vague and "response_format" in body else None
 
 
 def _without_fields(message: Mapping[str, Any], unwanted: set[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error.
 
-Everything a provider gets wrong becomes `model_unavailable` or `model_timeout`. Knows no provider: it is given one of
-LangChain's chat models.
+Everything a provider gets wrong becomes `model_unavailable` or `model_timeout`. Knows no provider: it is given a
+ProviderModel.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import structlog
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.domain.agent import provider_and_id, traced_provider
@@ -26,19 +25,27 @@ from segue.models import refusals, traced_call
 from segue.models.amendments import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_limits
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
-from segue.models.normal_form import form_of, media_in, media_of, normal_form, own_ids, sent_ids, without_media
+from segue.models.normal_form import (
+    begins_inside,
+    form_of,
+    media_in,
+    media_of,
+    normal_form,
+    own_ids,
+    sent_ids,
+    without_media,
+)
 from segue.models.reply import (
-    CACHE_KEY,
-    MOST_OUTPUT,
-    SCHEMA,
     AnswerSchema,
     ModelCall,
+    ProviderModel,
     Reply,
+    RequestOptions,
     ToolChoiceMode,
     estimated_input,
     known_name,
 )
-from segue.models.streamed_answer import Listener, StreamedAnswer, begins_inside, within_pauses
+from segue.models.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings, as_shown_calls, meant_call
 from segue.secret_files import LiveKeys
 from segue.users.prices import Tariff
@@ -51,6 +58,7 @@ class ModelRequest:
 
     bound: BoundTools
     messages: list[BaseMessage]
+    options: RequestOptions
     parts: RequestParts
     account: Account | None
 
@@ -103,9 +111,9 @@ class Retries:
 
 
 class ReplyOptions(TypedDict, total=False):
-    """`schema` is the shape of the answer, to which not every endpoint holds the model. `sampling` has options of
-    SAMPLING, as far as the endpoint takes them. `empty_tries` is how many empty answers end the call: 1 for a caller
-    that then asks in another way.
+    """`schema` is the shape of the answer, to which not every endpoint holds the model. `sampling` is what the client
+    names, as far as the endpoint takes it. `empty_tries` is how many empty answers end the call: 1 for a caller that
+    then asks in another way.
     """
 
     tool_choice: ToolChoiceMode
@@ -114,17 +122,8 @@ class ReplyOptions(TypedDict, total=False):
     empty_tries: int
 
 
-class CallOptions(ReplyOptions, total=False):
-    """`retries` is what the caller has left of them. What is asked is charged to the `account`, also if no answer comes
-    of it.
-    """
-
-    retries: Retries | None
-    account: Account | None
-
-
 class ChatModel:
-    """A LangChain chat model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
+    """A provider's model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
 
     `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
     `tariff` says what its calls are charged; without one they have no price. One of the `keys` that is refused is
@@ -136,7 +135,7 @@ class ChatModel:
 
     def __init__(
         self,
-        model: BaseChatModel,
+        model: ProviderModel,
         *,
         name: str,
         settings: ModelSettings,
@@ -151,11 +150,8 @@ class ChatModel:
         self.setting = setting
         self.provider, self.id = provider_and_id(name)
         self.traced_as = traced_provider(name)
-        made_by = getattr(model, "made_by", "")
-        self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
-        self._takes_schemas: bool = getattr(model, "takes_schemas", False)
-        self._takes_sampling: bool = getattr(model, "takes_sampling", False)
-        self._takes_cache_keys: bool = getattr(model, "takes_cache_keys", False)
+        self.made_by = model.made_by
+        self._model = model
         self.tariff = tariff or Tariff(name)
         self._keys = keys
         self._form = form_of(name)
@@ -167,7 +163,7 @@ class ChatModel:
         self._span = span
         self._server = server
         bounds = Bounds(settings.llm_tool_description_chars, describes_all=self._form.describes_parameters)
-        self._tools = ToolBindings(model, bounds)
+        self._tools = ToolBindings(bounds)
         self._begins_inside = begins_inside(name)
         self._has_told_of_calls_in_text = False
 
@@ -189,23 +185,18 @@ class ChatModel:
         tools: Sequence[ToolSpec] = (),
         *,
         listener: Listener | None = None,
-        **options: Unpack[CallOptions],
+        retries: Retries | None = None,
+        account: Account | None = None,
+        **options: Unpack[ReplyOptions],
     ) -> Reply:
         """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
+        `retries` is what the caller has left of them. What is asked is charged to the `account`, also if no answer
+        comes of it.
 
         Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
-        account, retries = options.get("account"), options.get("retries")
-        parts = RequestParts(
-            messages,
-            tuple(tools),
-            options.get("tool_choice", "auto"),
-            self._form,
-            options.get("schema"),
-            options.get("sampling"),
-            empty_tries=options.get("empty_tries", MAX_EMPTY_ANSWERS),
-            limits=self._limits,
-        )
+        options.setdefault("empty_tries", MAX_EMPTY_ANSWERS)
+        parts = RequestParts(messages, tuple(tools), self._form, limits=self._limits, **options)
         request = self._request(parts if self._too_long is None else fitting(parts, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         with self._span("model", model=self.id, provider=self.traced_as) as span:
@@ -234,22 +225,22 @@ class ChatModel:
     def _request(self, parts: RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
         parts = within_limits(parts)
-        bound = self._tools.of(parts.tools, tool_choice=parts.tool_choice)
-        options = self._bounded(parts.sampling) if parts.sampling and self._takes_sampling else {}
-        if parts.limits.output is not None:
-            options[MOST_OUTPUT] = parts.limits.output
-        if parts.schema is not None and self._takes_schemas:
-            options[SCHEMA] = parts.schema
-        if account is not None and self._takes_cache_keys:  # then they go where their beginning is in the cache
-            options[CACHE_KEY] = account.session_id
-        if options:
-            bound = replace(bound, runnable=bound.runnable.bind(**options))
+        model, bound, sampling = self._model, self._tools.of(parts.tools), parts.sampling
+        options = RequestOptions(
+            bound.offered,
+            parts.tool_choice,
+            schema=parts.schema if model.takes_schemas else None,
+            sampling=self._bounded(sampling) if sampling and model.takes_sampling else {},
+            most_output=parts.limits.output,
+            # What begins alike then goes where its beginning is in the cache.
+            cache_key=account.session_id if account is not None and model.takes_cache_keys else None,
+        )
         if bound.calls_others:
             parts = replace(parts, messages=as_shown_calls(parts.messages, bound.names.values()))
         shown = normal_form(parts.messages, parts.form, media=self.takes | parts.without_media)
         if parts.without_media:
             shown = without_media(shown, parts.without_media)
-        return ModelRequest(bound, shown, parts, account)
+        return ModelRequest(bound, shown, options, parts, account)
 
     def _bounded(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a client names, within what the settings allow."""
@@ -327,15 +318,14 @@ class ChatModel:
 
     async def _ask(self, request: ModelRequest, answer: StreamedAnswer, span: Span, *, is_streamed: bool) -> Reply:
         try:
+            parts = self._model.answer(request.messages, request.options, is_streamed=is_streamed)
             if is_streamed:
-                chunks = request.bound.runnable.astream(request.messages)
                 first_s, idle_s = self._settings.llm_first_token_timeout_s, self._settings.llm_idle_timeout_s
-                pauses = within_pauses(chunks, first_token_s=first_s, idle_s=idle_s)
-                async with aclosing(pauses) as awaited:
-                    async for chunk in awaited:
-                        answer.add(chunk)
-            else:
-                answer.add(await request.bound.runnable.ainvoke(request.messages))
+                parts = within_pauses(parts, first_token_s=first_s, idle_s=idle_s)
+            async with aclosing(parts) as awaited:
+                async for part in awaited:
+                    if part is not None:
+                        answer.add(part)
             try:
                 reply = request.counted(answer.reply())
             finally:
@@ -369,13 +359,10 @@ class ChatModel:
 
     def _failure(self, error: Exception, attempt: int, *, has_begun: bool) -> refusals.Failure:
         """Raises the error itself if it is none of a provider's."""
-        known = (
-            error if isinstance(error, (refusals.ModelFailure, *refusals.MALFORMED)) else refusals.from_library(error)
-        )
-        if has_begun and isinstance(error, refusals.MALFORMED):
-            known = refusals.NotAnAnswer(refusals.BROKE_OFF)
-        if known is None or isinstance(known, TimeoutError):
-            raise known or error
+        if not isinstance(error, (refusals.ModelFailure, *refusals.MALFORMED)):
+            raise error
+        is_cut = has_begun and isinstance(error, refusals.MALFORMED)
+        known = refusals.NotAnAnswer(refusals.BROKE_OFF) if is_cut else error
         setting, chance = self.setting, self.chance()
         failure = refusals.failure_of(known, attempt=attempt, chance=chance, setting=setting, provider=self.provider)
         failure.error.__cause__ = error

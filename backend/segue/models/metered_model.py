@@ -8,19 +8,19 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Unpack
 
 import structlog
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from segue.domain.errors import AppError
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
-from segue.models.chat_model import CallOptions, ChatModel, ReplyOptions, Retries
+from segue.models.chat_model import ChatModel, ReplyOptions, Retries
 from segue.models.model_settings import ModelSettings
-from segue.models.refusals import Failure, another_may_answer, budget_spent, is_down, outcome_of, timeout
-from segue.models.reply import Reply
+from segue.models.refusals import Failure, another_may_answer, is_down, outcome_of, timeout
+from segue.models.reply import ProviderModel, Reply
 from segue.models.streamed_answer import Listener
 from segue.users.spending import Account
 
@@ -31,6 +31,7 @@ MAX_TURN_TOKENS = 1_000_000
 MAX_TURN_RETRIES = 6
 RESERVED_CALLS = 2
 RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
+_SPENT = "The turn has used all the model calls or tokens one turn may. The message is kept; ask for less at a time."
 
 log = structlog.get_logger()
 
@@ -48,7 +49,7 @@ class ModelWithFallback(ChatModel):
 
     def __init__(
         self,
-        model: BaseChatModel,
+        model: ProviderModel,
         *,
         fallback: ChatModel,
         settings: ModelSettings,
@@ -71,13 +72,17 @@ class ModelWithFallback(ChatModel):
         tools: Sequence[ToolSpec] = (),
         *,
         listener: Listener | None = None,
-        **asked: Unpack[CallOptions],
+        retries: Retries | None = None,
+        account: Account | None = None,
+        **options: Unpack[ReplyOptions],
     ) -> Reply:
+        ask = partial(super().reply, messages, tools, retries=retries, account=account, **options)
+        instead = partial(self._fallback.reply, messages, tools, retries=retries, account=account, **options)
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
             heard = _Heard(listener)
             try:
-                reply = await super().reply(messages, tools, listener=heard.listener, **asked)
+                reply = await ask(listener=heard.listener)
             except AppError as error:
                 if heard.words or not another_may_answer(error):
                     raise
@@ -88,7 +93,7 @@ class ModelWithFallback(ChatModel):
                 return reply
         try:
             async with asyncio.timeout_at(ends_at):
-                return await self._fallback.reply(messages, tools, listener=listener, **asked)
+                return await instead(listener=listener)
         except TimeoutError as error:
             raise timeout(self._timeout_s) from error
 
@@ -173,7 +178,7 @@ class MeteredModel:
     ) -> Reply:
         """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
         if self.llm_calls >= self._max_calls or self.account.total.tokens >= MAX_TURN_TOKENS:
-            raise budget_spent()
+            raise AppError("turn_budget_spent", status=502, title="The turn asked too much of the model", detail=_SPENT)
         self.llm_calls += 1
         self.last_request = tuple(messages), tools
         model = self._models.small if small else self._models.main

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from segue.language.lexicon import load_toml
 from segue.models.reply import OPAQUE, opaque_of_call
 from segue.models.tool_schemas import offered_name
 
@@ -57,46 +58,28 @@ class WireForm:
     opaque_too: bool = False
 
 
-# A pattern on the model's name, in any case, and what holds for such a model. The first row that fits counts.
-FAMILIES: Final[tuple[tuple[str, WireForm], ...]] = (
-    (r"llama[-_. ]?3(?!\d)", WireForm(one_call_per_message=True)),
-    (r"gemma[-_: ]?(2(?!\d)|7b)|granite-20b-f", WireForm(no_system_role=True)),
-    (r"command-r", WireForm(describes_parameters=True)),
-    (r"minimax[-_]?m\d", WireForm(wants_thinking=True)),
-    (r"kimi", WireForm(call_id="functions.{name}:{before}")),
-    # Tokenizers of Mistral before version 7.
-    (
-        r"mixtral|mistral[-_:]?(7b|nemo)|(ministral|mistral|pixtral|codestral)[\w.-]*[-_](v0\.1|240\d|2410)",
-        WireForm(no_text_beside_calls=True),
-    ),
-)
 ANY_MODEL: Final = WireForm()
-# Models that take media, by the types of their parts. One that is not named here gets none; an endpoint that refuses
-# them gets none again. PDFs have to be handed on by the endpoint too.
-_TAKE: Final = {
-    "image_url": re.compile(
-        r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
-        r"|gemini-(?:[1-9]|flash|pro)|gemma-?3n?[-:](?!1b|270m)|llama-?4|pixtral|magistral|ministral-3"
-        r"|mistral-(?:small|medium|large)-(?:latest|3|2[56]\d\d)|grok-[4-9]|glm-\d[\d.]*v|kimi-k2\.5|nova-(?:lite|pro|premier)"
-        r"|llava|minicpm-v|internvl|molmo|smolvlm|qvq|qwen[\w.-]*-(?:vl|omni)|phi-[\w.]+-multimodal|vision|[-_]vl\b",
-        re.IGNORECASE,
-    ),
-    "file": re.compile(
-        r"gpt-4o|gpt-4\.1|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini"
-        r"|claude-(?:3[-.][57]|[4-9]|opus|sonnet|haiku)|gemini-(?:[1-9]|flash|pro)",
-        re.IGNORECASE,
-    ),
-}
+FAMILIES: Final = load_toml("families.toml", package="segue.models")
 
 
 @lru_cache
 def form_of(model: str) -> WireForm:
-    return next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
+    rows = ({**row} for row in FAMILIES["forms"])
+    return next((WireForm(**row) for row in rows if _is_named(model, row.pop("name"))), ANY_MODEL)
 
 
 def media_of(model: str) -> set[str]:
     """Returns which of MEDIA a model of this name is known to take."""
-    return {kind for kind, names in _TAKE.items() if names.search(model)}
+    return {kind for kind, names in FAMILIES["media"].items() if _is_named(model, *names)}
+
+
+def begins_inside(model: str) -> bool:
+    """Returns whether a model of this name is known to begin its answers inside its thinking."""
+    return _is_named(model, *FAMILIES["thinking"]["begins_inside"])
+
+
+def _is_named(model: str, *names: str) -> bool:
+    return any(re.search(name, model, re.IGNORECASE) for name in names)
 
 
 def normal_form(
@@ -113,9 +96,9 @@ def normal_form(
     if unwanted := MEDIA.keys() - media:
         talk = (message for message in talk if message.type != "system" or not unwanted & media_in([message]))
     if form.one_call_per_message:
-        talk = _with_one_call_each(talk, opaque_too=form.opaque_too)
+        talk = _with_one_call_each(talk, form)
     if form.no_text_beside_calls:
-        talk = _without_text_beside_calls(talk, opaque_too=form.opaque_too)
+        talk = (each.model_copy(update={"content": ""}) if _may_change(each, form) else each for each in talk)
     shown = _with_fitting_calls(_alternating(talk), form)
     if form.no_system_role and leading:
         first, *rest = shown
@@ -193,7 +176,13 @@ def _joined(first: BaseMessage, second: BaseMessage) -> str | list[str | dict[An
     return parts
 
 
-def _with_one_call_each(messages: Iterable[BaseMessage], *, opaque_too: bool) -> Iterator[BaseMessage]:
+def _may_change(message: BaseMessage, form: WireForm) -> TypeGuard[AIMessage]:
+    """Whether a message is one with calls that need not stay as it came."""
+    is_whole = _is_opaque(message) and not form.opaque_too
+    return isinstance(message, AIMessage) and bool(message.tool_calls) and not is_whole
+
+
+def _with_one_call_each(messages: Iterable[BaseMessage], form: WireForm) -> Iterator[BaseMessage]:
     """Yields each call with its result behind it. The first has the text, and what came with the whole message."""
     results: dict[str, ToolMessage] = {}
     waiting: list[AIMessage] = []
@@ -203,8 +192,7 @@ def _with_one_call_each(messages: Iterable[BaseMessage], *, opaque_too: bool) ->
             continue
         yield from _pairs(waiting, results)
         waiting, results = [], {}
-        is_whole = not opaque_too and _is_opaque(message)
-        if isinstance(message, AIMessage) and len(message.tool_calls) > 1 and not is_whole:
+        if _may_change(message, form) and len(message.tool_calls) > 1:
             waiting = list(_split(message))
         else:
             yield message
@@ -226,15 +214,6 @@ def _pairs(calls: Sequence[AIMessage], results: dict[str, ToolMessage]) -> Itera
     for message in calls:
         yield message
         yield from (result for call in message.tool_calls if (result := results.get(call["id"] or "")) is not None)
-
-
-def _without_text_beside_calls(messages: Iterable[BaseMessage], *, opaque_too: bool) -> Iterator[BaseMessage]:
-    for message in messages:
-        is_whole = not opaque_too and _is_opaque(message)
-        if isinstance(message, AIMessage) and message.tool_calls and message.content and not is_whole:
-            yield message.model_copy(update={"content": ""})
-        else:
-            yield message
 
 
 def _with_fitting_calls(messages: Sequence[BaseMessage], form: WireForm) -> list[BaseMessage]:

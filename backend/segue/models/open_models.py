@@ -21,9 +21,10 @@ from segue.models.chat_model import ChatModel, with_a_key
 from segue.models.metered_model import Models, ModelWithFallback
 from segue.models.model_settings import ModelSettings
 from segue.models.normal_form import media_of
-from segue.models.providers.adapted import ProviderOptions
-from segue.models.providers.endpoint import Endpoint, endpoint_of, takes_files
+from segue.models.providers.adapted import of_langchain
+from segue.models.providers.endpoint import Endpoint, ProviderOptions, endpoint_of
 from segue.models.refusals import MALFORMED, ModelFailure
+from segue.models.reply import ProviderModel
 from segue.secret_files import LiveKeys, SecretFiles
 from segue.users.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
 
@@ -36,8 +37,8 @@ class ChatModels:
 
     stack: AsyncExitStack
     settings: ModelSettings
-    instead: BaseChatModel | None
-    offline: Callable[[], BaseChatModel]
+    instead: BaseChatModel | ProviderModel | None
+    offline: Callable[[], ProviderModel]
     observe: Observe
     span: OpenSpan
     files: SecretFiles
@@ -76,9 +77,11 @@ class ChatModels:
     @property
     def _without_provider(self) -> ChatModel:
         if () not in self.opened:
-            name = self.instead.get_name() if self.instead else OFFLINE
+            model, name = self.instead or self.offline(), type(self.instead).__name__ if self.instead else OFFLINE
+            if isinstance(model, BaseChatModel):
+                name, model = model.get_name(), of_langchain(model, self.settings.llm_max_answer_bytes)
             self.opened[()] = ChatModel(
-                self.instead or self.offline(),
+                model,
                 name=name,
                 settings=self.settings,
                 observe=self.observe,
@@ -113,7 +116,7 @@ async def open_model(
         keys=options.keys,
         server=options.server,
     )
-    if {"native": True, "text": False}.get(settings.llm_pdf, takes_files(options) and "file" in media_of(name)):
+    if {"native": True, "text": False}.get(settings.llm_pdf, options.takes_files and "file" in media_of(name)):
         opened.takes.add("file")
     return opened
 
@@ -147,7 +150,7 @@ def provider_options(settings: ModelSettings, name: str, files: SecretFiles | No
     )
 
 
-async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> BaseChatModel:
+async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> ProviderModel:
     """Imports what the one that answers needs, and nothing for the others."""
     match options.provider.extra:
         case "anthropic":

@@ -210,24 +210,6 @@ CAUSES: Final[Sequence[Cause]] = (
 )
 
 
-# Errors of providers' own libraries, for a model that is given as one of LangChain's: by the name of a class.
-_FOREIGN: Final[Mapping[str, type[Exception]]] = {
-    "APITimeoutError": TimeoutError,
-    "TimeoutException": TimeoutError,
-    "APIConnectionError": ProviderUnreachable,
-    "TransportError": ProviderUnreachable,
-}
-
-
-def from_library(error: BaseException) -> Exception | None:
-    """Returns one of the errors above, or TimeoutError, for what a provider's library raised; None for any other."""
-    for kind in type(error).__mro__:
-        if kind.__name__ in _FOREIGN:
-            return _FOREIGN[kind.__name__]()
-    status = getattr(error, "status_code", None)
-    return ProviderRefusal(status) if isinstance(status, int) else None
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What the caller is told if this was the last attempt, and the seconds to wait before another."""
@@ -271,16 +253,9 @@ def timeout(seconds: float, setting: str = "LLM_TIMEOUT_S") -> AppError:
     return AppError("model_timeout", status=504, title="The model took too long", detail=detail, retryable=True)
 
 
-def budget_spent() -> AppError:
-    detail = (
-        "The turn has used all the model calls or tokens one turn may. The message is kept; ask for less at a time."
-    )
-    return AppError("turn_budget_spent", status=502, title="The turn asked too much of the model", detail=detail)
-
-
 def another_may_answer(error: AppError) -> bool:
     """Returns whether another model may answer what this one did not."""
-    match _cause_of(error):
+    match error.__cause__:
         case ProviderRefusal(cause=Cause(elsewhere=False)) | NotAnAnswer(again=False):
             return False
         case _:
@@ -294,7 +269,7 @@ def gave_no_answer(error: AppError) -> bool:
 
 def may_answer_otherwise(error: AppError) -> bool:
     """Returns whether the model may answer if it is asked in another way. No account, key or deadline is changed so."""
-    match _cause_of(error):
+    match error.__cause__:
         case ProviderRefusal() as refusal:
             return refusal.cause.retryable or not refusal.cause.elsewhere
         case TimeoutError():
@@ -305,12 +280,12 @@ def may_answer_otherwise(error: AppError) -> bool:
 
 def is_down(error: AppError) -> bool:
     """Returns whether the model would not answer another request either."""
-    return isinstance(_cause_of(error), (ProviderRefusal, ProviderUnreachable, TimeoutError))
+    return isinstance(error.__cause__, (ProviderRefusal, ProviderUnreachable, TimeoutError))
 
 
 def outcome_of(error: AppError) -> str:
     """Returns what a failed call counts as, and is logged as: why the model gave no answer, else the error's code."""
-    match _cause_of(error) or error.__cause__:
+    match error.__cause__:
         case ProviderRefusal() as refusal:
             return refusal.cause.name
         case ProviderUnreachable():
@@ -325,7 +300,7 @@ def outcome_of(error: AppError) -> str:
 
 def what_to_mend(error: AppError, setting: str, provider: ModelProvider) -> str:
     """Returns the one sentence that names the setting to mend. `setting` is the one that names the model."""
-    match _cause_of(error) or error.__cause__:
+    match error.__cause__:
         case ProviderRefusal() as refusal if refusal.cause.advice:
             return _advice(refusal, setting)
         case ProviderUnreachable():
@@ -336,11 +311,6 @@ def what_to_mend(error: AppError, setting: str, provider: ModelProvider) -> str:
             return f"Check that {setting} is no model that is too slow, and that {provider.base_url} answers at all."
         case _:
             return f"Check {setting} and {provider.base_url}: what the provider said is above."
-
-
-def _cause_of(error: AppError) -> BaseException | None:
-    cause = error.__cause__
-    return cause if isinstance(cause, (ModelFailure, TimeoutError)) else cause and from_library(cause)
 
 
 def _advice(refusal: ProviderRefusal, setting: str) -> str:
@@ -391,10 +361,11 @@ class RefusalReader:
         details = error if isinstance(error, dict) else {}
         waits = [each for each in (retry_after_s(headers), _wait_told(error)) if each is not None]
         message = details.get("message") or details.get("detail") or error
-        parameter = details.get("param")
+        parameter, names = details.get("param"), (details.get(name) for name in ("code", "status", "type"))
+        code = next((name for name in names if isinstance(name, str) and not name.isdigit()), "")
         return ProviderRefusal(
             status if error is told else _status_of(error, status),
-            code=self._safe(_code_of(details), _MAX_CODE_CHARS) or None,
+            code=self._safe(code, _MAX_CODE_CHARS) or None,
             message=self._safe(message, MAX_MESSAGE_CHARS),
             parameter=parameter if isinstance(parameter, str) else None,
             retry_after_s=max(waits, default=None),
@@ -450,29 +421,18 @@ def _wait_told(error: Any) -> float | None:
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Returns how long the provider wants to be left alone, in seconds: or None if it does not say."""
-    given = headers.get("retry-after-ms"), headers.get("retry-after")
-    for text, unit_s in zip(given, (0.001, 1.0), strict=True):
-        if text is None:
-            continue
-        try:
-            seconds = float(text) * unit_s
-        except ValueError:
-            seconds = _seconds_until(text)
-        if not math.isnan(seconds):
-            return min(max(seconds, 0.0), TOO_FAR)
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(KeyError, ValueError, TypeError, OverflowError):
+            if not math.isnan(seconds := _seconds(headers[name], unit_s)):
+                return min(max(seconds, 0.0), TOO_FAR)
     return None
 
 
-def _seconds_until(date: str) -> float:
+def _seconds(number_or_date: str, unit_s: float) -> float:
     try:
-        return parsedate_to_datetime(date).timestamp() - time.time()
-    except (ValueError, TypeError, OverflowError):
-        return math.nan
-
-
-def _code_of(details: Mapping[str, Any]) -> str:
-    names = (details.get(name) for name in ("code", "status", "type"))
-    return next((str(name) for name in names if isinstance(name, str) and not name.isdigit()), "")
+        return float(number_or_date) * unit_s
+    except ValueError:
+        return parsedate_to_datetime(number_or_date).timestamp() - time.time()
 
 
 def _status_of(error: Any, otherwise: int = _SERVERS_FAULT) -> int:

@@ -1,16 +1,18 @@
-"""The model's reply in our own types, and the keys under which a provider's message carries what LangChain has no place
-for: `providers/` writes these keys, `streamed_answer.py` reads them. Also how many tokens a request takes, and the
-shapes of answers that are read by Segue and not by people.
+"""What a provider's model is asked and answers, and the reply, in our own types: `providers/` has the models,
+`streamed_answer.py` makes a reply of the parts of an answer. Also how many tokens a request takes, and the shapes of
+answers that are read by Segue and not by people.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
 
 from segue.domain.session import MemoryKind
 from segue.domain.tool import ToolSpec
@@ -21,23 +23,9 @@ AnswerSchema = Mapping[str, Any]
 Reading = Literal["confirm", "reject", "amend", "question", "none"]
 AnswerReading = Literal["answer", "decline", "other"]
 
-CACHE_KEY: Final = "prompt_cache_key"  # an option of a request: what begins as it does, for `takes_cache_keys`
-SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
-# Options that a client may name for one turn, for models with `takes_sampling`. What an endpoint says of their values
-# is remembered for no other request.
-SAMPLING: Final = ("temperature", "max_tokens")
-
-MOST_OUTPUT: Final = "segue_most_output"  # another: the tokens that the answer may take at most
-
+CACHE_KEY: Final = "prompt_cache_key"  # what OpenAI calls it
 ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}  # by LangChain's types
-
-# Keys of a message's `additional_kwargs`.
-RAW_TEXT: Final = "segue_text"  # text that ends in half a character, which `content` may not hold
-REASONING: Final = "segue_reasoning"
-CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken arguments for their longest valid part
-MADE_IMAGES: Final = "segue_images"  # a list of `data:` texts
-OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
-
+OPAQUE: Final = "segue_opaque"  # in a message's `additional_kwargs`: what `opaque_parts` returns
 REFUSED: Final = "refusal"  # why an answer ended: the model itself went no further
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
 # Of a large image, with the providers that say what it takes; and of a PDF with as many pages as are shown.
@@ -52,16 +40,6 @@ _TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
 
 
 @dataclass(frozen=True, slots=True)
-class RawCall:
-    """A call as a provider wrote it. `opaque` is what the provider wants back with it."""
-
-    id: str | None
-    name: str
-    args: str
-    opaque: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Opaque:
     """The parts of an answer that are the provider's own business. They go back to `by`, an endpoint, and no other."""
 
@@ -71,11 +49,68 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call the model asks for. `args` is None if they were no JSON object."""
+    """A call the model asks for. `args` is None if they were no JSON object. `opaque` is what the provider wants back
+    with it.
+    """
 
     name: str
     args: dict[str, Any] | None
     opaque: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPart:
+    """A piece of an answer, or all of it. `calls` are whole; what is told once may be in any part."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: Sequence[ModelCall] = ()
+    images: Sequence[str] = ()
+    opaque: Opaque | None = None
+    finish_reason: str | None = None
+    usage: UsageMetadata | None = None
+    answered_by: str | None = None
+    response_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What a request has beside its messages. `tools` are in OpenAI's form. `sampling` is what a client names for one
+    turn, `temperature` and `max_tokens`: what an endpoint says of their values is remembered for no other request.
+
+    `most_output` are the tokens that the answer may take at most; what begins as this request does has its `cache_key`.
+    """
+
+    tools: Sequence[dict[str, Any]] = ()
+    tool_choice: ToolChoiceMode = "auto"
+    schema: AnswerSchema | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    most_output: int | None = None
+    cache_key: str | None = None
+
+
+class ProviderModel(ABC):
+    """A model as a provider has it. Options that it does not take are not given. `by` names who makes the opaque parts
+    of its answers, `made_by` all whose parts may go back to it.
+    """
+
+    by: str
+    takes_schemas: bool = False
+    takes_sampling: bool = True
+    takes_cache_keys: bool = False
+
+    @property
+    def made_by(self) -> tuple[str, ...]:
+        return (self.by,)
+
+    @abstractmethod
+    def answer(
+        self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
+    ) -> AsyncGenerator[AnswerPart | None]:
+        """Yields the parts of the answer as they come, and None as a sign of life before the first.
+
+        Raises ModelFailure, TimeoutError, or one of MALFORMED. What is not streamed may come as a whole.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +159,11 @@ def opaque_parts(reply: Reply, calls: Iterable[ModelCall]) -> dict[str, Any] | N
 def opaque_of_call(opaque: Mapping[str, Any], index: int) -> dict[str, Any]:
     """Returns what goes with one of the calls in a message of its own; what came with all goes with the first."""
     return {**opaque, "message": {} if index else opaque["message"], "calls": opaque["calls"][index : index + 1]}
+
+
+def written_call(name: str, args: str, opaque: Mapping[str, Any]) -> ModelCall:
+    """Returns a call as a provider wrote it."""
+    return ModelCall(sendable_name(name), read_arguments(args), opaque)
 
 
 def sendable_name(name: str) -> str:
@@ -185,11 +225,6 @@ def token_count(value: object) -> int:
         return min(max(int(float(value)), 0), MAX_TOKENS) if isinstance(value, int | float | str) else 0
     except (ValueError, OverflowError):
         return 0
-
-
-def texts_of(reply: Reply) -> Sequence[str]:
-    """Returns all that the model wrote, to be counted."""
-    return (reply.text, reply.reasoning, *(f"{call.name}{call.args}" for call in reply.calls))
 
 
 def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: CountTokens = estimate) -> int:

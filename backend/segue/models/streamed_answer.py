@@ -6,40 +6,30 @@ that are passed on and the text that is kept are the same. Knows nothing of turn
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.messages.tool import ToolCallChunk
 
 from segue.memory.history_window import estimate
 from segue.models import calls_in_text
 from segue.models.calls_in_text import CALL_MARKS
 from segue.models.refusals import NotAnAnswer, NothingCame, StreamIdle
 from segue.models.reply import (
-    CALLS,
-    MADE_IMAGES,
-    OPAQUE,
-    RAW_TEXT,
-    REASONING,
     REFUSED,
+    AnswerPart,
     ModelCall,
     Opaque,
-    RawCall,
     Reply,
-    read_arguments,
-    sendable_name,
-    texts_of,
     token_count,
 )
 from segue.tools.normalize import clean_text
 
 # How templates mark thinking: begin and end.
-AT_ONCE: Final = 16  # chunks, between which nothing else runs
+AT_ONCE: Final = 16  # parts, between which nothing else runs
 TAGS: Final = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
@@ -59,9 +49,6 @@ WRAPPERS: Final = frozenset(
 # thinking, with what it stands for.
 LEAKED: Final = "analysis"
 AFTER_LEAKED: Final = {"assistantfinal": "", "assistantcommentary to=": calls_in_text.HARMONY_CALL}
-# Models whose templates write the first tag into the prompt: their answers begin inside it.
-_BEGIN_INSIDE = re.compile(r"deepseek-?r1|\bqwq\b|-thinking\b", re.IGNORECASE)
-
 _FENCE: Final = "```"
 _END_OF: Final = dict(TAGS)
 _ENDS: Final = frozenset(_END_OF.values()) - WRAPPERS
@@ -76,11 +63,6 @@ _CUT_OFF: Final = "length"
 _NAME_CHARS: Final = 100
 
 OnText = Callable[[str], None]
-
-
-def begins_inside(model: str) -> bool:
-    """Returns whether a model of this name is known to begin its answers inside its thinking."""
-    return _BEGIN_INSIDE.search(model) is not None
 
 
 @dataclass(slots=True)
@@ -262,18 +244,18 @@ class Listener:
 
 
 async def within_pauses(
-    chunks: AsyncIterator[AIMessage], *, first_token_s: float, idle_s: float
-) -> AsyncGenerator[AIMessage]:
-    """Yields the chunks. Raises NothingCame before the first with a content, then StreamIdle, if one takes too long."""
+    parts: AsyncGenerator[AnswerPart | None], *, first_token_s: float, idle_s: float
+) -> AsyncGenerator[AnswerPart | None]:
+    """Yields the parts. Raises NothingCame before the first that is one, then StreamIdle, if one takes too long."""
     has_begun, loop = False, asyncio.get_running_loop()
-    async with aclosing(chunks):  # type: ignore[type-var]  # LangChain's streams are generators
+    async with aclosing(parts):
         try:
             async with asyncio.timeout(first_token_s) as pause:
                 number = 0
-                async for chunk in chunks:
-                    pause.reschedule(None)  # what is done with a chunk is no pause
-                    yield chunk
-                    has_begun = has_begun or not _is_sign_of_life(chunk)
+                async for part in parts:
+                    pause.reschedule(None)  # what is done with a part is no pause
+                    yield part
+                    has_begun = has_begun or part is not None
                     number += 1
                     if number % AT_ONCE == 0:  # one read can hold hundreds, which would keep everything else waiting
                         await asyncio.sleep(0)
@@ -309,7 +291,6 @@ class StreamedAnswer:
         self._half = ""
         self._blank = ""
         self.has_begun = False
-        self._pieces: dict[int | None, list[RawCall]] = {}
         self._calls: list[ModelCall] = []
         self._images: list[str] = []
         self._opaque: Opaque | None = None
@@ -321,32 +302,24 @@ class StreamedAnswer:
     @property
     def has_come(self) -> bool:
         """Whether any of the answer has come, also if no listener has heard it."""
-        return bool(self._texts or self._reasoning or self._pieces or self._calls or self._images or self._usage)
+        return bool(self._texts or self._reasoning or self._calls or self._images or self._usage)
 
     @property
     def begins_inside(self) -> bool:
         return self._marked.began_inside
 
-    def add(self, message: AIMessage) -> None:
-        """Takes a chunk, or a whole answer."""
-        extra = message.additional_kwargs
-        if reasoning := extra.get(REASONING) or _reasoning_blocks(message.content):
-            self._add_reasoning(reasoning)
-        if text := extra.get(RAW_TEXT) or message.text:
-            self._add_text(text)
-        if isinstance(message, AIMessageChunk):
-            for piece in message.tool_call_chunks:
-                self._add_piece(piece)
-        else:
-            self._calls += (ModelCall(sendable_name(call["name"]), call["args"]) for call in message.tool_calls)
-            self._calls += (ModelCall(sendable_name(call["name"] or ""), None) for call in message.invalid_tool_calls)
-        self._calls += map(_as_asked, extra.get(CALLS, ()))
-        self._images += extra.get(MADE_IMAGES, ())
-        self._opaque = extra.get(OPAQUE) or self._opaque
-        self._finish_reason = _name(message.response_metadata.get("finish_reason") or "") or self._finish_reason
-        self._answered_by = message.response_metadata.get("model_name") or self._answered_by
-        self._response_id = message.response_metadata.get("id") or self._response_id
-        self._usage = message.usage_metadata or self._usage
+    def add(self, part: AnswerPart) -> None:
+        if part.reasoning:
+            self._add_reasoning(part.reasoning)
+        if part.text:
+            self._add_text(part.text)
+        self._calls += part.calls
+        self._images += part.images
+        self._opaque = part.opaque or self._opaque
+        self._finish_reason = _name(part.finish_reason or "") or self._finish_reason
+        self._answered_by = part.answered_by or self._answered_by
+        self._response_id = part.response_id or self._response_id
+        self._usage = part.usage or self._usage
 
     def reply(self) -> Reply:
         """Returns the whole reply, which may be empty. Raises NotAnAnswer if it broke off."""
@@ -365,10 +338,9 @@ class StreamedAnswer:
         return reply
 
     def so_far(self) -> Reply:
-        pieces = [call for calls in self._pieces.values() for call in calls]
         reply = Reply(
             text="".join(self._texts),
-            calls=(*self._calls, *map(_as_asked, pieces)),
+            calls=tuple(self._calls),
             input_tokens=0,
             output_tokens=0,
             reasoning=clean_text("".join(self._reasoning)).strip(),
@@ -407,7 +379,7 @@ class StreamedAnswer:
 
     def _end_with(self, text: str, calls: Sequence[ModelCall]) -> None:
         """Ends with the calls that a text is. Beside others it is quoted, since the endpoint reads calls itself."""
-        if calls and not self._pieces and not self._calls:
+        if calls and not self._calls:
             self._calls += calls
             self.called_in_text = True
         elif self._finish_reason != _CUT_OFF or not text.startswith(tuple(CALL_MARKS)):
@@ -418,29 +390,16 @@ class StreamedAnswer:
         if self._listener is not None:
             self._listener.on_reasoning(clean_text(text))
 
-    def _add_piece(self, piece: ToolCallChunk) -> None:
-        # Pieces of a call share an index. Another id under it is another call; without an index each name begins one.
-        calls = self._pieces.setdefault(piece["index"], [])
-        is_another = piece["name"] if piece["index"] is None else piece["id"] and calls and calls[-1].id != piece["id"]
-        name, args = piece["name"] or "", piece["args"] or ""
-        if not calls or is_another:
-            calls.append(RawCall(piece["id"], name, args))
-        else:
-            calls[-1] = RawCall(calls[-1].id, calls[-1].name + name, calls[-1].args + args)
-
 
 def _name(name: object) -> str:
     return clean_text(str(name))[:_NAME_CHARS]
 
 
-def _as_asked(call: RawCall) -> ModelCall:
-    return ModelCall(sendable_name(call.name), read_arguments(call.args), call.opaque)
-
-
 def _counted(reply: Reply, usage: UsageMetadata | None) -> Reply:
     """Returns the reply with its tokens. Those of the input are not known here if the endpoint counted none."""
     if usage is None:
-        return replace(reply, output_tokens=sum(map(estimate, texts_of(reply))), estimated=True)
+        written = (reply.text, reply.reasoning, *(f"{call.name}{call.args}" for call in reply.calls))
+        return replace(reply, output_tokens=sum(map(estimate, written)), estimated=True)
     return replace(
         reply,
         input_tokens=token_count(usage["input_tokens"]),
@@ -448,15 +407,3 @@ def _counted(reply: Reply, usage: UsageMetadata | None) -> Reply:
         cached_tokens=token_count(usage.get("input_token_details", {}).get("cache_read")),
         reasoning_tokens=token_count(usage.get("output_token_details", {}).get("reasoning")),
     )
-
-
-def _is_sign_of_life(chunk: AIMessage) -> bool:
-    """Whether a chunk says no more than that the provider is at work."""
-    return not (chunk.content or chunk.additional_kwargs or getattr(chunk, "tool_call_chunks", None))
-
-
-def _reasoning_blocks(content: object) -> str:
-    if not isinstance(content, list):
-        return ""
-    blocks = (block for block in content if isinstance(block, dict))
-    return "".join(str(block.get("reasoning") or block.get("thinking") or "") for block in blocks)

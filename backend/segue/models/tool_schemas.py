@@ -9,19 +9,17 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
 import orjson
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages import ToolCall as LangChainCall
-from langchain_core.runnables import Runnable
 
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
-from segue.models.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ModelCall, ToolChoiceMode, read_arguments, sendable_name
+from segue.models.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ModelCall, read_arguments, sendable_name
 from segue.models.untrusted import neutralised
 from segue.tools.input_schema import at_reference
 from segue.tools.normalize import clean_text
@@ -285,12 +283,12 @@ def _is_value(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BoundTools:
-    """A model with tools, and their own names by those they are offered under, in the order of the offer. If
+    """Tools as a request has them, and their own names by those they are offered under, in the order of the offer. If
     `calls_others`, CALL_TOOL is among them.
     """
 
-    runnable: Runnable[LanguageModelInput, AIMessage]
-    names: Mapping[str, str]
+    offered: Sequence[dict[str, Any]] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
     calls_others: bool = False
 
 
@@ -340,27 +338,22 @@ def meant_call(call: ModelCall) -> ModelCall:
 
 
 class ToolBindings:
-    """Binds tools to a model, each distinct set once, and makes each fit once, which takes a third of a millisecond."""
+    """Makes each tool and each distinct set of tools fit once, which takes a third of a millisecond a tool."""
 
-    def __init__(self, model: BaseChatModel, bounds: Bounds) -> None:
-        self._model = model
+    def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._fitting: dict[str, tuple[ToolSpec, dict[str, Any]]] = {}
-        self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], BoundTools]] = {}
+        self._bound: dict[tuple[str, ...], tuple[tuple[ToolSpec, ...], BoundTools]] = {}
 
-    def of(self, tools: tuple[ToolSpec, ...], *, tool_choice: ToolChoiceMode) -> BoundTools:
-        if not tools:
-            return BoundTools(self._model, {})
-        key = (tool_choice, *(tool.name for tool in tools))
+    def of(self, tools: tuple[ToolSpec, ...]) -> BoundTools:
+        key = tuple(tool.name for tool in tools)
         known = self._bound.get(key)
         if known is None or known[0] != tools:
             if len(self._bound) >= MAX_BOUND_SETS:
                 self._bound.clear()
             offered = self.offered(tools)
-            options = {} if tool_choice == "auto" else {"tool_choice": tool_choice}
             names = {each["function"]["name"]: tool.name for each, tool in zip(offered, tools, strict=True)}
-            runnable = self._model.bind_tools(offered, **options)
-            known = self._bound[key] = tools, BoundTools(runnable, names, calls_others=CALL_TOOL in tools)
+            known = self._bound[key] = tools, BoundTools(offered, names, calls_others=CALL_TOOL in tools)
         return known[1]
 
     def offered(self, tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 import orjson
-from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from segue.domain.identity import Charge
 from segue.domain.redaction import without_secrets
@@ -73,11 +73,10 @@ def _parts(message: BaseMessage) -> list[dict[str, Any]]:
     if isinstance(message, ToolMessage):
         return [{"type": "tool_call_response", "id": message.tool_call_id, "response": _shown(message.text)}]
     parts = [_text(message.text)] if message.text else []
-    return [*parts, *map(_call, message.tool_calls if isinstance(message, AIMessage) else ())]
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"type": "tool_call", "id": call["id"], "name": call["name"], "arguments": _arguments(call["args"])}
+    for call in message.tool_calls if isinstance(message, AIMessage) else ():
+        told = {"id": call["id"], "name": call["name"], "arguments": _arguments(call["args"])}
+        parts.append({"type": "tool_call", **told})
+    return parts
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -39,7 +39,8 @@ from segue.domain.ids import new_id
 from segue.domain.session import EPOCHS, TurnKey, turn_key
 from segue.domain.telemetry import RunTimeline
 from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
-from segue.memory.history import IN_HISTORY, INTERRUPTED, NewMessage, append_message
+from segue.memory.history import IN_HISTORY, NewMessage, append_message
+from segue.memory.history_window import INTERRUPTED
 from segue.tools.receipts import append_receipt
 from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, runs_beside

@@ -4,16 +4,23 @@ and that for API keys. Owns the tables `api_keys` and `stream_tokens`. Knows not
 A key is `segue_<id>_<secret>`: the id finds the row, the secret is compared in constant time. A process caches a row
 for CHECK_EVERY_S, so a revoked key is refused everywhere after that time. A stream token reads the events of one turn
 for a minute, for clients that cannot send headers: a browser's EventSource. Its times are the database's.
+
+A signed link is for one person to decide on one version of one plan without sending a key. Nothing of it is stored. It
+is signed with the digest of a key of that person and with the secret of the webhook that carries it: it ends with the
+key, and neither a reader of the database nor the receiver of the webhook can make one for another person. The decision
+uses it up, because the plan then has another version.
 """
 
+import base64
+import hashlib
 import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Protocol
 
 from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -34,6 +41,9 @@ MAX_CACHED = 10_000
 
 _KEY = re.compile(r"segue_([0-9a-hjkmnp-tv-z]{26})_([0-9a-f]{64})")
 _NO_DIGEST = "0" * 64
+APPROVE_PATH: Final = "/approve/"
+MAX_PEOPLE: Final = 20  # with a link in one event, which has to stay below 20 kB
+_LINK_TOKEN: Final = re.compile(r"(([0-9a-z]{26})\.([0-9a-z]{26})\.([0-9]{1,9})\.([0-9]{1,12}))\.([\w-]{43})", re.ASCII)
 
 
 class Unauthorized(AppError):
@@ -131,20 +141,6 @@ async def list_keys(
     if after is not None:
         statement = statement.where(api_keys.c.id > after)
     return [_api_key(row) for row in await connection.execute(statement)]
-
-
-async def keys_of_members(connection: AsyncConnection, name: str, *, but: Collection[str], limit: int) -> list[ApiKey]:
-    """Returns the newest working key in a group, or with a role, of this name: one of each user apart from `but`."""
-    of_name = or_(api_keys.c.groups.contains([name]), api_keys.c.roles.contains([name]))
-    found = select(api_keys).where(of_name, api_keys.c.owner.not_in(but), *_WORKS).ext(distinct_on(api_keys.c.owner))
-    rows = await connection.execute(found.order_by(api_keys.c.owner, api_keys.c.id.desc()).limit(limit))
-    return [key for key in map(_api_key, rows) if not key.is_unreadable]
-
-
-async def find_working_key(connection: AsyncConnection, key_id: str) -> ApiKey | None:
-    row = (await connection.execute(_VALID, {"key_id": key_id})).one_or_none()
-    key = None if row is None else _api_key(row)
-    return None if key is None or key.is_unreadable else key
 
 
 async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
@@ -274,3 +270,61 @@ async def user_of_stream_token(connection: AsyncConnection, token: str, turn_id:
         stream_tokens.c.expires_at > func.now(),
     )
     return (await connection.execute(valid)).scalar_one_or_none()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLink:
+    """What a genuine link says: who decides on which version of a plan. It may be too old."""
+
+    identity: Identity
+    plan_id: str
+    version: int
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalLinks:
+    """Makes and opens links. Each of the `secrets` opens one, the first makes them: while one is replaced there are
+    two. Without a webhook there is none.
+    """
+
+    database: Database
+    secrets: Sequence[bytes] = field(repr=False)
+    base_url: str
+
+    async def make(
+        self, plan_id: str, version: int, until: datetime, *, group: str, but: Collection[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Returns a link, as the webhook has it, for each user with a key of this group or role, apart from `but`."""
+        of_group = or_(api_keys.c.groups.contains([group]), api_keys.c.roles.contains([group]))
+        theirs = select(api_keys).where(of_group, api_keys.c.owner.not_in(but), *_WORKS)
+        newest = theirs.ext(distinct_on(api_keys.c.owner)).order_by(api_keys.c.owner, api_keys.c.id.desc())
+        async with self.database.read_only() as connection:
+            found = list(map(_api_key, await connection.execute(newest.limit(MAX_PEOPLE))))
+        said = f"{plan_id.removeprefix('plan_')}.{version}.{int(until.timestamp())}"
+        links = ((key.owner, self._token(key, said)) for key in found if not key.is_unreadable)
+        return [{"user": owner, "url": f"{self.base_url}{APPROVE_PATH}{token}"} for owner, token in links]
+
+    async def open(self, token: str) -> OpenedLink | None:
+        """Returns what a link says, None if it is not genuine or the key of its person works no more."""
+        found = _LINK_TOKEN.fullmatch(token)
+        if found is None:
+            return None
+        async with self.database.read_only() as connection:
+            row = (await connection.execute(_VALID, {"key_id": f"key_{found[2]}"})).one_or_none()
+        key = None if row is None else _api_key(row)
+        if key is None or key.is_unreadable:
+            return None
+        expected = (_signature(each, key, found[1]) for each in self.secrets)
+        if not any(hmac.compare_digest(found[6], each) for each in expected):
+            return None
+        return OpenedLink(key.identity, f"plan_{found[3]}", int(found[4]), datetime.fromtimestamp(int(found[5]), UTC))
+
+    def _token(self, key: ApiKey, said: str) -> str:
+        text = f"{key.id.removeprefix('key_')}.{said}"
+        return f"{text}.{_signature(self.secrets[0], key, text)}"
+
+
+def _signature(secret: bytes, key: ApiKey, text: str) -> str:
+    signed = hmac.new(secret, f"approve.{key.digest}.{text}".encode(), hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(signed).decode().rstrip("=")

@@ -1,18 +1,18 @@
 """The built-in model for when no provider is configured: deterministic, small, and its answers say that it is offline.
 
-Implements LangChain's chat model and knows the prompts of the agent by their text. Plans are made here, a step for each
-part of a request; `replies.py` answers messages, `fill_arguments.py` fills arguments, `vocabulary.py` has the words.
+Knows the prompts of the agent by their text. Plans are made here, a step for each part of a request; `replies.py`
+answers messages, `fill_arguments.py` fills arguments, `vocabulary.py` has the words.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import orjson
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from segue.agent import prompts
@@ -38,7 +38,7 @@ from segue.domain.plan import NOT_STARTED
 from segue.language.written_values import dates_in
 from segue.memory.fact_cues import days_meant
 from segue.models.normal_form import PLACEHOLDERS
-from segue.models.providers.adapted import AsyncChatModel
+from segue.models.reply import AnswerPart, ModelCall, ProviderModel, RequestOptions
 from segue.plans.multistep_detector import needs_own_things_first
 
 WORD_DELAY_S = 0.02  # between two words of a stream
@@ -55,32 +55,33 @@ _TITLES = ("title", "subject", "summary", "name")
 _TEXTS = ("body", "text", "content", "description", "notes", "message")
 
 
-class OfflineModel(AsyncChatModel):
-    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
-        return await asyncio.to_thread(reply_to, messages, options)  # long if there are hundreds of tools
+class OfflineModel(ProviderModel):
+    by = ""
 
-    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
-        reply = await self.whole(messages, options)
-        for word in _WORD.findall(reply.text):
-            yield AIMessageChunk(content=word)
+    takes_sampling = True
+
+    async def answer(
+        self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
+    ) -> AsyncGenerator[AnswerPart | None]:
+        reply = await asyncio.to_thread(reply_to, messages, options)  # long if there are hundreds of tools
+        for word in _WORD.findall(reply.text) if is_streamed else ():
+            yield AnswerPart(word)
             await asyncio.sleep(WORD_DELAY_S)
-        yield AIMessageChunk(
-            content="",
-            tool_calls=reply.tool_calls,
-            response_metadata=reply.response_metadata,
-            usage_metadata=reply.usage_metadata,
+        calls = [ModelCall(call["name"], call["args"]) for call in reply.tool_calls]
+        yield AnswerPart(
+            "" if is_streamed else reply.text,
+            calls=calls,
+            finish_reason="tool_calls" if calls else "stop",
+            usage=UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0),  # it costs nothing
         )
 
 
-def reply_to(messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
-    """Returns the whole reply at once. The options are those of LangChain's request: `tools`, `tool_choice`."""
-    reply = _answer_prompt(messages, options.get("tools", []), must_call=options.get("tool_choice") == "required")
-    reply.response_metadata["finish_reason"] = "tool_calls" if reply.tool_calls else "stop"
-    reply.usage_metadata = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)  # it costs nothing
-    return reply
+def reply_to(messages: Sequence[BaseMessage], options: RequestOptions) -> AIMessage:
+    """Returns the whole reply at once."""
+    return _answer_prompt(messages, options.tools, must_call=options.tool_choice == "required")
 
 
-def _answer_prompt(sent: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
+def _answer_prompt(sent: Sequence[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
     messages = [message for message in sent if message.content not in PLACEHOLDERS]
     if prompts.EXTRACTOR in messages[0].text:
         return AIMessage(extract_facts(messages[-1].text))

@@ -1,197 +1,137 @@
-"""The models of providers as the service takes them: asked asynchronously, for a whole answer or for its chunks.
+"""LangChain's own models as the service asks them: bounded, with our errors, and their content blocks read and given
+back. What differs between the packages is a Dialect. Knows nothing of deadlines and retries: those are ChatModel's.
 
-`AsyncChatModel` holds LangChain's signatures. `AdaptedModel` is one of LangChain's own models with our keys on its
-messages and our errors, bounded; what differs between the packages is a Dialect. `ProviderOptions` is what each is made
-from. Knows nothing of deadlines and retries: those are `model.py`'s.
+An answer whose blocks are more than words and calls goes back block by block, with our ids and names of its calls.
 """
 
-from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
-from urllib.parse import urlsplit
+from itertools import zip_longest
+from typing import Any, Final
 
 import httpx2
 import structlog
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, convert_to_messages
-from langchain_core.outputs import ChatResult
-from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.tools import BaseTool
-from pydantic import Field, SecretStr
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall
+from langchain_core.messages.ai import UsageMetadata, add_usage
 
-from segue.domain.agent import OPENAI, ModelProvider, ProviderApi
-from segue.domain.redaction import header_secrets
-from segue.domain.telemetry import Attribute
 from segue.models.amendments import parameter_named
-from segue.models.providers.content_blocks import AnswerReader, given_back
-from segue.models.refusals import BROKE_OFF, BROKEN, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
-from segue.models.reply import CACHE_KEY, MOST_OUTPUT, REASONING, SAMPLING, SCHEMA
-from segue.secret_files import LiveKeys
+from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, image_in, joined, size_of
+from segue.models.refusals import (
+    BROKE_OFF,
+    BROKEN,
+    ModelFailure,
+    NotAnAnswer,
+    ProviderRefusal,
+    ProviderUnreachable,
+    too_long,
+)
+from segue.models.reply import (
+    CACHE_KEY,
+    OPAQUE,
+    AnswerPart,
+    AnswerSchema,
+    ModelCall,
+    Opaque,
+    ProviderModel,
+    RequestOptions,
+    write_json,
+    written_call,
+)
+
+Block = Mapping[str, Any]
+
+# Types of blocks with words. These stand under the name of the type, or in a summary.
+_TEXTS: Final = frozenset({"text", "refusal"})
+_REASONING: Final = frozenset({"thinking", "reasoning"})
+# How a call is written among the blocks, by the block's type; and what it has there when it comes.
+_CALLS: Final[Mapping[str, Callable[[ToolCall], dict[str, Any]]]] = {
+    "tool_use": lambda call: {"id": call["id"], "name": call["name"], "input": call["args"]},
+    "function_call": lambda call: (
+        {"call_id": call["id"], "name": call["name"], "arguments": write_json(call["args"]).decode()}
+    ),
+}
+_INPUTS: Final = {
+    "tool_use": frozenset({"id", "name", "input", "partial_json"}),
+    "function_call": frozenset({"id", "call_id", "name", "arguments", "status"}),
+}
+_PIECE_OF_INPUT: Final = "input_json_delta"  # a block in a chunk that says no more than the piece of the call beside it
+_BYTES_OF_A_CHUNK: Final = 100  # around its words, in an event
+# Fields that a text may have and be no more than words, and those of LangChain's own: the rest goes back.
+_PLAIN: Final = frozenset({"type", "text", "id", "index", "annotations", "citations"})
+_OWN: Final = frozenset({"index"})
 
 log = structlog.get_logger()
 
 
-class AsyncChatModel(BaseChatModel):
-    takes_sampling: ClassVar[bool] = True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How one of LangChain's packages is asked, and how it writes messages.
 
-    @abstractmethod
-    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
-        """Returns the answer. The options are those of the request, `tools` among them."""
-
-    @abstractmethod
-    def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
-        """Yields the answer piece by piece."""
-
-    @property
-    def _llm_type(self) -> str:
-        return "segue"
-
-    def bind_tools(
-        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        return self.bind(tools=list(tools), **kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        raise TypeError("the models of the service are asked asynchronously: await ainvoke() or iterate astream()")
-
-    # LangChain's own would run callbacks around the two methods, which takes a task and validates all messages again.
-    async def ainvoke(
-        self,
-        input: LanguageModelInput,  # noqa: A002 (LangChain's)
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AIMessage:
-        return await self.whole(_messages(input), kwargs)
-
-    async def astream(
-        self,
-        input: LanguageModelInput,  # noqa: A002 (LangChain's)
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[AIMessageChunk]:
-        async with aclosing(self.chunks(_messages(input), kwargs)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-
-def _messages(given: LanguageModelInput) -> list[BaseMessage]:
-    return [HumanMessage(given)] if isinstance(given, str) else convert_to_messages(given)
-
-
-class AdaptedModel(AsyncChatModel):
-    """Asks `package_model`. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
-    tools is called there, and one that is not in it is not sent. `parameters` go into every request until they are
-    refused, which is remembered for as long as the process lives; `offered` and `schema_parameters` put a tool and a
-    schema of the answer as they are wanted there. `most_output` is the name of what bounds an answer, as a parameter or
-    an attribute of the package's model. What is in `extra` goes into the body beside, or within, what stands there.
+    `refusal` returns what an exception of one of the types in `errors` tells of. `stopped` says why an answer ended,
+    by what `finish_reason` reads in `response_metadata`; without `says_why` there may be nothing. `choices` is what a
+    choice of tools is called, and one that is not in it is not sent; `offered` and `schema_parameters` put a tool and
+    a schema of the answer as they are wanted. `most_output` is the name of what bounds an answer, as a parameter or an
+    attribute of the package's model. `signatures` is the key of `additional_kwargs` under which signatures of calls
+    stand, by the calls' ids. `with_cache_marks` marks where the beginning of a request ends that later requests will
+    have too.
     """
 
-    package_model: Any = Field(exclude=True)
-    dialect: Any = Field(exclude=True)
-    errors: Any = Field(exclude=True)
-    read_error: Any = Field(exclude=True)
-    choices: Mapping[str, Any]
-    parameters: Mapping[str, Any] = Field(default_factory=dict)
-    refused: set[str] = Field(default_factory=set)
-    offered: Any = Field(default=dict, exclude=True)
-    schema_parameters: Any = Field(default=None, exclude=True)
-    made_by: str
-    max_answer_bytes: int
-    asks_for_whole_answers: bool = False
+    name: str
+    errors: tuple[type[Exception], ...]
+    finish_reason: Callable[[Mapping[str, Any]], str | None]
+    refusal: Callable[[Any], ModelFailure | None] = lambda _: None
+    stopped: Mapping[str, str] = field(default_factory=dict)
+    says_why: bool = True
+    choices: Mapping[str, Any] = field(default_factory=lambda: {"required": "required", "none": "none"})
+    offered: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    schema_parameters: Callable[[AnswerSchema], dict[str, Any]] | None = None
     most_output: str = "max_output_tokens"
-    extra: Mapping[str, Any] = Field(default_factory=dict)
+    asks_for_whole_answers: bool = False
+    signatures: str = ""
+    with_cache_marks: Callable[[Sequence[BaseMessage]], list[BaseMessage]] = list
 
-    @property
-    def takes_schemas(self) -> bool:
-        return self.schema_parameters is not None
 
-    def bind_tools(
-        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        return self._with(tools, **kwargs)
+@dataclass
+class AdaptedModel(ProviderModel):
+    """Asks `package_model`. `parameters` go into every request until they are refused, which is remembered for as long
+    as the process lives. What is in `extra` goes into the body beside, or within, what stands there.
+    """
 
-    def _with(self, tools: Sequence[Any] = (), *, tool_choice: str = "", **options: Any) -> Self:
-        """Returns the model that asks with these tools, and with what else the options name. What is refused of a
-        client's options is not remembered: other values may be welcome.
-        """
-        changed: dict[str, Any] = {}
-        given: dict[str, Any] = {name: options.pop(name) for name in SAMPLING if name in options}
-        if "max_tokens" in given:
-            given[self.most_output] = given.pop("max_tokens")
-        is_clients = bool(given)
-        if SCHEMA in options:
-            schema = options.pop(SCHEMA)
-            given |= self.schema_parameters(schema)
-            is_clients |= not schema.get("strict")
-        if is_clients:
-            changed["refused"] = self.refused - given.keys()
-        most, name = options.pop(MOST_OUTPUT, None), self.most_output
-        wanted = given.get(name) or self.parameters.get(name) or getattr(self.package_model, name, None)
-        if most and wanted:
-            given[name] = min(wanted, most)
-        if CACHE_KEY in options:
-            given[CACHE_KEY] = options.pop(CACHE_KEY)
-        if given:
-            changed["parameters"] = {**self.parameters, **given}
-        if tools and (tool_choice != "none" or "none" in self.choices):
-            chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
-            offered = [self.offered(tool) for tool in tools]
-            changed["package_model"] = self.package_model.bind_tools(offered, **chosen, **options)
-        return self.model_copy(update=changed) if changed else self
+    package_model: Any
+    dialect: Dialect
+    by: str
+    max_answer_bytes: int
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    takes_sampling: bool = True
+    _refused: set[str] = field(default_factory=set)
 
-    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
-        reader = AnswerReader(self.dialect)
-        texts, reasoning = [], []
-        model = self._with(**options)
-        async for message in model.answer(messages, reader, is_streamed=not self.asks_for_whole_answers):
-            words = reader.add(message)
-            texts.append(words.text)
-            reasoning.append(words.reasoning)
-        said = reader.closing(self.made_by)
-        said["additional_kwargs"][REASONING] = "".join(reasoning)
-        return AIMessage("".join(texts), **said)
-
-    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
-        reader = AnswerReader(self.dialect)
-        async with aclosing(self._with(**options).answer(messages, reader, is_streamed=True)) as answer:
-            async for message in answer:
-                words = reader.add(message)
-                # Reasoning, be it empty, tells a piece of the answer from a mere sign of life.
-                extra = {REASONING: words.reasoning} if reader.has_begun else {}
-                yield AIMessageChunk(content=words.text, additional_kwargs=extra)
-        yield AIMessageChunk(content="", chunk_position="last", **reader.closing(self.made_by))
+    def __post_init__(self) -> None:
+        self.takes_schemas = self.dialect.schema_parameters is not None
 
     async def answer(
-        self, messages: list[BaseMessage], reader: AnswerReader, *, is_streamed: bool
-    ) -> AsyncGenerator[AIMessage]:
-        """Yields the answer, whole or in chunks, asked for again without what is refused of the parameters."""
-        given = self.dialect.with_cache_marks(
-            [given_back(each, self.dialect, self.made_by) if isinstance(each, AIMessage) else each for each in messages]
-        )
-        refused = frozenset(self.refused)
+        self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
+    ) -> AsyncGenerator[AnswerPart | None]:
+        """Asks again without what is refused of the parameters."""
+        reader = AnswerReader(self.dialect, self.by)
+        given = self.dialect.with_cache_marks([given_back(each, self.dialect, self.by) for each in messages])
+        model, (parameters, clients) = self._with_tools(options), self._parameters(options)
+        # What is refused of a client's options is not remembered: other values may be welcome.
+        known = self._refused - clients if clients else self._refused
+        refused = frozenset(known)
         while True:
-            sent = {name: value for name, value in self.parameters.items() if name not in refused}
+            sent = {name: value for name, value in parameters.items() if name not in refused}
             if self.extra:
-                within = {name: sent[name] for name in self.extra.keys() & sent.keys()}
-                sent["extra_body"] = merged(within, self.extra)
+                sent["extra_body"] = merged({name: sent[name] for name in self.extra.keys() & sent.keys()}, self.extra)
+            is_whole = not is_streamed and self.dialect.asks_for_whole_answers
             try:
-                async with aclosing(self._received(given, reader, sent, is_streamed=is_streamed)) as received:
+                async with aclosing(self._received(model, given, reader, sent, is_whole=is_whole)) as received:
                     async for message in received:
-                        self.refused |= refused  # kept only once it has helped
-                        yield message
+                        known |= refused  # kept only once it has helped
+                        part = reader.add(message)
+                        yield part if reader.has_begun else None
             except ProviderRefusal as refusal:
                 name = None if reader.has_begun else parameter_named(refusal, sent)
                 if name is None:
@@ -199,17 +139,48 @@ class AdaptedModel(AsyncChatModel):
                 log.warning("model_parameter_left_out", parameter=name, reason=refusal.message, status=refusal.status)
                 refused |= {name}
             else:
+                yield reader.closing()
                 return
 
+    def _parameters(self, options: RequestOptions) -> tuple[dict[str, Any], frozenset[str]]:
+        """Returns the parameters of a request, and those of them that a client has a say in."""
+        given, most = dict(options.sampling), self.dialect.most_output
+        if "max_tokens" in given:
+            given[most] = given.pop("max_tokens")
+        is_clients = bool(given)
+        if options.schema is not None and self.dialect.schema_parameters is not None:
+            given |= self.dialect.schema_parameters(options.schema)
+            is_clients |= not options.schema.get("strict")
+        clients = frozenset(given) if is_clients else frozenset[str]()
+        wanted = given.get(most) or self.parameters.get(most) or getattr(self.package_model, most, None)
+        if options.most_output and wanted:
+            given[most] = min(wanted, options.most_output)
+        if options.cache_key is not None:
+            given[CACHE_KEY] = options.cache_key
+        return {**self.parameters, **given}, clients
+
+    def _with_tools(self, options: RequestOptions) -> Any:
+        choices, chosen = self.dialect.choices, options.tool_choice
+        if not options.tools or (chosen == "none" and "none" not in choices):
+            return self.package_model
+        choice = {"tool_choice": choices[chosen]} if chosen in choices else {}
+        return self.package_model.bind_tools([self.dialect.offered(tool) for tool in options.tools], **choice)
+
     async def _received(
-        self, given: list[BaseMessage], reader: AnswerReader, parameters: Mapping[str, Any], *, is_streamed: bool
+        self,
+        model: Any,
+        given: list[BaseMessage],
+        reader: "AnswerReader",
+        parameters: Mapping[str, Any],
+        *,
+        is_whole: bool,
     ) -> AsyncGenerator[AIMessage]:
         """Raises ModelFailure or TimeoutError."""
         try:
-            if not is_streamed:
-                yield await self.package_model.ainvoke(given, **parameters)
+            if is_whole:
+                yield await model.ainvoke(given, **parameters)
                 return
-            async with aclosing(self.package_model.astream(given, **parameters)) as chunks:
+            async with aclosing(model.astream(given, **parameters)) as chunks:
                 async for chunk in chunks:
                     yield chunk
                     if reader.size > self.max_answer_bytes:
@@ -218,9 +189,12 @@ class AdaptedModel(AsyncChatModel):
             raise TimeoutError from error
         except BROKEN as error:
             raise NotAnAnswer(BROKE_OFF) if reader.has_begun else ProviderUnreachable from error
-        except self.errors as error:
-            raise self.read_error(error) or error from error
-        if reader.finish_reason is None:
+        except self.dialect.errors as error:
+            told = self.dialect.refusal(error) or _from_library(error)
+            if told is None:
+                raise
+            raise told from error
+        if self.dialect.says_why and reader.finish_reason is None:
             raise NotAnAnswer(BROKE_OFF)
 
 
@@ -233,48 +207,186 @@ def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderOptions:
-    """What is None is not sent. `model` is the name without the provider's prefix; the extras are merged last. `api`
-    says which of OpenAI's is asked. `keys` stand in the place of the key.
-    """
+# Errors of providers' own libraries, by the name of a class.
+_OF_LIBRARIES: Final[Mapping[str, type[Exception]]] = {
+    "APITimeoutError": TimeoutError,
+    "TimeoutException": TimeoutError,
+    "APIConnectionError": ProviderUnreachable,
+    "TransportError": ProviderUnreachable,
+}
 
-    model: str
-    api_key: SecretStr | None
-    base_url: str | None
-    timeout_s: float
-    max_answer_bytes: int
-    provider: ModelProvider = OPENAI
-    api: ProviderApi = "auto"
-    temperature: float | None = None
-    max_output_tokens: int | None = None
-    reasoning_effort: str | None = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-    structured_output: bool = True
-    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    keys: LiveKeys | None = field(default=None, repr=False)
 
-    @property
-    def url(self) -> str:
-        return self.base_url or self.provider.default_url
+def _from_library(error: Exception) -> Exception | None:
+    """Returns ProviderUnreachable, TimeoutError or a refusal for what a library raised, None for any other error."""
+    named = (_OF_LIBRARIES[kind.__name__]() for kind in type(error).__mro__ if kind.__name__ in _OF_LIBRARIES)
+    status = getattr(error, "status_code", None)
+    return next(named, ProviderRefusal(status) if isinstance(status, int) else None)
 
-    @property
-    def server(self) -> dict[str, Attribute]:
-        address = urlsplit(self.url)
-        port = address.port or (80 if address.scheme == "http" else 443)
-        return {"server.address": address.hostname or "", "server.port": port}
 
-    @property
-    def key(self) -> str:
-        if self.keys is not None:
-            return self.keys.value
-        return self.api_key.get_secret_value() if self.api_key else "none"
+def of_langchain(model: BaseChatModel, max_answer_bytes: int) -> AdaptedModel:
+    """Returns any chat model of LangChain's as the service asks it."""
+    dialect = Dialect(
+        name="",
+        errors=(Exception,),
+        finish_reason=lambda told: told.get("finish_reason"),
+        says_why=False,
+        asks_for_whole_answers=True,
+    )
+    return AdaptedModel(model, dialect, by="", max_answer_bytes=max_answer_bytes, takes_sampling=False)
 
-    @property
-    def secrets(self) -> Collection[str]:
-        """Returns what a provider may repeat of a request and must not be told: the keys and the extra headers. What
-        the keys become is added to them.
+
+@dataclass(slots=True)
+class _CallInPieces:
+    index: object
+    id: str | None
+    name: str
+    args: list[str]
+
+
+@dataclass(slots=True)
+class AnswerReader:
+    """`add` takes a whole answer, or its chunks one by one. `size` is about how many bytes have come."""
+
+    dialect: Dialect
+    made_by: str
+    finish_reason: str | None = None
+    size: int = 0
+    has_begun: bool = False
+    _model: str | None = None
+    _response_id: str | None = None
+    _usage: UsageMetadata | None = None
+    _content: list[dict[str, Any]] = field(default_factory=list)
+    _calls: list[_CallInPieces] = field(default_factory=list)
+    _signatures: dict[str, Any] = field(default_factory=dict)
+    _phase: tuple[Any, ...] = ()
+
+    def add(self, message: AIMessage) -> AnswerPart:
+        blocks = _blocks(message)
+        images = list(filter(None, map(image_in, blocks)))
+        blocks = [block for block in blocks if block["type"] != "image_generation_call" and not image_in(block)]
+        text, reasoning = "".join(map(self._text, blocks)), _words(blocks, _REASONING)
+        self.size += _BYTES_OF_A_CHUNK + len(text.encode(errors="replace")) + len(reasoning)
+        for call in _pieces(message):
+            self._add_piece(call)
+        self.has_begun = self.has_begun or bool(text or reasoning or self._calls or images)
+        self._content = joined(
+            self._content, [_without(each, _INPUTS.get(each["type"], frozenset())) for each in blocks]
+        )
+        self._signatures |= message.additional_kwargs.get(self.dialect.signatures, {})
+        told = message.response_metadata
+        if reason := self.dialect.finish_reason(told):
+            self.finish_reason = self.dialect.stopped.get(reason, reason)
+        self._model = self._model or told.get("model_name") or told.get("model")
+        self._response_id = self._response_id or told.get("id")
+        self._usage = add_usage(self._usage, message.usage_metadata) if message.usage_metadata else self._usage
+        return AnswerPart(text, reasoning, images=images)
+
+    def closing(self) -> AnswerPart:
+        """Returns what an answer says beside its words."""
+        calls, content = self._with_opaque(), [_without(block, _OWN) for block in self._content]
+        is_opaque = not all(map(_is_plain, content)) or any("signature" in call.opaque for call in calls)
+        is_sent = self.made_by and size_of([content, *(call.opaque for call in calls)]) <= MAX_OPAQUE_BYTES
+        counted = self._usage and (self._usage["input_tokens"] or self._usage["output_tokens"])
+        return AnswerPart(
+            calls=calls,
+            opaque=Opaque(self.made_by, {"content": content}) if is_opaque and is_sent else None,
+            finish_reason=self.finish_reason,
+            usage=self._usage if counted else None,
+            answered_by=self._model,
+            response_id=self._response_id,
+        )
+
+    def _text(self, block: Block) -> str:
+        """Returns the words of a block, behind what separates the messages of an answer in several phases: notes on the
+        way, the answer itself.
         """
-        never_told = self.keys.never_told if self.keys else {self.key} if self.api_key else set[str]()
-        never_told.update(header_secrets(self.extra_headers.values()))
-        return never_told
+        phase = tuple(block.get(name) for name in ("phase", "id", "index")) if "phase" in block else self._phase
+        before, self._phase = self._phase, phase
+        return f"{' ' if before and before != phase else ''}{_words([block], _TEXTS)}"
+
+    def _add_piece(self, piece: _CallInPieces) -> None:
+        """Pieces of a call share an index. Another id under it begins another; without an index each name does."""
+        self.size += sum(map(len, piece.args))
+        current = next((call for call in reversed(self._calls) if call.index == piece.index), None)
+        is_another = piece.name if piece.index is None else piece.id and current and current.id != piece.id
+        if current is None or is_another:
+            self._calls.append(piece)
+        else:
+            current.name += piece.name
+            current.args += piece.args
+
+    def _with_opaque(self) -> list[ModelCall]:
+        """Returns the calls, each with its place among the blocks and its signature."""
+        places = [at for at, block in enumerate(self._content) if block["type"] in _INPUTS]
+        calls = []
+        for call, place in zip_longest(self._calls, places[: len(self._calls)]):
+            opaque: dict[str, Any] = {} if place is None else {"at": place}
+            if signature := self._signatures.get(call.id or ""):
+                opaque["signature"] = signature
+            calls.append(written_call(call.name, "".join(call.args), opaque))
+        return calls
+
+
+def given_back(message: BaseMessage, dialect: Dialect, made_by: str) -> BaseMessage:
+    """Returns a message as a package of LangChain's takes it: as it came, if it came from the same model."""
+    if not isinstance(message, AIMessage) or not made_by:
+        return message
+    opaque = message.additional_kwargs.get(OPAQUE)
+    if opaque is None or opaque["by"] != made_by:
+        return AIMessage(message.text or [], tool_calls=message.tool_calls)
+    given: Sequence[Mapping[str, Any]] = opaque["calls"]
+    calls = list(zip(message.tool_calls, given, strict=False))
+    at_place = {extra["at"]: call for call, extra in calls if "at" in extra}
+    content: list[str | dict[str, Any]] = []
+    for at, block in enumerate(opaque["message"].get("content", ())):
+        if block["type"] not in _CALLS:
+            content.append(dict(block))
+        elif (call := at_place.get(at)) is not None:
+            content.append({**block, **_CALLS[block["type"]](call)})
+    signatures = {call["id"]: extra["signature"] for call, extra in calls if "signature" in extra}
+    return AIMessage(
+        content,
+        tool_calls=message.tool_calls,
+        additional_kwargs={dialect.signatures: signatures} if dialect.signatures and signatures else {},
+        response_metadata={"model_provider": dialect.name},
+    )
+
+
+def _pieces(message: AIMessage) -> list[_CallInPieces]:
+    """Returns the calls of a whole answer, or the pieces of them in a chunk. Those of one call have one index."""
+    if isinstance(message, AIMessageChunk):
+        pieces = message.tool_call_chunks
+        return [_CallInPieces(call["index"], call["id"], call["name"] or "", [call["args"] or ""]) for call in pieces]
+    read = [(call["id"], call["name"], write_json(call["args"]).decode()) for call in message.tool_calls]
+    broken = [(call["id"], call["name"] or "", call["args"] or "") for call in message.invalid_tool_calls]
+    return [_CallInPieces(index, call_id, name, [args]) for index, (call_id, name, args) in enumerate([*read, *broken])]
+
+
+def _blocks(message: AIMessage) -> list[dict[str, Any]]:
+    """Returns the content as blocks that all have a type."""
+    content = [message.content] if isinstance(message.content, str) else message.content
+    blocks = ({"type": "text", "text": block} if isinstance(block, str) else block for block in content if block)
+    return [block for block in blocks if block.get("type", _PIECE_OF_INPUT) != _PIECE_OF_INPUT]
+
+
+def _words(blocks: Iterable[Block], kinds: Collection[str]) -> str:
+    found = ((block, kind) for block in blocks if (kind := block["type"]) in kinds)
+    return "".join(_plain(block.get("summary") or block.get(kind)) for block, kind in found)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return "".join(_plain(part.get("text")) for part in value if isinstance(part, dict))
+    return value if isinstance(value, str) else ""
+
+
+def _is_plain(block: Block) -> bool:
+    return block["type"] in _CALLS or (block["type"] in _TEXTS and block.keys() <= _PLAIN)
+
+
+def _without(block: Block, names: frozenset[str]) -> dict[str, Any]:
+    def kept(value: Any) -> Any:
+        is_list = isinstance(value, list)
+        return [_without(each, names) if isinstance(each, dict) else each for each in value] if is_list else value
+
+    return {name: kept(value) for name, value in block.items() if name not in names}

@@ -1,21 +1,19 @@
 """Anthropic's Messages API through `langchain-anthropic`, over an HTTP client of ours."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, Final
 
 import anthropic
 from langchain_anthropic import ChatAnthropic
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
-from segue.models.providers.adapted import AdaptedModel, ProviderOptions, merged
-from segue.models.providers.content_blocks import Dialect
-from segue.models.providers.endpoint import UNPACKED, guarded, with_live_key
+from segue.models.providers.adapted import AdaptedModel, Dialect, merged
+from segue.models.providers.endpoint import UNPACKED, ProviderOptions, guarded, with_live_key
 from segue.models.refusals import ModelFailure, RefusalReader
-from segue.models.reply import REFUSED
+from segue.models.reply import REFUSED, ProviderModel
 from segue.models.untrusted import OPEN_NOTES
 from segue.net.http_client import tls_context
 
@@ -36,7 +34,7 @@ class _GuardedAnthropic(ChatAnthropic):
 
 
 @asynccontextmanager
-async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
+async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[ProviderModel]:
     """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
     guard = guarded(refusals, options.max_answer_bytes, with_live_key(options))
@@ -65,17 +63,21 @@ def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals:
         cache=False,
     )
     return AdaptedModel(
-        package_model=package_model,
-        dialect=Dialect("anthropic", _finish_reason, with_cache_marks=with_cache_marks),
-        errors=(anthropic.APIStatusError, anthropic.APIConnectionError),
-        read_error=lambda error: _refusal(refusals, error),
-        parameters={} if options.temperature is None else {"temperature": options.temperature},
-        choices={"none": {"type": "none"}, **({} if effort else {"required": "any"})},  # it must choose while it thinks
-        made_by=f"{options.url} {options.model}",
-        most_output="max_tokens",
-        extra=merged({"output_config": {"effort": effort}}, options.extra_body) if effort else options.extra_body,
+        package_model,
+        Dialect(
+            name="anthropic",
+            errors=(anthropic.APIError,),
+            refusal=lambda error: _refusal(refusals, error),
+            finish_reason=lambda told: told.get("stop_reason"),
+            stopped=_STOPPED,
+            choices={"none": {"type": "none"}} | ({} if effort else {"required": "any"}),  # it must choose if it thinks
+            most_output="max_tokens",
+            with_cache_marks=with_cache_marks,
+        ),
+        by=options.made_by(),
         max_answer_bytes=options.max_answer_bytes,
-        cache=False,
+        parameters={} if options.temperature is None else {"temperature": options.temperature},
+        extra=merged({"output_config": {"effort": effort}}, options.extra_body) if effort else options.extra_body,
     )
 
 
@@ -96,11 +98,6 @@ def _marked(message: BaseMessage) -> BaseMessage:
         return message  # as the model gave it
     marked = {"type": "text", "text": message.content, "cache_control": {"type": "ephemeral"}}
     return message.model_copy(update={"content": [marked]})
-
-
-def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
-    reason = metadata.get("stop_reason")
-    return _STOPPED.get(reason, reason) if reason else None
 
 
 def _refusal(refusals: RefusalReader, error: Exception) -> ModelFailure | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 
-from segue.models.reply import RawCall, read_arguments, token_count
+from segue.models.reply import AnswerPart, Opaque, read_arguments, token_count, written_call
 
 MAX_OPAQUE_BYTES: Final = 64_000
 
@@ -102,12 +102,6 @@ def size_of(value: Any) -> int:
         return MAX_OPAQUE_BYTES + 1
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerWords:
-    text: str
-    reasoning: str
-
-
 @dataclass(slots=True)
 class _OpenCall:
     index: object
@@ -142,17 +136,16 @@ class CompletionReader:
 
     wants_thinking: bool = False
     finish_reason: str | None = None
-    usage: UsageMetadata | None = None
-    model: str | None = None
-    response_id: str | None = None
-    images: list[str] = field(default_factory=list)
-    _begun: bool = False
+    has_begun: bool = False  # words, thinking, images or calls have come
+    _usage: UsageMetadata | None = None
+    _model: str | None = None
+    _response_id: str | None = None
     _choice: object = None
     _texts: list[str] = field(default_factory=list)
     _calls: list[_OpenCall] = field(default_factory=list)
     _opaque: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, body: Mapping[str, Any]) -> Iterator[AnswerWords]:
+    def add(self, body: Mapping[str, Any]) -> Iterator[AnswerPart]:
         """Yields the words of each message, which may have none."""
         for choice in body.get("choices") or ():
             self._choice = choice.get("index") if self._choice is None else self._choice
@@ -160,11 +153,11 @@ class CompletionReader:
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
                 if message := choice.get("delta") or choice.get("message"):
                     yield self._add_message(message)
-        self.usage = _usage(body.get("usage")) or self.usage
-        self.model = body.get("model") or self.model
-        self.response_id = body.get("id") or self.response_id
+        self._usage = _usage(body.get("usage")) or self._usage
+        self._model = body.get("model") or self._model
+        self._response_id = body.get("id") or self._response_id
 
-    def _add_message(self, message: Mapping[str, Any]) -> AnswerWords:
+    def _add_message(self, message: Mapping[str, Any]) -> AnswerPart:
         for position, call in enumerate(message.get("tool_calls") or ()):
             self._add_call(call, position)
         if legacy := message.get("function_call"):
@@ -173,24 +166,24 @@ class CompletionReader:
             self._opaque[name] = joined(self._opaque.get(name), value, name)
         return self._words(message)
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything of an answer has come: words, thinking or calls."""
-        return self._begun or bool(self._calls)
-
-    def calls(self) -> list[RawCall]:
-        return [RawCall(call.id or None, call.name, call.arguments, call.opaque) for call in self._calls]
-
-    def opaque(self) -> dict[str, Any] | None:
-        """Returns the opaque fields of the message, or None if they are too large to be sent back."""
+    def closing(self, made_by: str) -> AnswerPart:
+        """Returns what an answer says beside its words."""
         text = "".join(self._texts) if self.wants_thinking and self._calls else ""
         thought = {"content": text} if "<think>" in text else {}
-        return within_bounds({**self._opaque, **thought}, [call.opaque for call in self._calls])
+        opaque = within_bounds({**self._opaque, **thought}, [call.opaque for call in self._calls])
+        return AnswerPart(
+            calls=[written_call(call.name, call.arguments, call.opaque) for call in self._calls],
+            opaque=None if opaque is None else Opaque(made_by, opaque),
+            finish_reason=self.finish_reason,
+            usage=self._usage,
+            answered_by=self._model,
+            response_id=self._response_id,
+        )
 
-    def _words(self, message: Mapping[str, Any]) -> AnswerWords:
+    def _words(self, message: Mapping[str, Any]) -> AnswerPart:
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-        self.images += filter(None, map(image_in, (*(message.get("images") or ()), *parts)))
+        images = list(filter(None, map(image_in, (*(message.get("images") or ()), *parts))))
         text = _texts(parts, TEXT_PARTS) + _plain(message.get("refusal"))
         reasoning = next((_plain(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
         thought = _texts(parts, REASONING_PARTS)
@@ -198,9 +191,9 @@ class CompletionReader:
             # Thinking among the parts of the content goes back among them.
             said = [part for part in parts if part != _NO_TEXT and not image_in(part)]
             self._opaque["content"] = joined(self._opaque.get("content"), said)
-        self._begun = self._begun or bool(text or reasoning or thought or self.images)
+        self.has_begun = self.has_begun or bool(text or reasoning or thought or images or self._calls)
         self._texts += [text] * self.wants_thinking
-        return AnswerWords(text, reasoning + thought)
+        return AnswerPart(text, reasoning + thought, images=images)
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> None:
         function = call.get("function") or {}

@@ -1,23 +1,27 @@
 """Where a provider is asked over HTTP: JSON out, plain dicts back, whole or as server-sent events, bounded; what it has
 refused before is left out.
 
-`Endpoint` is one path of an OpenAI-compatible provider; `guarded` is what an HTTP client of another library is watched
-with: errors told as ours, no redirects, answers bounded. The key goes as a bearer or in Azure's header. Knows nothing
-of messages' content, deadlines and retries.
+`ProviderOptions` is what each provider's model is made from. `Endpoint` is one path of an OpenAI-compatible provider;
+`guarded` is what an HTTP client of another library is watched with: errors told as ours, no redirects, answers bounded.
+The key goes as a bearer or in Azure's header. Knows nothing of messages' content, deadlines and retries.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 import structlog
+from pydantic import SecretStr
 
+from segue.domain.agent import OPENAI, ModelProvider, ProviderApi
+from segue.domain.redaction import header_secrets
+from segue.domain.telemetry import Attribute
 from segue.models.amendments import NOTHING_LEARNED, RequestBody
-from segue.models.providers.adapted import ProviderOptions
 from segue.models.refusals import (
     BROKE_OFF,
     BROKEN,
@@ -29,6 +33,7 @@ from segue.models.refusals import (
 )
 from segue.models.reply import read_json, write_json
 from segue.net.http_client import BodyTooLarge, bounded, tell_trace, tls_context
+from segue.secret_files import LiveKeys
 from segue.version import VERSION
 
 RequestHook = Callable[[httpx2.Request], Awaitable[None]]
@@ -46,6 +51,82 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderOptions:
+    """What is None is not sent. `model` is the name without the provider's prefix; the extras are merged last. `api`
+    says which of OpenAI's is asked. `keys` stand in the place of the key.
+    """
+
+    model: str
+    api_key: SecretStr | None
+    base_url: str | None
+    timeout_s: float
+    max_answer_bytes: int
+    provider: ModelProvider = OPENAI
+    api: ProviderApi = "auto"
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    reasoning_effort: str | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    structured_output: bool = True
+    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    keys: LiveKeys | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        return self.base_url or self.provider.default_url
+
+    @property
+    def address(self) -> str:
+        """Returns the URL without its query."""
+        return self.url.partition("?")[0]
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.url).query))
+
+    @property
+    def is_openai_itself(self) -> bool:
+        return self.host == _OPENAI_HOST
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether the provider is known to hand files on to models that read them."""
+        return bool(self.provider.extra) or self.host in _WITH_FILES
+
+    @property
+    def server(self) -> dict[str, Attribute]:
+        url = urlsplit(self.url)
+        return {"server.address": self.host, "server.port": url.port or (80 if url.scheme == "http" else 443)}
+
+    @property
+    def timeout(self) -> httpx2.Timeout:
+        return httpx2.Timeout(self.timeout_s, connect=min(_CONNECT_S, self.timeout_s / 2))
+
+    @property
+    def key(self) -> str:
+        if self.keys is not None:
+            return self.keys.value
+        return self.api_key.get_secret_value() if self.api_key else "none"
+
+    @property
+    def secrets(self) -> Collection[str]:
+        """Returns what a provider may repeat of a request and must not be told: the keys and the extra headers. What
+        the keys become is added to them.
+        """
+        never_told = self.keys.never_told if self.keys else {self.key} if self.api_key else set[str]()
+        never_told.update(header_secrets(self.extra_headers.values()))
+        return never_told
+
+    def made_by(self, api: str = "") -> str:
+        """Returns the name of who makes the opaque parts of an API's answers: they go back to no other."""
+        return " ".join(filter(None, (self.address, api, self.model)))
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
@@ -96,20 +177,6 @@ def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[Req
     return {"event_hooks": {"request": [*before, tell_trace], "response": [check]}, "follow_redirects": False}
 
 
-def is_openai_itself(options: ProviderOptions) -> bool:
-    return urlsplit(options.url).hostname == _OPENAI_HOST
-
-
-def takes_files(options: ProviderOptions) -> bool:
-    """Returns whether a provider is known to hand files on to models that read them."""
-    return bool(options.provider.extra) or urlsplit(options.url).hostname in _WITH_FILES
-
-
-def made_by(options: ProviderOptions, api: str) -> str:
-    """Returns the name of who makes the opaque parts of an API's answers: they go back to no other."""
-    return f"{base_url(options)} {api} {options.model}"
-
-
 def before_requests(options: ProviderOptions) -> list[RequestHook]:
     """Returns the hooks of an HTTP client that send the key as the address wants it."""
 
@@ -117,19 +184,7 @@ def before_requests(options: ProviderOptions) -> list[RequestHook]:
         request.headers.pop("Authorization", None)
         request.headers["api-key"] = options.key
 
-    return [as_azure_takes_it] if _AZURES_QUERY in query(options) else with_live_key(options)
-
-
-def base_url(options: ProviderOptions) -> str:
-    return options.url.partition("?")[0]
-
-
-def timeout(options: ProviderOptions) -> httpx2.Timeout:
-    return httpx2.Timeout(options.timeout_s, connect=min(_CONNECT_S, options.timeout_s / 2))
-
-
-def query(options: ProviderOptions) -> dict[str, str]:
-    return dict(parse_qsl(urlsplit(options.url).query))
+    return [as_azure_takes_it] if _AZURES_QUERY in options.query else with_live_key(options)
 
 
 class Endpoint:
@@ -244,10 +299,10 @@ async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endp
     headers = httpx2.Headers({**_HEADERS, "Authorization": f"Bearer {options.key}"})
     headers.update(options.extra_headers)
     async with httpx2.AsyncClient(
-        base_url=base_url(options),
-        params=query(options),
+        base_url=options.address,
+        params=options.query,
         headers=headers,
-        timeout=timeout(options),
+        timeout=options.timeout,
         verify=tls_context(),
         limits=_CONNECTIONS,
         follow_redirects=False,  # one of them would take the whole conversation to another host

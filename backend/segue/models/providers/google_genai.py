@@ -7,13 +7,12 @@ from typing import Any, Final
 
 import httpx2
 from google.genai.errors import APIError
-from langchain_core.language_models import BaseChatModel
 from langchain_google_genai import ChatGoogleGenerativeAI
 
-from segue.models.providers.adapted import AdaptedModel, ProviderOptions
-from segue.models.providers.content_blocks import Dialect
-from segue.models.providers.endpoint import UNPACKED, guarded, with_live_key
-from segue.models.refusals import ProviderRefusal, RefusalReader
+from segue.models.providers.adapted import AdaptedModel, Dialect
+from segue.models.providers.endpoint import UNPACKED, ProviderOptions, guarded, with_live_key
+from segue.models.refusals import RefusalReader
+from segue.models.reply import ProviderModel
 from segue.net.http_client import tls_context
 
 # Why it stopped. What is not here is an answer that broke off.
@@ -26,8 +25,6 @@ _STOPPED: Final = {
     ),
     **dict.fromkeys(("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MISSING_THOUGHT_SIGNATURE"), "error"),
 }
-# Where the package puts signatures of calls, by their ids.
-_SIGNATURES: Final = "__gemini_function_call_thought_signatures__"
 # Efforts of other providers.
 _EFFORTS: Final = {"none": "minimal", "xhigh": "high", "max": "high"}
 
@@ -40,7 +37,7 @@ class _Transport(httpx2.AsyncHTTPTransport):
 
 
 @asynccontextmanager
-async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
+async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]:
     """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
     effort = options.reasoning_effort
@@ -67,27 +64,24 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
         parameters["http_options"] = {"extra_body": dict(options.extra_body)}
     try:
         yield AdaptedModel(
-            package_model=package_model,
-            dialect=Dialect("google_genai", _finish_reason, _SIGNATURES),
-            errors=APIError,
-            read_error=lambda error: _refusal(refusals, error),
-            parameters=parameters,
-            choices={"required": "any", "none": "none"},
-            made_by=f"{options.url} {options.model}",
+            package_model,
+            Dialect(
+                name="google_genai",
+                errors=(APIError,),
+                refusal=lambda error: refusals.within(error.details),  # that came within an answer
+                finish_reason=_finish_reason,
+                stopped=_STOPPED,
+                choices={"required": "any", "none": "none"},
+                signatures="__gemini_function_call_thought_signatures__",
+            ),
+            by=options.made_by(),
             max_answer_bytes=options.max_answer_bytes,
-            cache=False,
+            parameters=parameters,
         )
     finally:
         await package_model.aclose()
 
 
-def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
-    if (metadata.get("prompt_feedback") or {}).get("block_reason"):
-        return "content_filter"
-    reason = metadata.get("finish_reason")
-    return _STOPPED.get(reason, reason) if reason else None
-
-
-def _refusal(refusals: RefusalReader, error: APIError) -> ProviderRefusal | None:
-    """Returns the error that came within an answer."""
-    return refusals.within(error.details)
+def _finish_reason(told: Mapping[str, Any]) -> str | None:
+    is_blocked = bool((told.get("prompt_feedback") or {}).get("block_reason"))
+    return "SAFETY" if is_blocked else told.get("finish_reason")

@@ -7,22 +7,20 @@ on what `completion_reader.py` reads; nothing of an answer is lost on the way. K
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import astuple, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Final
 
 import structlog
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
-from pydantic import Field
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from segue.models import reply
 from segue.models.amendments import RENAMED
 from segue.models.normal_form import form_of
-from segue.models.providers.adapted import AdaptedModel, AsyncChatModel, ProviderOptions, merged
-from segue.models.providers.completion_reader import AnswerWords, CompletionReader
-from segue.models.providers.endpoint import endpoint_of, is_openai_itself, made_by
+from segue.models.providers.adapted import AdaptedModel, merged
+from segue.models.providers.completion_reader import CompletionReader
+from segue.models.providers.endpoint import Endpoint, ProviderOptions, endpoint_of
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
+from segue.models.reply import CACHE_KEY, OPAQUE, ROLES, AnswerPart, ProviderModel, RequestOptions, write_json
 
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
@@ -35,70 +33,51 @@ _MOST: Final = {"max_tokens", "max_completion_tokens"}  # what bounds an answer
 log = structlog.get_logger()
 
 
-class ChatCompletions(AsyncChatModel):
+@dataclass
+class ChatCompletions(ProviderModel):
     """`parameters` go into every request, and the `extra` ones whatever else would stand in their place."""
 
     llm: str
-    made_by: str
-    endpoint: Any = Field(exclude=True)  # an Endpoint, which pydantic has no schema for
-    parameters: Mapping[str, Any] = Field(default_factory=dict)
-    extra: Mapping[str, Any] = Field(default_factory=dict)
+    endpoint: Endpoint
+    by: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     takes_schemas: bool = True
 
-    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
-        reader = CompletionReader(form_of(self.llm).wants_thinking)
-        said = [words async for words in self._read(reader, messages, options) if words]
-        if not said:
-            raise ValueError("no message")
-        text, extra = _as_message(AnswerWords(*("".join(texts) for texts in zip(*map(astuple, said), strict=True))))
-        return AIMessage(text, **self._closing(reader, extra))
-
-    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
-        streamed = {**options, "stream": True, "stream_options": {"include_usage": True}}
-        reader = CompletionReader(form_of(self.llm).wants_thinking)
-        async with aclosing(self._read(reader, messages, streamed)) as received:
-            async for words in received:
-                text, extra = _as_message(words) if words else ("", {})
-                if words and reader.has_begun:
-                    extra.setdefault(reply.REASONING, "")  # tells it from a mere sign of life
-                yield AIMessageChunk(content=text, additional_kwargs=extra)
-        yield AIMessageChunk(content="", chunk_position="last", **self._closing(reader, {}))
-
-    async def _read(
-        self, reader: CompletionReader, messages: Sequence[BaseMessage], options: Mapping[str, Any]
-    ) -> AsyncGenerator[AnswerWords | None]:
-        """Yields the words of an answer as they come, whole or, also from a proxy that always streams, in events; None
-        as a sign of life.
-        """
-        is_complete, body = False, self._body(messages, options)
+    async def answer(
+        self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
+    ) -> AsyncGenerator[AnswerPart | None]:
+        """A proxy may stream also what is asked for as a whole."""
+        reader, is_complete, has_message = CompletionReader(form_of(self.llm).wants_thinking), False, False
+        body = self._body(messages, options, is_streamed=is_streamed)
         async with aclosing(self.endpoint.events(body, forget=_of_client(options))) as received:
             async for event in received:
                 is_complete = event == {}
-                for words in reader.add(event or {}):
-                    yield words
+                for part in reader.add(event or {}):
+                    has_message = True
+                    yield part if reader.has_begun else None
                 if event is None:
                     yield None
         if not is_complete and reader.finish_reason is None:
             raise NotAnAnswer(BROKE_OFF)
+        if not is_streamed and not has_message:
+            raise ValueError("no message")
+        yield reader.closing(self.by)
 
-    def _body(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> dict[str, Any]:
-        sent = [wire_message(message, made_by=self.made_by) for message in messages]
-        given = {name: value for name, value in options.items() if name not in (reply.SCHEMA, reply.MOST_OUTPUT)}
-        if reply.SCHEMA in options:
-            given["response_format"] = {"type": "json_schema", "json_schema": options[reply.SCHEMA]}
+    def _body(self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool) -> dict[str, Any]:
+        sent = [wire_message(message, made_by=self.by) for message in messages]
+        given: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if is_streamed else {}
+        given |= options.sampling
+        if options.tools:
+            given["tools"] = options.tools
+            given |= {} if options.tool_choice == "auto" else {"tool_choice": options.tool_choice}
+        if options.schema is not None:
+            given["response_format"] = {"type": "json_schema", "json_schema": options.schema}
+        if options.cache_key is not None:
+            given[CACHE_KEY] = options.cache_key
         body = merged({"model": self.llm, "messages": sent, **self.parameters, **given}, self.extra)
-        most = options.get(reply.MOST_OUTPUT)
+        most = options.most_output
         return body | {name: min(body[name], most) for name in _MOST & body.keys() if most}
-
-    def _closing(self, reader: CompletionReader, extra: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what a message says beside its words."""
-        opaque = reader.opaque()
-        given_back = {} if opaque is None else {reply.OPAQUE: reply.Opaque(self.made_by, opaque)}
-        calls: dict[str, Any] = {reply.CALLS: made} if (made := reader.calls()) else {}
-        calls |= {reply.MADE_IMAGES: reader.images} if reader.images else {}
-        told = {"finish_reason": reader.finish_reason, "model_name": reader.model, "id": reader.response_id}
-        kept = {**extra, **calls, **given_back}
-        return {"additional_kwargs": kept, "usage_metadata": reader.usage, "response_metadata": told}
 
 
 @asynccontextmanager
@@ -111,33 +90,30 @@ async def chat_completions(options: ProviderOptions) -> AsyncIterator[ChatComple
     }
     async with endpoint_of(options, "/chat/completions") as endpoint:
         yield ChatCompletions(
-            llm=options.model,
-            made_by=made_by(options, "chat"),
-            endpoint=endpoint,
+            options.model,
+            endpoint,
+            by=options.made_by("chat"),
             parameters={name: value for name, value in parameters.items() if value is not None},
             extra=options.extra_body,
             takes_schemas=options.structured_output,
-            cache=False,
         )
 
 
 def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
     """Returns a message as chat completions take it. What is opaque goes back to the endpoint that made it only."""
-    wire: dict[str, Any] = {"role": reply.ROLES[message.type], "content": message.content}
+    wire: dict[str, Any] = {"role": ROLES[message.type], "content": message.content}
     match message:
         case HumanMessage() if isinstance(message.content, list):
             wire["content"] = [_wire_part(part) for part in message.content]
         case ToolMessage():
             wire["tool_call_id"] = message.tool_call_id
         case AIMessage():
-            opaque = message.additional_kwargs.get(reply.OPAQUE)
+            opaque = message.additional_kwargs.get(OPAQUE)
             if opaque is not None and opaque["by"] != made_by:
                 opaque = None
             if message.tool_calls:
                 given, calls = (opaque["calls"] if opaque else ())[: len(message.tool_calls)], message.tool_calls
-                functions = (
-                    {"name": each["name"], "arguments": reply.write_json(each["args"]).decode()} for each in calls
-                )
+                functions = ({"name": each["name"], "arguments": write_json(each["args"]).decode()} for each in calls)
                 wire["tool_calls"] = [
                     {"id": call["id"], "type": "function", "function": function, **(extra or {})}
                     for call, function, extra in zip_longest(calls, functions, given)
@@ -147,10 +123,10 @@ def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
     return wire
 
 
-def _of_client(options: Mapping[str, Any]) -> set[str]:
+def _of_client(options: RequestOptions) -> set[str]:
     """Returns the parameters that a client has a say in. Which go under another name is remembered all the same."""
-    named = {RENAMED.get(name, name) for name in reply.SAMPLING if name in options}
-    is_clients = reply.SCHEMA in options and not options[reply.SCHEMA].get("strict")
+    named = {RENAMED.get(name, name) for name in options.sampling}
+    is_clients = options.schema is not None and not options.schema.get("strict")
     return named | {"response_format"} if is_clients else named
 
 
@@ -161,81 +137,39 @@ def _wire_part(part: Any) -> Any:
     return {"type": "file", "file": {"filename": part["filename"], "file_data": data}}
 
 
-def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:
-    """Returns a message's content and `additional_kwargs`: the content may not hold half a character."""
-    reasoning = {reply.REASONING: words.reasoning} if words.reasoning else {}
-    if words.text.isascii() or not any("\ud800" <= char <= "\udfff" for char in words.text):
-        return words.text, reasoning
-    return "", {reply.RAW_TEXT: words.text, **reasoning}
-
-
-class Protocols:
-    """The ways to ask, in order. Each is opened when it is first needed: one of them imports for most of a second."""
+class OpenAIModel(ProviderModel):
+    """Asks in the first way that is left, and in the next if the refusal says that another may do. Each way is opened
+    when it is first needed: one of them imports for most of a second.
+    """
 
     def __init__(self, stack: AsyncExitStack, options: ProviderOptions) -> None:
-        first = (RESPONSES, CHAT) if is_openai_itself(options) else (CHAT, RESPONSES)
+        first = (RESPONSES, CHAT) if options.is_openai_itself else (CHAT, RESPONSES)
         self.names: tuple[str, ...] = (*first, NO_EFFORT) if options.api == "auto" else (options.api,)
+        self.takes_schemas = options.structured_output
+        self.takes_cache_keys = options.is_openai_itself
         self._stack = stack
         self._options = options
-        self._open: dict[str, ChatCompletions | AdaptedModel] = {}
+        self._open: dict[str, ProviderModel] = {}
         self._opening = asyncio.Lock()
 
-    async def model(self, name: str) -> ChatCompletions | AdaptedModel:
-        async with self._opening:
-            if name not in self._open:
-                self._open[name] = await self._opened(name)
-            return self._open[name]
+    @property
+    def made_by(self) -> tuple[str, ...]:
+        return tuple(map(self._options.made_by, (CHAT, RESPONSES)))
 
-    def pass_over(self, name: str) -> None:
-        """Forgets the ways before this one, which has answered."""
-        if name != self.names[0] and name in self.names:
-            self.names = self.names[self.names.index(name) :]
-
-    async def _opened(self, name: str) -> ChatCompletions | AdaptedModel:
-        if name == RESPONSES:
-            responses = await asyncio.to_thread(_responses)
-            return await self._stack.enter_async_context(responses(self._options))
-        effort = "none" if name == NO_EFFORT else self._options.reasoning_effort
-        options = replace(self._options, reasoning_effort=effort)
-        return await self._stack.enter_async_context(chat_completions(options))
-
-
-class OpenAIModel(AsyncChatModel):
-    """Asks in the first way that is left, and in the next if the refusal says that another may do."""
-
-    protocols: Any = Field(exclude=True)
-    made_by: tuple[str, ...] = ()
-    takes_schemas: bool = True
-    takes_cache_keys: bool = False
-
-    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
-        async with aclosing(self._answered(messages, options, is_streamed=False)) as answered:
-            result: AIMessage = await anext(answered)
-            return result
-
-    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
-        async with aclosing(self._answered(messages, options, is_streamed=True)) as answered:
-            async for chunk in answered:
-                yield chunk
-
-    async def _answered(
-        self, messages: list[BaseMessage], options: Mapping[str, Any], *, is_streamed: bool
-    ) -> AsyncGenerator[Any]:
-        """Yields the result, or the chunks of a stream. Raises the first way's refusal if no other does."""
+    async def answer(
+        self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
+    ) -> AsyncGenerator[AnswerPart | None]:
+        """Raises the first way's refusal if no other does."""
         first: ProviderRefusal | None = None
-        names = self.protocols.names
+        names = self.names
         for name in names:
             try:
-                model = await self.protocols.model(name)
-                if is_streamed:
-                    async with aclosing(model.chunks(messages, options)) as chunks:
-                        async for chunk in chunks:
-                            self.protocols.pass_over(name)
-                            yield chunk
-                else:
-                    result = await model.whole(messages, options)
-                    self.protocols.pass_over(name)
-                    yield result
+                model = await self.way(name)
+                async with aclosing(model.answer(messages, options, is_streamed=is_streamed)) as parts:
+                    async for part in parts:
+                        if name != self.names[0] and name in self.names:  # the ways before this one are forgotten
+                            self.names = self.names[self.names.index(name) :]
+                        yield part
             except ProviderRefusal as refusal:
                 first = first or refusal
                 if name == names[-1] or refusal.cause.name not in _MAY_DO_BETTER[name]:
@@ -244,20 +178,28 @@ class OpenAIModel(AsyncChatModel):
             else:
                 return
 
+    async def way(self, name: str) -> ProviderModel:
+        async with self._opening:
+            if name not in self._open:
+                self._open[name] = await self._opened(name)
+            return self._open[name]
+
+    async def _opened(self, name: str) -> ProviderModel:
+        if name == RESPONSES:
+            responses = await asyncio.to_thread(_responses)
+            return await self._stack.enter_async_context(responses(self._options))
+        effort = "none" if name == NO_EFFORT else self._options.reasoning_effort
+        options = replace(self._options, reasoning_effort=effort)
+        return await self._stack.enter_async_context(chat_completions(options))
+
 
 @asynccontextmanager
-async def openai_model(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
+async def openai_model(options: ProviderOptions) -> AsyncIterator[ProviderModel]:
     """Yields a model whose connections close with the block."""
     async with AsyncExitStack() as stack:
-        protocols = Protocols(stack, options)
-        await protocols.model(protocols.names[0])
-        yield OpenAIModel(
-            protocols=protocols,
-            made_by=tuple(made_by(options, api) for api in (CHAT, RESPONSES)),
-            takes_schemas=options.structured_output,
-            takes_cache_keys=is_openai_itself(options),
-            cache=False,
-        )
+        model = OpenAIModel(stack, options)
+        await model.way(model.names[0])
+        yield model
 
 
 def _responses() -> Callable[[ProviderOptions], AbstractAsyncContextManager[AdaptedModel]]:

@@ -3,23 +3,21 @@ reasoning comes encrypted and goes back with the calls it came with.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import openai
 from langchain_openai import ChatOpenAI
 
-from segue.models.providers.adapted import AdaptedModel, ProviderOptions
-from segue.models.providers.content_blocks import Dialect
-from segue.models.providers.endpoint import UNPACKED, base_url, before_requests, guarded, made_by, query, timeout
+from segue.models.providers.adapted import AdaptedModel, Dialect
+from segue.models.providers.endpoint import UNPACKED, ProviderOptions, before_requests, guarded
 from segue.models.refusals import ProviderRefusal, RefusalReader
+from segue.models.reply import AnswerSchema
 from segue.net.http_client import tls_context
 
 # How langchain-openai tells the error in a stream: `code: message`, or as the client's own object writes itself.
 _ERROR: Final = re.compile(r"(?:ResponseError\(code=')?(?P<code>[a-z_]+)(?:: |', message=.)(?P<message>[^'\"]*)")
-# Why an answer is incomplete.
-_STOPPED: Final = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 @asynccontextmanager
@@ -37,10 +35,10 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
         package_model = ChatOpenAI(
             model=options.model,
             api_key=options.key,
-            base_url=base_url(options),
-            default_query=query(options),
+            base_url=options.address,
+            default_query=options.query,
             default_headers={**options.extra_headers, **UNPACKED},
-            timeout=timeout(options),
+            timeout=options.timeout,
             max_retries=0,  # ChatModel does
             use_responses_api=True,
             store=False,
@@ -49,30 +47,27 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             cache=False,
         )
         yield AdaptedModel(
-            package_model=package_model,
-            dialect=Dialect("openai", _finish_reason),
-            errors=(openai.APIError, ValueError),
-            read_error=lambda error: _refusal(refusals, error),
-            parameters={name: value for name, value in parameters.items() if value is not None},
-            # A schema is taken as it is: this API would make every argument required.
-            offered=lambda tool: {**tool, "function": {**tool["function"], "strict": False}},
-            schema_parameters=_schema if options.structured_output else None,
-            choices={"required": "required", "none": "none"},
-            made_by=made_by(options, "responses"),
+            package_model,
+            Dialect(
+                name="openai",
+                errors=(openai.APIError, ValueError),
+                refusal=lambda error: _refusal(refusals, error),
+                finish_reason=lambda told: (told.get("incomplete_details") or {}).get("reason") or told.get("status"),
+                stopped={"max_output_tokens": "length"},  # why an answer is incomplete
+                # A schema is taken as it is: this API would make every argument required.
+                offered=lambda tool: {**tool, "function": {**tool["function"], "strict": False}},
+                schema_parameters=_schema if options.structured_output else None,
+                asks_for_whole_answers=True,
+            ),
+            by=options.made_by("responses"),
             max_answer_bytes=options.max_answer_bytes,
-            asks_for_whole_answers=True,
+            parameters={name: value for name, value in parameters.items() if value is not None},
             extra=options.extra_body,
-            cache=False,
         )
 
 
-def _schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _schema(schema: AnswerSchema) -> dict[str, Any]:
     return {"text": {"format": {"type": "json_schema", **schema}}}
-
-
-def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
-    reason = (metadata.get("incomplete_details") or {}).get("reason")
-    return _STOPPED.get(reason, reason) if reason else metadata.get("status")
 
 
 def _refusal(refusals: RefusalReader, error: Exception) -> ProviderRefusal | None:

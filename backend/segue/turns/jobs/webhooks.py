@@ -27,7 +27,7 @@ from segue.events import outbox
 from segue.events.outbox import DueEvent
 from segue.net.addresses import NoSuchHost, NotPublic
 from segue.tools import tool_states
-from segue.users.approval_links import ApprovalLinks
+from segue.users.api_keys import ApprovalLinks
 
 TIMEOUT_S: Final = 15.0  # of a try, as the specification has it
 LEASE_S: Final = 2 * TIMEOUT_S
