@@ -144,7 +144,7 @@ def raised() -> Iterator[str]:
     for path in (ROOT / "backend/segue").rglob("*.py"):
         source = path.read_text("utf-8")
         named = dict(re.findall(r'^([A-Z_]+) = "(\w+)"$', source, re.MULTILINE))
-        codes = re.findall(r'\(\s*(?:"(\w+)"|([A-Z_]+)),\s*status=', source)
+        codes = re.findall(r'(?<!replace)\(\s*(?:"(\w+)"|([A-Z_]+)),\s*status=', source)
         yield from (code or named[name] for code, name in codes)
         yield from (f"{thing}_not_found" for thing in re.findall(r'(?:NotFound|existing)\(\s*"(\w+)"', source))
     yield from (cause.code for cause in outages.POSTGRES.values())
