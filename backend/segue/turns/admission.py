@@ -343,14 +343,14 @@ def _check_args(
         return
     tool = plan.waiting_step.tool if plan.waiting_step else None
     if tool is None:
-        raise _invalid("args", "The step that waits calls no tool: there are no arguments to change.")
+        raise _invalid_args("The step that waits calls no tool: there are no arguments to change.")
     tools.specs(tool, owner=owner, groups=groups)
     try:
         faults = faults_of(tools.tools()[tool], args)
     except ToolFailed as refused:
-        raise _invalid("args", str(refused)) from refused
+        raise _invalid_args(str(refused)) from refused
     if faults:
-        raise _invalid("args", "; ".join(faults), faults)
+        raise _invalid_args("; ".join(faults), faults)
 
 
 def _check_answer(plan: Plan, button: Button) -> None:
@@ -361,11 +361,11 @@ def _check_answer(plan: Plan, button: Button) -> None:
         return
     if asks is None or asks.mode == "url":
         if button.answer is not None:
-            raise _invalid("answer", "The step that waits asks for a yes or a no: it takes no `answer`.")
+            raise _invalid_answer("The step that waits asks for a yes or a no: it takes no `answer`.")
         return
     faults = faults_of_answer(asks, {**(asks.given or {}), **(button.answer or {})})
     if faults and button.decision == "confirm":
-        raise _invalid("answer", "; ".join(faults), faults)
+        raise _invalid_answer("; ".join(faults), faults)
 
 
 def _check_results(plan: Plan, button: Button) -> None:
@@ -377,17 +377,25 @@ def _check_results(plan: Plan, button: Button) -> None:
     is_just_that = bool(results) and steps.issuperset(results) and button.args is None and not button.remember
     if button.decision == "confirm" and not (is_just_that and all(fit)):
         why = "The steps that wait take, by their ids, the `output` or `error` of each call, and nothing else."
-        raise _invalid("answer", why)
+        raise _invalid_answer(why)
 
 
-def _invalid(field: Literal["args", "answer"], why: str, faults: Sequence[str] = ()) -> AppError:
-    code, found = f"invalid_{field}", (fault.partition(": ") for fault in faults)
-    title = "The tool does not take these arguments" if field == "args" else "This is no answer to what the tool asks"
-    errors = [
-        {"loc": ["body", field, *filter(None, [path.lstrip("$.")])], "msg": said, "type": code}
+def _invalid_args(why: str, faults: Sequence[str] = ()) -> AppError:
+    title, errors = "The tool does not take these arguments", _errors("args", faults)
+    return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
+
+
+def _invalid_answer(why: str, faults: Sequence[str] = ()) -> AppError:
+    title, errors = "This is no answer to what the tool asks", _errors("answer", faults)
+    return AppError("invalid_answer", status=422, title=title, detail=why, errors=errors)
+
+
+def _errors(field: str, faults: Sequence[str]) -> list[dict[str, Any]]:
+    found = (fault.partition(": ") for fault in faults)
+    return [
+        {"loc": ["body", field, *filter(None, [path.lstrip("$.")])], "msg": said, "type": f"invalid_{field}"}
         for path, _, said in found
     ]
-    return AppError(code, status=422, title=title, detail=why, errors=errors)
 
 
 async def accepted_before(
