@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
