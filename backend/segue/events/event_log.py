@@ -23,7 +23,7 @@ from segue.events.event_buffer import ATTEMPT, CHECK_ROW_S, END, Entry, EventBuf
 from segue.events.user_feed import GAP, turn_ended
 
 TEXT_INTERVAL_S = 0.03
-TEXTS_PER_SLOWDOWN = 256  # after as many the interval grows by TEXT_INTERVAL_S, so that no answer fills a log
+TEXTS_PER_SLOWDOWN = 512  # after as many the interval grows by TEXT_INTERVAL_S, so that no answer fills a log
 UNKNOWN_S = 0.05  # after its claim only the client that sent the message can know of a turn
 SAVE_EVERY_S = 0.03
 READ_EVERY_S = 0.01
