@@ -161,7 +161,7 @@ async def _comes_again(client: ClientRequest, sent: SentMessage, last: Row[Any])
 
 async def note_heard(client: ClientRequest, turn: TurnKey) -> None:
     """Remembers for a while that the client has the answer, unless it will tell itself what it asks again."""
-    told = client.idempotency_key or any(name in client.http.headers for name in (RETRY_HEADER, MESSAGE_ID_HEADER))
+    told = client.idempotency_key or any(client.http.headers.get(name) for name in (RETRY_HEADER, MESSAGE_ID_HEADER))
     if not told:
         await client.services.cache.set_json(turn_heard_key(turn.turn_id), 1, ttl_s=RETRIED_S)
 
