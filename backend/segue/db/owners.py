@@ -85,8 +85,7 @@ class Adoption:
 
     async def rows(self) -> dict[str, int]:
         """Returns how many rows there are to move, by table."""
-        async with self.database.read_only() as connection:
-            counts = await _count(connection, [(table, column == self.from_) for table, column in OF_USERS])
+        counts = await self.database.read(_count, [(table, column == self.from_) for table, column in OF_USERS])
         return {table: rows for table, rows in counts.items() if rows}
 
     async def would_mix(self) -> bool:
@@ -240,8 +239,7 @@ async def count_user(database: Database, owner: str) -> dict[str, int]:
     rows: dict[str, int] = {}
     mine = select(sessions.c.id).where(sessions.c.owner == owner)
     for which in (*((table, table.c.owner == owner) for table in TABLES_OF_OWNERS), *tables_of(mine)):
-        async with database.read_only() as connection:
-            rows |= await _count(connection, [which])
+        rows |= await database.read(_count, [which])
     return rows
 
 

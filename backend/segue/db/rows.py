@@ -191,7 +191,7 @@ async def claim_row(
 
 
 async def postpone_row(
-    connection: AsyncConnection, table: Table, due: str, row_id: str, *still: ColumnElement[bool], **values: Any
+    connection: AsyncConnection, /, table: Table, due: str, row_id: str, *still: ColumnElement[bool], **values: Any
 ) -> None:
     """Sets `values`, among them the next due time, in a claimed row, unless it is not due any more."""
     await connection.execute(

@@ -135,8 +135,7 @@ class Limiter:
 
     async def _ended(self, holders: Holders) -> list[str]:
         """Returns the holders that have no open turn, except those that may be about to get their row."""
-        async with self._books.database.read_only() as connection:
-            stored = await statuses_of(connection, holders)
+        stored = await self._books.database.read(statuses_of, holders)
         accepting_since = self._books.clock().timestamp() - ACCEPTING_S
         return [
             turn

@@ -8,6 +8,7 @@ before that, it runs next.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any
@@ -75,12 +76,8 @@ async def start_calls(
                 await also(connection)
         return
 
-    async def attempt() -> None:
-        async with database.autocommit() as connection:
-            await _start(connection, values)
-
     with suppress(IntegrityError):  # only an attempt whose answer was lost can have stored what has these ids
-        await outlast(attempt)
+        await outlast(partial(database.write, _start, values))
 
 
 def _noted(use: Use | None, effect: CallEffect | None) -> dict[str, Any]:

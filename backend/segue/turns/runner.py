@@ -338,17 +338,16 @@ class TurnRun:
     async def _store_answer(self, state: TurnState, report: session.TurnReport) -> session.Message:
         note = BY_SERVICE.strip() if report.written_by else None
         answer = NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"], note=note)
-        async with self._deps.database.autocommit() as connection:
-            return await store.finish_turn(
-                connection,
-                self.claim,
-                answer=answer,
-                report=report,
-                timeline=self._metrics.timeline(),
-                cut_off=state["cut_off"],
-                improves_title=self._deps.titles is not None,
-                charges=self._account.unbooked,
-            )
+        return await self._deps.database.write(
+            store.finish_turn,
+            self.claim,
+            answer=answer,
+            report=report,
+            timeline=self._metrics.timeline(),
+            cut_off=state["cut_off"],
+            improves_title=self._deps.titles is not None,
+            charges=self._account.unbooked,
+        )
 
     async def _lose(self) -> None:
         log.warning("turn_lost", epoch=self.claim.epoch)

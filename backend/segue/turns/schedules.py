@@ -316,8 +316,7 @@ class Schedules:
 
     async def claim(self) -> Row[Any] | None:
         leased, read = {"look_at": due_in(LEASE_S)}, (*schedules.c, func.now().label("now"))
-        async with self.database.autocommit() as connection:
-            return await claim_row(connection, schedules, "look_at", values=leased, returning=read)
+        return await self.database.write(claim_row, schedules, "look_at", values=leased, returning=read)
 
     async def run(self, job: Row[Any]) -> bool:
         """Settles the last turn and begins the one that is due. Returns whether it may be due again."""
@@ -393,8 +392,7 @@ class Schedules:
         log.warning("schedule_failed", turn_id=last.id, code=last.error["code"], **self.ids(job))
 
     async def _move(self, job: Row[Any], **values: Any) -> bool:
-        async with self.database.autocommit() as connection:
-            return await _moved(connection, job, **values)
+        return await self.database.write(_moved, job, **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +425,7 @@ class Promised:
             return bool((await connection.execute(update(schedules).where(*is_it).values(over))).rowcount)
 
 
-async def _moved(connection: AsyncConnection, job: Row[Any], **values: Any) -> bool:
+async def _moved(connection: AsyncConnection, /, job: Row[Any], **values: Any) -> bool:
     """Changes a claimed schedule. Returns False if another process has claimed it since, or its user has changed it."""
     is_ours = (schedules.c.id == job.id, schedules.c.look_at == job.look_at)
     return bool((await connection.execute(update(schedules).where(*is_ours).values(**values))).rowcount)

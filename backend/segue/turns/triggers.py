@@ -132,8 +132,7 @@ class Triggers:
         """Begins the turn of an event, or returns the one that it has begun before. Raises NotFound, AppError
         `signature_invalid`, `rate_limited`, `too_many_queued`, `idempotency_key_reused`.
         """
-        async with self.database.read_only() as connection:
-            row = await _find(connection, trigger_id)
+        row = await self.database.read(_find, trigger_id)
         if row.status != "active":
             raise NotFound("trigger")
         once = Once(f"{trigger_id} {self._check(row, headers, body)}", hashlib.sha256(body).hexdigest())

@@ -76,35 +76,30 @@ class Webhooks:
         if job.age_s >= GIVE_UP_S:
             return await self._settle(job, "given_up", failure)
         wait_s = max(_wait_s(job.tries), min(retry_after_s, LONGEST_WAIT_S))
-        async with self.database.autocommit() as connection:
-            await outbox.postpone(connection, job, failure, wait_s=wait_s)
+        await self.database.write(outbox.postpone, job, failure, wait_s=wait_s)
         log.warning("webhook_failed", failure=failure, tries=job.tries, again_in_s=round(wait_s), **self.ids(job))
         self.observe(WebhookTried("failed"))
         return True
 
     async def give_back(self, job: DueEvent, wait_s: float) -> None:
-        async with self.database.autocommit() as connection:
-            await outbox.give_back(connection, job, wait_s=wait_s)
+        await self.database.write(outbox.give_back, job, wait_s=wait_s)
 
     def ids(self, job: DueEvent) -> dict[str, str]:
         return {"event_id": job.id, "type": job.type}
 
     async def _claim(self) -> DueEvent | None:
-        async with self.database.autocommit() as connection:
-            return await outbox.claim_due(connection, lease_s=LEASE_S)
+        return await self.database.write(outbox.claim_due, lease_s=LEASE_S)
 
     async def _store_failed_tools(self) -> bool:
         """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
         untold = await tool_states.unstored_failures(self.cache)
         for event_id, tool in untold.items():
-            async with self.database.autocommit() as connection:
-                await outbox.tool_failed(connection, event_id, tool)
+            await self.database.write(outbox.tool_failed, event_id, tool)
         await tool_states.failures_stored(self.cache, untold)
         return bool(untold)
 
     async def _settle(self, job: DueEvent, outcome: WebhookOutcome, failure: str | None = None) -> bool:
-        async with self.database.autocommit() as connection:
-            is_ours = await outbox.drop(connection, job)
+        is_ours = await self.database.write(outbox.drop, job)
         if is_ours:
             self.observe(WebhookTried(outcome))
             if outcome == "delivered":
