@@ -246,10 +246,7 @@ class Streams(_Client):
         return await self._server.answer(partial(pipeline.execute, raise_on_error=False)) is not None
 
     async def read(self, after: Mapping[TurnKey, int]) -> dict[TurnKey, list[bytes]] | None:
-        """Returns by turn the batches after a position of its log. Waits READ_BLOCK_MS if there are none.
-
-        Returns None if Redis cannot be reached.
-        """
+        """Returns by turn the batches after a position; waits READ_BLOCK_MS for some. None if Redis is away."""
         turns = {turn_events_key(turn.session_id, turn.turn_id).encode(): turn for turn in after}
         ids = [f"{after[turn]}-0" for turn in turns.values()]
         answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", READ_BLOCK_MS, "STREAMS", *turns, *ids)

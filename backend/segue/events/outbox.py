@@ -263,9 +263,7 @@ async def give_back(connection: AsyncConnection, event: DueEvent, *, wait_s: flo
 
 
 async def retry_events(connection: AsyncConnection, event_id: str | None = None) -> int:
-    """Makes the events due at once that have failed or wait behind one, and are not on their way; all, or this one.
-    Returns how many.
-    """
+    """Makes those due at once, or this one, that failed or wait and are not on their way. Returns how many."""
     later = webhook_events.c.failure.is_not(None) | (webhook_events.c.tries == 0)
     waits = [later, webhook_events.c.due_at > sa.func.now(), _LEASED_UNTIL.is_(None)]
     if event_id is not None:
@@ -274,9 +272,7 @@ async def retry_events(connection: AsyncConnection, event_id: str | None = None)
 
 
 async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) -> int:
-    """Deletes events beyond the `most` newest, and those that have waited longer than KEPT: at most DROPPED_AT_ONCE.
-    Returns how many.
-    """
+    """Deletes those beyond the `most` newest or older than KEPT, DROPPED_AT_ONCE at most. Returns how many."""
     newest_dropped = sa.select(webhook_events.c.seq).order_by(webhook_events.c.seq.desc()).offset(most).limit(1)
     beyond = sa.func.coalesce(newest_dropped.scalar_subquery(), sa.literal(0, sa.BigInteger))
     oldest = sa.select(webhook_events.c.id).order_by(webhook_events.c.seq).limit(DROPPED_AT_ONCE)

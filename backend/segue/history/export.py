@@ -103,9 +103,7 @@ def make_recording(
     *,
     offered: Collection[str] = (),
 ) -> recording.Recording:
-    """`offered` tools are defined in it even if none was called. Takes long for a long conversation: call it in a
-    thread.
-    """
+    """`offered` tools are defined in it even if none was called. Call it in a thread: it may take long."""
     recorder = _Recorder(conversation)
     recorded = [recorder.turn(row) for row in conversation.turns]
     whole = recording.Recording(

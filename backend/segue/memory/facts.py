@@ -102,10 +102,7 @@ async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, 
 async def list_facts(
     connection: AsyncConnection, owner: str, *, before: FactPosition | None, limit: int, session_id: str | None = None
 ) -> list[tuple[Memory, FactPosition]]:
-    """Returns the newest first, each with its position, of one session if it is given.
-
-    `before` is the position of the last one seen, which may be gone.
-    """
+    """Newest first, each with its position, of one session if given. `before` is the last one seen, perhaps gone."""
     statement: sa.Select[Any] = sa.select(*_SHOWN, memories.c.seq).where(memories.c.owner == owner, _IS_CURRENT)
     if before is not None:
         statement = statement.where(sa.tuple_(*oldest_first(memories)) < before)

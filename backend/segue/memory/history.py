@@ -201,10 +201,7 @@ async def _with_opening(connection: AsyncConnection, session_id: str, rows: list
 async def load_turns(
     connection: AsyncConnection, session_id: str, *, after: int, up_to: int, limit: int
 ) -> list[list[Message]]:
-    """Returns the oldest turns behind `after` up to `up_to`, in at most `limit` messages.
-
-    Every turn is whole, unless the first has more messages than `limit`.
-    """
+    """Returns the oldest turns behind `after` up to `up_to`, whole unless the first alone exceeds `limit` messages."""
     statement = (
         sa.select(*SHOWN)
         .where(messages.c.session_id == session_id, IN_HISTORY)
@@ -228,9 +225,7 @@ async def list_messages(
     newest_first: bool = False,
     branch: str | None = None,
 ) -> list[Message]:
-    """Returns the messages between two seqs in the order of theirs; none if the session has another owner. They are
-    those of the history, or of a `branch`.
-    """
+    """Returns the messages between two seqs, of the history or a `branch`; none if another owner's."""
     between = _owned(owner, session_id).where(messages.c.seq > after, messages.c.seq < before)
     between = between.where(messages.c.branch.is_not_distinct_from(branch))
     ordered = between.order_by(messages.c.seq.desc() if newest_first else messages.c.seq)
@@ -328,9 +323,7 @@ async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: 
 
 
 async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, Message]:
-    """Returns the answers of completed turns by turn id: the last assistant message of each. What the user stopped is
-    none if the turn was run again since.
-    """
+    """Returns the last assistant message of completed turns, by turn id; none that a later run has replaced."""
     statement = (
         sa.select(*SHOWN)
         .ext(distinct_on(messages.c.turn_id))

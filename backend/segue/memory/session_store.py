@@ -103,9 +103,7 @@ async def find_named(connection: AsyncConnection, owner: str, client_id: str) ->
 async def name_session(
     connection: AsyncConnection, owner: str, client_id: str, session_id: str, *, instead_of: str | None = None
 ) -> bool:
-    """Returns whether the session has this name now. A name that another session of the owner's has is not given,
-    unless that is `instead_of`.
-    """
+    """Returns whether the session has this name now, not that of another one, unless that is `instead_of`."""
     given = upsert(client_sessions).values(owner=owner, client_id=client_id, session_id=session_id)
     named = given.on_conflict_do_update(
         index_elements=[client_sessions.c.owner, client_sessions.c.client_id],
@@ -160,9 +158,7 @@ def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[sa.C
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` may hold what a client gives a session. Putting one in its place is no activity in it.
-    Raises NotFound as `get_session`.
-    """
+    """`changes` are what a client may give. To put it in its place is no activity. Raises NotFound."""
     if changes:
         if "title" in changes:
             changes = {**changes, "title_due_at": None}

@@ -101,10 +101,7 @@ async def resolve_host(host: str, port: int) -> Sequence[str]:
 
 
 async def allowed_addresses(host: str, port: int, *, resolve: Resolve, is_allowed: IsAllowed) -> list[str]:
-    """The host's addresses that may be dialled, in the resolver's order.
-
-    Raises NotPublic if there is none, NoSuchHost, and OSError if the resolver fails.
-    """
+    """Returns addresses to dial, in the resolver's order. Raises NotPublic, NoSuchHost, OSError if that fails."""
     try:
         found = await resolve(host, port)
         allowed = [address for address in found if is_allowed(ip_address(address))]

@@ -83,9 +83,7 @@ class Limiter:
 
     @asynccontextmanager
     async def starting(self, user: str, message: str, *, again: str | None = None) -> AsyncIterator[str]:
-        """Yields the id of a turn that may be accepted within the block, of `again` if that is to run again. Raises
-        AppError `rate_limited`.
-        """
+        """Yields the id of a turn that may be accepted within, or `again` to run again. Raises `rate_limited`."""
         limits, turn_id = self._limits_of(user), again or new_id("turn", self._books.clock())
         if limits.turns_per_minute:
             wait_s = await self._rates.count("turns", user, limits.turns_per_minute)

@@ -133,9 +133,7 @@ async def is_steered(database: Database, turn: TurnKey) -> bool:
 
 
 async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRead]:
-    """Makes the messages that wait for a running turn part of it, in the order in which they came. In its fenced
-    transaction: no other process can have them too.
-    """
+    """Makes the messages that wait for a running turn part of it, in their order, in its fenced transaction."""
     reader, read = claim.key, []
     for row in (await connection.execute(_NEXT, {"at_session": reader.session_id, "steered": reader.turn_id})).all():
         ended = {"status": "completed", "read_by": reader.turn_id, "facts_due_at": None}

@@ -344,9 +344,7 @@ _RUNNING_AMONG = sa.select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_a
 
 
 async def still_held(connection: AsyncConnection, claims: Sequence[Claim]) -> tuple[dict[str, float], set[str]]:
-    """Returns the turns whose claim still holds, with the seconds left of their leases, and those that are to be
-    cancelled.
-    """
+    """Returns the turns whose claim holds, with the seconds left of their leases, and those to be cancelled."""
     rows = await connection.execute(_RUNNING_AMONG, {"ours": [claim.key.turn_id for claim in claims]})
     epochs = {claim.key.turn_id: claim.epoch for claim in claims}
     held_rows = [row for row in rows if row.epoch == epochs[row.id]]

@@ -72,9 +72,7 @@ class RunEnd:
 
 
 class UnstoredEnds:
-    """Ends of runs that an outage kept from being stored. They are tried again, or the session would wait for a lease
-    to lapse.
-    """
+    """Ends of runs that an outage kept from being stored, tried again so that no session waits for a lease."""
 
     def __init__(self, deps: TurnDeps, wake: Callable[[str], None]) -> None:
         self._deps = deps
@@ -368,9 +366,7 @@ class TurnRun:
         self._deps.observe(TurnRecovered("handed_back"))
 
     async def _stop_for(self, error: AppError | None) -> None:
-        """Ends the turn with an error, or queues it again. Drops the copy of the session's memory in Redis, because it
-        lacks this turn.
-        """
+        """Ends the turn with an error, or queues it again. The session's memory in Redis goes: it lacks this turn."""
         timeline = self._metrics.timeline(self._metrics.stop())
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
         said = self._said if self.stopped == "cancelled" else None

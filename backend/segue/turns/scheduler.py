@@ -29,9 +29,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A place that is kept in a `line` of its own until `claim` is set: for the claim of a turn that is about to be
-    accepted, or None.
-    """
+    """A place kept in a `line` of its own until `claim` is set: to that of a turn about to be accepted, or None."""
 
     claimer: Claimer
     line: asyncio.Task[None]

@@ -260,9 +260,7 @@ def _schedule(row: Any) -> Schedule:
 async def begin_unattended(
     connection: AsyncConnection, row: Any, request: ChatRequest, *, time_zone: str, now: datetime
 ) -> Admitted:
-    """Stores the message of a schedule or a trigger, by its row, as a turn in its session or in a new one. Raises
-    NotFound, KeyTaken, AppError `too_many_queued`.
-    """
+    """Stores the message of a schedule or trigger as a turn. Raises NotFound, KeyTaken, `too_many_queued`."""
     session_id = row.session_id
     if session_id is None:
         new = {"title": None, "metadata": {}, "agent": row.agent, "time_zone": time_zone}

@@ -252,9 +252,7 @@ _RUN_AGAIN = _run_again()
 async def run_again(
     connection: AsyncConnection, turn: TurnKey, request: ChatRequest, *, now: datetime, room: int
 ) -> TurnKey | None:
-    """Queues a failed or cancelled turn again, under the lock of its session. Returns None if the session has `room`
-    open turns.
-    """
+    """Queues a failed or cancelled turn again, under its session's lock. None if that has `room` open turns."""
     retried = request.once and asdict(request.once)
     asked = {"stream": request.stream, "origin": without_defaults(request.origin), "retried": retried}
     values = {"failed_turn": turn.turn_id, "at_session": turn.session_id, "room": room, "asked": asked}

@@ -98,18 +98,13 @@ class TurnService:
         return self._deps.settings.worker_concurrency if self._takes_turns else 0
 
     async def leave(self) -> None:
-        """Takes no more turns, gives those that run the grace to end, hands back the rest, and ends all waiting.
-
-        A second call waits for the first.
-        """
+        """Ends turns within the grace, hands back the rest, ends all waiting. A second call waits for the first."""
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._leave(), name="leaving")
         await asyncio.shield(self._leaving)
 
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
-        """Stores a message as a turn and dispatches it. Raises what `admit` raises, and AppError `rate_limited`,
-        `unknown_attachment`, `option_not_allowed`.
-        """
+        """Raises what `admit` raises, AppError `rate_limited`, `unknown_attachment`, `option_not_allowed`."""
         deps = self._deps
         known = await self._accepted_before(owner, session_id, request.once)
         if known is not None and not known.failed_for_now:

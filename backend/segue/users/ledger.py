@@ -63,9 +63,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an owner, a group or all spent on a day, and the cost that other calls of theirs hold. `reserved`: if it
-    fitted.
-    """
+    """What an owner, a group or all spent on a day, the cost that their other calls hold, and if it fitted."""
 
     reserved: bool
     tokens: int

@@ -176,9 +176,7 @@ class Books:
         lasts_s: float = 0,
         groups: Collection[str] = (),
     ) -> date:
-        """Notes which groups the owner is in. Returns the day to charge. Raises AppError `rate_limited` or
-        `service_limit_reached` if a cap has no room.
-        """
+        """Notes the owner's groups. Returns the day to charge. Raises `rate_limited`, `service_limit_reached`."""
         day = self.today()
         await self._enter(owner, day, groups)
         if self.is_capped(owner):

@@ -109,9 +109,7 @@ class Webhooks:
         return True
 
     async def _post(self, job: DueEvent) -> tuple[int | str, float]:
-        """Returns the status, or why there is none, and for how many seconds the receiver asks to be left alone. Its
-        body is not read.
-        """
+        """Returns the status, or why there is none, and for how many seconds the receiver wants to be left alone."""
         data = await self._with_links(job.data) if job.type == "approval.requested" else job.data
         told = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": data}
         body, at = orjson.dumps(told), int(self.clock().timestamp())
@@ -129,9 +127,7 @@ class Webhooks:
             return type(error).__name__, 0.0
 
     async def _with_links(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns a question that is for others than the user, with a link for each of these. It is made when it is
-        sent and stored nowhere.
-        """
+        """Returns a question for others than the user with a link for each of them, which is stored nowhere."""
         if (waits_for := data.get("waits_for")) is None:
             return data
         until, asker = datetime.fromisoformat(data["expires_at"]), data["user"]
