@@ -101,7 +101,14 @@ class Limiter:
             holders = await self._try(user, turn_id, ended, at_most)
             if not holders:
                 return True
-            ended = await self._ended(holders)
+            # Those without an open turn, but for those that may be about to get their row.
+            stored = await self._books.database.read(statuses_of, holders)
+            accepting_since = self._books.clock().timestamp() - ACCEPTING_S
+            ended = [
+                turn
+                for turn, since in holders.items()
+                if (stored[turn] not in ("queued", "running") if turn in stored else since < accepting_since)
+            ]
             if not ended:
                 return False
         return False
@@ -121,16 +128,6 @@ class Limiter:
             return dict(holders)
         holders[turn_id] = now
         return {}
-
-    async def _ended(self, holders: Holders) -> list[str]:
-        """Returns the holders that have no open turn, except those that may be about to get their row."""
-        stored = await self._books.database.read(statuses_of, holders)
-        accepting_since = self._books.clock().timestamp() - ACCEPTING_S
-        return [
-            turn
-            for turn, since in holders.items()
-            if (stored[turn] not in ("queued", "running") if turn in stored else since < accepting_since)
-        ]
 
 
 @dataclass(frozen=True, slots=True)

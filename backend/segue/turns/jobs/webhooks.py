@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import httpx2
@@ -60,9 +61,14 @@ class Webhooks:
     log_raised = "webhook_raised"
 
     async def claim(self) -> DueEvent | None:
-        event = await self._claim()
-        if event is None and await self._store_failed_tools():
-            event = await self._claim()
+        """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
+        claim = partial(self.database.write, outbox.claim_due, lease_s=LEASE_S)
+        event = await claim()
+        if event is None and (untold := await tool_states.unstored_failures(self.cache)):
+            for event_id, tool in untold.items():
+                await self.database.write(outbox.tool_failed, event_id, tool)
+            await tool_states.failures_stored(self.cache, untold)
+            event = await claim()
         return event
 
     async def run(self, job: DueEvent) -> bool:
@@ -75,7 +81,10 @@ class Webhooks:
             return await self._settle(job, "gone", failure)
         if job.age_s >= GIVE_UP_S:
             return await self._settle(job, "given_up", failure)
-        wait_s = max(_wait_s(job.tries), min(retry_after_s, LONGEST_WAIT_S))
+        # Grows with the tries; without its random part the events of an outage would all come back at once.
+        longest = min(FIRST_WAIT_S * 4.0 ** min(job.tries - 1, 10), LONGEST_WAIT_S)
+        own = longest * random.uniform(0.5, 1)  # noqa: S311 (no secret)
+        wait_s = max(own, min(retry_after_s, LONGEST_WAIT_S))
         await self.database.write(outbox.postpone, job, failure, wait_s=wait_s)
         log.warning("webhook_failed", failure=failure, tries=job.tries, again_in_s=round(wait_s), **self.ids(job))
         self.observe(WebhookTried("failed"))
@@ -86,17 +95,6 @@ class Webhooks:
 
     def ids(self, job: DueEvent) -> dict[str, str]:
         return {"event_id": job.id, "type": job.type}
-
-    async def _claim(self) -> DueEvent | None:
-        return await self.database.write(outbox.claim_due, lease_s=LEASE_S)
-
-    async def _store_failed_tools(self) -> bool:
-        """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
-        untold = await tool_states.unstored_failures(self.cache)
-        for event_id, tool in untold.items():
-            await self.database.write(outbox.tool_failed, event_id, tool)
-        await tool_states.failures_stored(self.cache, untold)
-        return bool(untold)
 
     async def _settle(self, job: DueEvent, outcome: WebhookOutcome, failure: str | None = None) -> bool:
         is_ours = await self.database.write(outbox.drop, job)
@@ -120,7 +118,8 @@ class Webhooks:
                 asyncio.timeout(TIMEOUT_S),
                 self.client.stream("POST", self.url, content=body, headers=headers) as response,
             ):
-                return response.status_code, _seconds(response.headers.get("retry-after", ""))
+                asked = response.headers.get("retry-after", "")  # a date counts as none: the event waits as it would
+                return response.status_code, float(asked) if re.fullmatch("[0-9]{1,9}", asked) else 0.0
         except TimeoutError:
             return "timeout", 0.0
         except (httpx2.HTTPError, NotPublic, NoSuchHost) as error:
@@ -141,14 +140,3 @@ def signatures(secrets: Sequence[bytes], event_id: str, at: int, body: bytes) ->
     signed = b".".join((event_id.encode(), str(at).encode(), body))
     digests = (hmac.new(secret, signed, hashlib.sha256).digest() for secret in secrets)
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
-
-
-def _wait_s(tries: int) -> float:
-    """Grows with the tries; without its random part the events of an outage would all come back at once."""
-    longest = min(FIRST_WAIT_S * 4.0 ** min(tries - 1, 10), LONGEST_WAIT_S)
-    return longest * random.uniform(0.5, 1)  # noqa: S311 (no secret)
-
-
-def _seconds(text: str) -> float:
-    """A date counts as none: the event waits as it would have."""
-    return float(text) if re.fullmatch("[0-9]{1,9}", text) else 0.0
