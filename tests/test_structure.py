@@ -96,9 +96,10 @@ def sources() -> tuple[tuple[str, ast.Module], ...]:
 
 
 def makes_statements(module: ast.Module) -> bool:
-    """Whether it imports one of the functions that make a SQL statement."""
+    """Whether it imports one of the functions that make a SQL statement, or uses one of `sa`."""
     imports = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom))
-    return any(
+    used = {ast.unparse(node) for node in ast.walk(module) if isinstance(node, ast.Attribute)}
+    return not used.isdisjoint(f"sa.{name}" for name in STATEMENTS) or any(
         (node.module or "").startswith("sqlalchemy") and not STATEMENTS.isdisjoint(name.name for name in node.names)
         for node in imports
     )

@@ -224,8 +224,7 @@ async def proposed(turn: TurnCalls, args: Mapping[str, Any]) -> dict[str, Any]:
     user's own message of this turn does not say that it may be, or has not the values of its bounds.
     """
     context = turn.context
-    async with context.transaction() as connection:
-        said = await user_messages_of(connection, context.turn.turn_id)
+    said = await context.transact(user_messages_of, context.turn.turn_id)
     if not any(gives_leave(said_by_user(each)) for each in said):
         raise ToolRetry("The user has not said in this message that anything may be done without asking. Ask as usual.")
     try:

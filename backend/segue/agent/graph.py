@@ -127,8 +127,7 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
     reads = {*READS, *(name for name, tool in tools.items() if tool.spec.effect == "read_only")}
     if _has_changed_something(state, {name for name, tool in tools.items() if tool.spec.ephemeral}, reads):
         return answer, []
-    async with context.transaction() as connection:
-        done = await calls_that_ran(connection, context.turn.session_id, but_of=reads)
+    done = await context.transact(calls_that_ran, context.turn.session_id, but_of=reads)
     try:
         while claimed is not None and await claims_in_vain(context, claimed, done):
             if was_heard:

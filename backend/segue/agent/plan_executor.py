@@ -334,8 +334,7 @@ async def _values_for(run: PlanRun, step: Step) -> Mapping[int, StoredResult]:
     }
     if to_load:
         context = run.context
-        async with context.transaction() as connection:
-            loaded = await results.load_results(connection, context.turn.session_id, to_load, now=context.clock())
+        loaded = await context.transact(results.load_results, context.turn.session_id, to_load, now=context.clock())
         run.values.update({to_load[call_id]: result for call_id, result in loaded.items()})
     written = {int(step_id): StoredResult("text", text) for step_id, text in run.stored.texts.items()}
     return {**written, **run.values}
@@ -363,6 +362,5 @@ async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **sho
     """Leaves the step to the user's yes; `shown` are the fields of the step that the question shows."""
     moved = update_step(run.plan, step.id, "waiting", **{"others": None, **shown})
     moved = expiring(moved, shown.get("waits_for"))
-    async with run.context.transaction() as connection:
-        run.stored = await swap_waiting(connection, run.turn, run.stored, moved, tool_hash=tool_hash)
+    run.stored = await run.context.transact(swap_waiting, run.turn, run.stored, moved, tool_hash=tool_hash)
     run.context.emit(PlanChanged(run.plan))

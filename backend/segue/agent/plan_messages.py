@@ -295,8 +295,7 @@ async def _known_thing(turn: TurnCalls, step: Step, references: Sequence[Referen
     if not newest:
         return ""
     context = turn.context
-    async with context.transaction() as connection:
-        kept = await load_results(connection, context.turn.session_id, newest, now=context.clock())
+    kept = await context.transact(load_results, context.turn.session_id, newest, now=context.clock())
 
     def find() -> str:
         values = [(name, kept[call_id].value()) for call_id, name in newest.items() if call_id in kept]

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.agent_settings import AgentSettings
 from segue.agent.tool_choice import ToolChooser
+from segue.db.engine import Asked, Loaded, Statements
 from segue.db.redis import Cache
 from segue.domain import session
 from segue.domain.approval_rule import ApprovalRule
@@ -200,6 +201,11 @@ class TurnContext:
     emit: Emit
     span: OpenSpan
     has_listener: Callable[[], Awaitable[bool]]
+
+    async def transact(self, act: Statements[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
+        """Returns what `act` does in one `transaction`: it gets a connection before its other arguments."""
+        async with self.transaction() as connection:
+            return await act(connection, *args, **named)
 
     def caller(self, tool_call_id: str, answers: tuple[UserAnswer, ...] = ()) -> ToolContext:
         """Returns what a tool, and the policy, is told of who a call is for; `answers` are to what it asked before."""

@@ -259,8 +259,7 @@ async def _check(
 async def _seconds_left(turn: TurnCalls, request: RequestedCall, spec: ToolSpec) -> float:
     """Returns how much of its time a call has left that did not answer."""
     context = turn.context
-    async with context.transaction() as connection:
-        began = await results.started_at(connection, request.id)
+    began = await context.transact(results.started_at, request.id)
     allowed = timedelta(seconds=spec.timeout_s or context.settings.tool_timeout_s)
     return (began + allowed - context.clock()).total_seconds()
 

@@ -249,15 +249,13 @@ async def mark_refused(turn: TurnCalls, reply: Reply) -> None:
     context = turn.context
     for name, said in reply.left_out.items():
         spec = turn.tools[name].spec
-        async with context.transaction() as connection:
-            changed = await context.guard.mark_refused(connection, spec, said)
+        changed = await context.transact(context.guard.mark_refused, spec, said)
         context.guard.marked_refused(spec, changed)
         if changed.moved:
             context.emit(ToolStateChanged(name, context.guard.state(spec)))
     if reply.opaque_is_dead:
         turn.conversation = without_opaque(turn.conversation) or turn.conversation
-        async with context.transaction() as connection:
-            await forget_opaque(connection, context.turn.session_id)
+        await context.transact(forget_opaque, context.turn.session_id)
         log.warning("opaque_parts_dropped")
 
 

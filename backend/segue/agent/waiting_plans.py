@@ -43,8 +43,7 @@ async def offer_plan(
     that are its steps, as `reply.opaque_parts` returns it.
     """
     offered = _new(context, goal, origin, steps)
-    async with context.transaction() as connection:
-        stored = await store.offer(connection, replace(offered, opaque=clean(opaque)), context.turn)
+    stored = await context.transact(store.offer, replace(offered, opaque=clean(opaque)), context.turn)
     if stored is not None:
         context.emit(PlanChanged(stored.plan))
     return stored
@@ -139,8 +138,7 @@ async def ask_for_answer(turn: TurnCalls, held: Sequence[HeldCall]) -> Update:
     if stored is None:
         raise AssertionError("a call has asked")
     if steps := [_step(turn, call, alone=False) for call in _distinct(held)]:
-        async with context.transaction() as connection:
-            stored = await store.swap(connection, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
+        stored = await context.transact(store.swap, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
     context.emit(PlanChanged(stored.plan))
     return {"touched_plan": stored, "answer": plan_messages.ask(stored, language_of(turn.state)), "started": None}
 

@@ -123,8 +123,7 @@ async def delete_attachment(
     session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
 ) -> None:
     """Deletes a file and what was read from it. Messages still name it; what was said of it stays said."""
-    async with services.database.transaction() as connection:
-        await attachment_store.delete_attachment(connection, caller, session_id, attachment_id)
+    await services.database.transact(attachment_store.delete_attachment, caller, session_id, attachment_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +160,8 @@ async def with_files(
     files = [*files, *rest]
     if not files:
         return request
-    if request.once is not None:
-        async with services.database.read_only() as connection:
-            if await turn_of_key(connection, caller, session_id, request.once.key) is not None:
-                return request
+    if request.once is not None and await services.read(turn_of_key, caller, session_id, request.once.key) is not None:
+        return request
     attached = []
     for file in files:
         try:

@@ -203,8 +203,7 @@ async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, call
     and the results of tools under ids of its own, and in `metadata` where it is `forked_from`; no plan is open in it. A
     turn that the message divides is cancelled there, and may be run again with `retry`.
     """
-    async with services.database.transaction() as connection:
-        session = await fork_session(connection, caller, session_id, body.message_id, now=services.clock())
+    session = await services.database.transact(fork_session, caller, session_id, body.message_id, now=services.clock())
     services.events.tell(caller, user_feed.session_created(session))
     return session
 

@@ -133,6 +133,5 @@ async def examine(
     words = session_id is not None and "ops:content" in operator.scopes
     found = await services.examine(session_id, words=words)
     if words:
-        async with services.database.transaction() as connection:
-            await record_act(connection, operator, "read_session", session_id=session_id)
+        await services.database.transact(record_act, operator, "read_session", session_id=session_id)
     return found

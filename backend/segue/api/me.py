@@ -124,8 +124,7 @@ async def list_memories(
 @memories_router.post("", status_code=201)
 async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
     """Notes a fact. One that is known already is given as it is."""
-    async with services.database.autocommit() as connection:
-        fact = await facts.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
+    fact = await services.database.write(facts.add_fact, caller, NewFact(body.content, body.kind), now=services.clock())
     services.long_term.noted(caller, fact)
     return fact
 
@@ -143,15 +142,13 @@ async def change_memory(
     memory_id: MemoryId, body: MemoryChanges, services: ServicesDep, caller: Caller
 ) -> Memory | UnreadableMemory:
     """Changes a fact."""
-    async with services.database.autocommit() as connection:
-        return await facts.change_fact(connection, caller, memory_id, content=body.content, kind=body.kind)
+    return await services.database.write(facts.change_fact, caller, memory_id, content=body.content, kind=body.kind)
 
 
 @memories_router.delete("/{memory_id}", status_code=204)
 async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
     """Deletes a fact."""
-    async with services.database.autocommit() as connection:
-        await facts.delete_fact(connection, caller, memory_id)
+    await services.database.write(facts.delete_fact, caller, memory_id)
 
 
 class UsageQuery(PageQuery):

@@ -134,8 +134,7 @@ async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: O
     `ops`.
     """
     turn = await _turn(services, turn_id)
-    async with services.database.transaction() as connection:
-        await record_act(connection, operator, "cancel_turn", session_id=turn.session_id, turn_id=turn_id)
+    await services.database.transact(record_act, operator, "cancel_turn", session_id=turn.session_id, turn_id=turn_id)
     await services.turns.cancel(turn.owner, turn.session_id, turn_id)
     return await _turn(services, turn_id)
 
@@ -201,8 +200,7 @@ async def export_audit(
 async def _lines_of_acts(database: Database, action: AuditedAction | None, actor: str | None) -> AsyncIterator[str]:
     before: int | None = None
     while True:
-        async with database.read_only() as connection:
-            acts = await list_acts(connection, action=action, actor=actor, before=before, limit=ACTS_AT_ONCE)
+        acts = await database.read(list_acts, action=action, actor=actor, before=before, limit=ACTS_AT_ONCE)
         for act in acts:
             yield f"{_ACT.dump_json(act).decode()}\n"
         if len(acts) < ACTS_AT_ONCE:

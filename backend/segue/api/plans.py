@@ -159,9 +159,8 @@ async def give_mandate(body: NewMandate, services: ServicesDep, caller: Caller, 
 @mandates_router.delete("/{mandate_id}", status_code=204)
 async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: Caller) -> None:
     """Takes a standing approval back. The next call of a turn that runs asks already."""
-    async with services.database.transaction() as connection:
-        if not await mandates.revoke(connection, caller, mandate_id):
-            raise NotFound("mandate")
+    if not await services.database.transact(mandates.revoke, caller, mandate_id):
+        raise NotFound("mandate")
     services.events.tell(caller, mandate_changed(mandate_id))
 
 

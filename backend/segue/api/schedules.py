@@ -108,9 +108,8 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
     check_place(services, caller, body, body.message, origin)
     _check_overlap(body.overlap, new_session=body.new_session)
     now, zone = services.clock(), body.time_zone or services.settings.time_zone
-    async with services.database.read_only() as connection:
-        if body.session_id is not None and body.time_zone is None:
-            zone = (await get_session(connection, caller, body.session_id)).time_zone
+    if body.session_id is not None and body.time_zone is None:
+        zone = (await services.read(get_session, caller, body.session_id)).time_zone
     rule = Rule(body.at, body.cron, body.rrule, zone, body.until, now)
     first = await schedules.check_rule(rule, services.settings, now=now)
     given = body.model_dump(exclude={"new_session"}) | {"time_zone": zone, "starts_at": now, "made_by": "user"}
@@ -158,8 +157,7 @@ async def change_schedule(
 @router.delete("/{schedule_id}", status_code=204)
 async def delete_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller) -> None:
     """Deletes a schedule. A turn that it has begun goes on."""
-    async with services.database.autocommit() as connection:
-        await schedules.delete_schedule(connection, caller, schedule_id)
+    await services.database.write(schedules.delete_schedule, caller, schedule_id)
 
 
 @router.post("/{schedule_id}/run", status_code=202, responses=problems("too_many_queued"))

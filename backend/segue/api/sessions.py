@@ -145,8 +145,7 @@ async def update_session(
         services.agents.check(body.agent, caller, origin.groups, status=422)
     if "time_zone" in changes:
         changes["time_zone"] = body.time_zone or services.settings.session_time_zone
-    async with services.database.autocommit() as connection:
-        session = await session_store.update_session(connection, caller, session_id, changes=changes)
+    session = await services.database.write(session_store.update_session, caller, session_id, changes=changes)
     if "title" in changes:
         services.events.tell(caller, user_feed.session_titled(session))
     return session
@@ -210,8 +209,7 @@ async def get_prompt(
             owner = await session_store.owner_of(connection, session_id)
             groups = groups if owner == identity.user else {*await groups_of_last(connection, session_id)}
     if include and owner != identity.user:
-        async with services.database.transaction() as connection:
-            await deps.record_reading(connection, identity, origin, session_id)
+        await services.database.transact(deps.record_reading, identity, origin, session_id)
     return await services.turns.next_request(owner, session_id, groups, texts=include is not None)
 
 

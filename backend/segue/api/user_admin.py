@@ -220,8 +220,7 @@ async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) 
     """
     require_content(operator)
     await _check_exists(services, user)
-    async with services.database.transaction() as connection:
-        await record_act(connection, operator, "export_user", details={"user": user})
+    await services.database.transact(record_act, operator, "export_user", details={"user": user})
     return export_of(services, user)
 
 
@@ -232,8 +231,7 @@ async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, c
     """
     check_confirmed(user, confirm)
     await _check_exists(services, user)
-    async with services.database.transaction() as connection:
-        await record_act(connection, operator, "erase_user", details={"user": user})
+    await services.database.transact(record_act, operator, "erase_user", details={"user": user})
     return await erase_all(services, user)
 
 

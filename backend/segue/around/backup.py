@@ -213,8 +213,7 @@ def unreadable(path: Path | str, why: str) -> AppError:
 
 async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) -> Manifest:
     """Writes the archive. Raises AppError `no_store`, `store_too_new`, `migrating`, `copy_failed`."""
-    async with database.read_only() as connection:
-        present = await _tables_to_copy(connection)
+    present = await database.read(_tables_to_copy)
     async with database.transaction() as connection, driver_of(connection) as driver:
         await connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         # Before the first query, which fixes what is seen: a table that is rewritten later would be empty then.

@@ -66,8 +66,7 @@ def with_stores(command: Callable[Concatenate[OpenStores, P], Awaitable[Done]]) 
 
 async def note(stores: OpenStores, action: AuditedAction, **details: object) -> None:
     """Records in the audit what is done at the command line."""
-    async with stores.database.transaction() as connection:
-        await record_act(connection, CLI, action, details=details)
+    await stores.database.transact(record_act, CLI, action, details=details)
 
 
 def on_the_servers(
@@ -280,8 +279,7 @@ async def create(
 @with_stores
 async def show(stores: OpenStores, user: Annotated[str | None, typer.Option(help="Only this user's.")] = None) -> None:
     """List keys, revoked ones too."""
-    async with stores.database.read_only() as connection:
-        found = await list_keys(connection, user)
+    found = await stores.database.read(list_keys, user)
     if not found:
         typer.echo("There are no keys." if user is None else f"{user} has no keys.", err=True)
     for key in found:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 import asyncpg
 import orjson
@@ -73,6 +73,9 @@ _ANEW: Final = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED"
 _GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 Scoped = TypeVar("Scoped")
+Asked = ParamSpec("Asked")
+Loaded = TypeVar("Loaded")
+Statements = Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]]
 SendStatement = Callable[[], Awaitable[Any]]
 Pooler = Literal["none", "session", "transaction"]
 
@@ -118,6 +121,21 @@ class Database:
     def autocommit(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """For single guarded writes: each statement is a transaction of its own."""
         return self._opened(self._autocommit.connect)
+
+    async def read(self, load: Statements[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
+        """Returns what `load` reads, which gets a connection that is `read_only` before its other arguments."""
+        async with self.read_only() as connection:
+            return await load(connection, *args, **named)
+
+    async def write(self, act: Statements[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
+        """The same for one guarded write, under `autocommit`."""
+        async with self.autocommit() as connection:
+            return await act(connection, *args, **named)
+
+    async def transact(self, act: Statements[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
+        """The same for statements that hold together, in one `transaction`."""
+        async with self.transaction() as connection:
+            return await act(connection, *args, **named)
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[AsyncConnection]:

@@ -104,9 +104,7 @@ def cause_of(error: BaseException) -> OutageCause | None:
 
 
 def _without_state(error: BaseException, state: str) -> OutageCause | None:
-    """Returns a cause that has neither an SQLSTATE nor a type to itself. `ssl` is the only setting of the URL that the
-    driver can find wrong.
-    """
+    """Returns a cause without SQLSTATE and type: `ssl` is all of a URL that the driver can find wrong."""
     if state == PROTOCOL_VIOLATION and "startup parameter" in str(error):
         return POOLER
     if isinstance(getattr(getattr(error, "orig", None), "__cause__", None), ClientConfigurationError):

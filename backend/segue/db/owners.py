@@ -14,23 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated
 
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Select,
-    Table,
-    Text,
-    cast,
-    delete,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    tuple_,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -70,7 +54,7 @@ ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results:
 TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
 
 Moved = tuple[str, int, int]  # the table, rows that were moved, rows that were left out
-Ids = Collection[str] | Select[tuple[str]]
+Ids = Collection[str] | sa.Select[tuple[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +69,20 @@ class Adoption:
 
     async def rows(self) -> dict[str, int]:
         """Returns how many rows there are to move, by table."""
-        async with self.database.read_only() as connection:
-            counts = await _count(connection, [(table, column == self.from_) for table, column in OF_USERS])
+        counts = await self.database.read(_count, [(table, column == self.from_) for table, column in OF_USERS])
         return {table: rows for table, rows in counts.items() if rows}
 
     async def would_mix(self) -> bool:
         """Whether `to` has something that is not from an adoption that was begun before."""
-        theirs = [exists().where(column == self.to) for table, column in OF_USERS if table not in ABOUT_A_USER]
-        begun = exists().where(audit.c.action == ADOPTED, audit.c.details.contains(self._details))
+        theirs = [sa.exists().where(column == self.to) for table, column in OF_USERS if table not in ABOUT_A_USER]
+        begun = sa.exists().where(audit.c.action == ADOPTED, audit.c.details.contains(self._details))
         async with self.database.read_only() as connection:
-            return bool(await connection.scalar(select(or_(*theirs) & ~begun)))
+            return bool(await connection.scalar(sa.select(sa.or_(*theirs) & ~begun)))
 
     async def run(self, *, wait_s: float) -> int:
         """Returns how many sessions are left, because a turn of theirs was open for all of `wait_s` seconds."""
         async with self.database.transaction() as connection:
-            act = {"at": func.now(), "actor": "cli", "action": ADOPTED, "details": self._details}
+            act = {"at": sa.func.now(), "actor": "cli", "action": ADOPTED, "details": self._details}
             await connection.execute(audit.insert().values(act))
         left = await self._move_sessions(wait_s)
         for table, column in OF_USERS:
@@ -116,7 +99,7 @@ class Adoption:
         while True:
             await _until_done(self._move_some_sessions)
             async with self.database.read_only() as connection:
-                theirs = select(func.count()).where(sessions.c.owner == self.from_)
+                theirs = sa.select(sa.func.count()).where(sessions.c.owner == self.from_)
                 left: int = (await connection.execute(theirs)).scalar_one()
             if not left or time.monotonic() > ends_at:
                 return left
@@ -126,12 +109,12 @@ class Adoption:
         """Moves sessions, with what has their ids, in one transaction. A turn that runs has read whose it is, and none
         is accepted while its session is locked: one with an open turn is left for later.
         """
-        is_busy = exists().where(turns.c.session_id == sessions.c.id, IS_OPEN)
-        idle = select(sessions.c.id).where(sessions.c.owner == self.from_, ~is_busy).limit(SESSIONS_AT_ONCE)
+        is_busy = sa.exists().where(turns.c.session_id == sessions.c.id, IS_OPEN)
+        idle = sa.select(sessions.c.id).where(sessions.c.owner == self.from_, ~is_busy).limit(SESSIONS_AT_ONCE)
         async with self.database.transaction() as connection:
             locked = idle.with_for_update(key_share=True, skip_locked=True, of=sessions)
             batch = set((await connection.execute(locked)).scalars())
-            begun = select(turns.c.session_id).where(turns.c.session_id.in_(batch), IS_OPEN)
+            begun = sa.select(turns.c.session_id).where(turns.c.session_id.in_(batch), IS_OPEN)
             batch -= set((await connection.execute(begun)).scalars())
             moves = [await self._move(connection, sessions, sessions.c.owner, sessions.c.id.in_(batch))]
             for table, column in OF_USERS:
@@ -140,33 +123,33 @@ class Adoption:
         self._count(moves)
         return len(batch)
 
-    async def _move_some_rows(self, table: Table, column: ColumnElement[str]) -> int:
+    async def _move_some_rows(self, table: sa.Table, column: sa.ColumnElement[str]) -> int:
         """Leaves those of sessions that are left."""
-        mine = select(*table.primary_key).where(column == self.from_).limit(ROWS_AT_ONCE)
+        mine = sa.select(*table.primary_key).where(column == self.from_).limit(ROWS_AT_ONCE)
         if "session_id" in table.c:
-            is_left = exists().where(sessions.c.id == table.c.session_id, sessions.c.owner == self.from_)
+            is_left = sa.exists().where(sessions.c.id == table.c.session_id, sessions.c.owner == self.from_)
             mine = mine.where(~is_left)
         async with self.database.transaction() as connection:
             rows = (await connection.execute(mine)).all()
-            which = tuple_(*table.primary_key).in_([tuple(row) for row in rows])
+            which = sa.tuple_(*table.primary_key).in_([tuple(row) for row in rows])
             moves = [await self._move(connection, table, column, which)] if rows else []
         self._count(moves)
         return len(rows)
 
     async def _move(
-        self, connection: AsyncConnection, table: Table, column: ColumnElement[str], which: ColumnElement[bool]
+        self, connection: AsyncConnection, table: sa.Table, column: sa.ColumnElement[str], which: sa.ColumnElement[bool]
     ) -> Moved:
         """Of what both have, `to` keeps its own."""
         given, left_out = (column == self.from_, which), 0
         if column.name in table.primary_key.columns:
             theirs = table.alias("theirs")
             same = (theirs.c[each.name] == each for each in table.primary_key if each is not column)
-            both = exists().where(theirs.c[column.name] == self.to, *same)
-            left_out = (await connection.execute(delete(table).where(*given, both))).rowcount
+            both = sa.exists().where(theirs.c[column.name] == self.to, *same)
+            left_out = (await connection.execute(sa.delete(table).where(*given, both))).rowcount
         values: dict[str, object] = {column.name: self.to}
         if table is memories:
             values["superseded_by"] = self._same_fact()
-        moved = (await connection.execute(update(table).where(*given).values(values))).rowcount
+        moved = (await connection.execute(sa.update(table).where(*given).values(values))).rowcount
         return table.name, moved, left_out
 
     def _count(self, moves: Iterable[Moved]) -> None:
@@ -174,15 +157,15 @@ class Adoption:
             self.moved[name] += moved
             self.left_out[name] += left_out
 
-    def _same_fact(self) -> ColumnElement[str]:
+    def _same_fact(self) -> sa.ColumnElement[str]:
         """A fact that both know is replaced by that of `to`: a user is told a fact once."""
         theirs = memories.alias("theirs")
-        same = select(theirs.c.id).where(
+        same = sa.select(theirs.c.id).where(
             theirs.c.owner == self.to,
             theirs.c.content_hash == memories.c.content_hash,
             theirs.c.superseded_by.is_(None),
         )
-        return func.coalesce(memories.c.superseded_by, same.scalar_subquery())
+        return sa.func.coalesce(memories.c.superseded_by, same.scalar_subquery())
 
 
 async def _until_done(some: Callable[[], Awaitable[int]]) -> None:
@@ -216,47 +199,46 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
     deleted: set[str] = set()
     while True:
         async with database.transaction() as connection:
-            mine = select(sessions.c.id).where(sessions.c.owner == owner).limit(SESSIONS_AT_ONCE)
+            mine = sa.select(sessions.c.id).where(sessions.c.owner == owner).limit(SESSIONS_AT_ONCE)
             batch = list((await connection.execute(mine)).scalars())
             if not batch:
                 break
             # Turns are locked before their sessions, as when a turn ends, to avoid a deadlock.
-            locked = select(turns.c.id).where(turns.c.session_id.in_(batch)).with_for_update()
+            locked = sa.select(turns.c.id).where(turns.c.session_id.in_(batch)).with_for_update()
             deleted.update(batch, (await connection.execute(locked)).scalars())
             rows.update(await _count(connection, tables_of(batch)))
-            await connection.execute(delete(sessions).where(sessions.c.id.in_(batch)))
+            await connection.execute(sa.delete(sessions).where(sessions.c.id.in_(batch)))
     await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
     return ErasedRows(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
 
 
 async def has_rows(database: Database, owner: str) -> bool:
-    theirs = (exists().where(table.c.owner == owner) for table in (sessions, *TABLES_OF_OWNERS))
+    theirs = (sa.exists().where(table.c.owner == owner) for table in (sessions, *TABLES_OF_OWNERS))
     async with database.read_only() as connection:
-        return bool(await connection.scalar(select(or_(*theirs))))
+        return bool(await connection.scalar(sa.select(sa.or_(*theirs))))
 
 
 async def count_user(database: Database, owner: str) -> dict[str, int]:
     """Returns how many rows a user has, by table. Each is counted for itself, within a statement's time limit."""
     rows: dict[str, int] = {}
-    mine = select(sessions.c.id).where(sessions.c.owner == owner)
+    mine = sa.select(sessions.c.id).where(sessions.c.owner == owner)
     for which in (*((table, table.c.owner == owner) for table in TABLES_OF_OWNERS), *tables_of(mine)):
-        async with database.read_only() as connection:
-            rows |= await _count(connection, [which])
+        rows |= await database.read(_count, [which])
     return rows
 
 
-def belongs_to_sessions(table: Table, session_ids: Ids) -> ColumnElement[bool] | None:
+def belongs_to_sessions(table: sa.Table, session_ids: Ids) -> sa.ColumnElement[bool] | None:
     """Returns whether a row belongs to one of the sessions; None for a table that does not depend on sessions."""
     if table is sessions:
         return sessions.c.id.in_(session_ids)
     for key in sorted(table.foreign_keys, key=lambda key: key.column.table is not sessions):
         above = belongs_to_sessions(key.column.table, session_ids)
         if above is not None:
-            return key.parent.in_(select(key.column).where(above))
+            return key.parent.in_(sa.select(key.column).where(above))
     return None
 
 
-def tables_of(session_ids: Ids) -> list[tuple[Table, ColumnElement[bool]]]:
+def tables_of(session_ids: Ids) -> list[tuple[sa.Table, sa.ColumnElement[bool]]]:
     """Returns the tables that depend on sessions, each with the condition for the rows of these sessions."""
     conditions = (
         (table, belongs_to_sessions(table, session_ids))
@@ -269,17 +251,19 @@ def tables_of(session_ids: Ids) -> list[tuple[Table, ColumnElement[bool]]]:
 async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> None:
     for table in TABLES_OF_OWNERS:
         async with database.transaction() as connection:
-            removed = await connection.execute(delete(table).where(table.c.owner == owner))
+            removed = await connection.execute(sa.delete(table).where(table.c.owner == owner))
         rows[table.name] += removed.rowcount
 
 
-async def _count(connection: AsyncConnection, which: Iterable[tuple[Table, ColumnElement[bool]]]) -> dict[str, int]:
+async def _count(
+    connection: AsyncConnection, which: Iterable[tuple[sa.Table, sa.ColumnElement[bool]]]
+) -> dict[str, int]:
     """Returns how many rows of each table its condition holds for."""
     counts = [
-        select(literal(table.name).label("name"), func.count().label("rows")).select_from(table).where(belongs)
+        sa.select(sa.literal(table.name).label("name"), sa.func.count().label("rows")).select_from(table).where(belongs)
         for table, belongs in which
     ]
-    return {row.name: row.rows for row in await connection.execute(union_all(*counts))}
+    return {row.name: row.rows for row in await connection.execute(sa.union_all(*counts))}
 
 
 def _is_of(key: str, owner: str, ids: set[str]) -> bool:
@@ -297,7 +281,7 @@ async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[st
         async for row in _rows(database, table, table.c.owner == owner):
             yield table.name, row
     async with database.read_only() as connection:
-        mine = list((await connection.execute(select(sessions.c.id).where(sessions.c.owner == owner))).scalars())
+        mine = list((await connection.execute(sa.select(sessions.c.id).where(sessions.c.owner == owner))).scalars())
     for session_id in mine:
         for table, belongs in (*tables_of([session_id]), (receipts, receipts.c.session_id == session_id)):
             async for row in _rows(database, table, belongs):
@@ -309,14 +293,16 @@ def line_of(table: str, row: str) -> str:
     return f'{{"table": "{table}", "row": {row}}}\n'
 
 
-async def _rows(database: Database, table: Table, belongs: ColumnElement[bool]) -> AsyncIterator[str]:
-    key, size = tuple_(*table.primary_key), ROWS_READ_AT_ONCE[table]
-    kept = func.to_jsonb(table.table_valued()).op("-")(cast(literal(list(LEFT_OUT), ARRAY(Text)), ARRAY(Text)))
+async def _rows(database: Database, table: sa.Table, belongs: sa.ColumnElement[bool]) -> AsyncIterator[str]:
+    key, size = sa.tuple_(*table.primary_key), ROWS_READ_AT_ONCE[table]
+    kept = sa.func.to_jsonb(table.table_valued()).op("-")(
+        sa.cast(sa.literal(list(LEFT_OUT), sa.ARRAY(sa.Text)), sa.ARRAY(sa.Text))
+    )
     async with database.read_only() as connection:
-        keys = (await connection.execute(select(*table.primary_key).where(belongs))).all()
+        keys = (await connection.execute(sa.select(*table.primary_key).where(belongs))).all()
     for at in range(0, len(keys), size):
         rows = (
-            select(cast(kept, Text))
+            sa.select(sa.cast(kept, sa.Text))
             .select_from(table)
             .where(belongs, key.in_([tuple(each) for each in keys[at : at + size]]))
         )

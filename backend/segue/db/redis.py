@@ -7,10 +7,12 @@ and a count is one round trip.
 
 import math
 import time
+import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from typing import Any, Final, Literal, get_args
 
 import orjson
@@ -41,47 +43,10 @@ FAILED_TOOLS_KEY = "segue:tools:failed"
 UNTOLD_TOOLS_KEY = "segue:tools:untold"
 DETAILS_DROPPED_KEY = "segue:turns:details_dropped"
 
-_GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-
-_SET_LISTED = """
-redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
-redis.call('SADD', KEYS[2], KEYS[1])
-redis.call('EXPIRE', KEYS[2], ARGV[2])
-"""
-
-# KEYS: a stream. ARGV: MAXLEN, id, batch, TTL. In one script, as `kill -9` may come between two commands.
-_OPEN_STREAM = """
-redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], ARGV[2], 'events', ARGV[3])
-redis.call('EXPIRE', KEYS[1], ARGV[4])
-"""
-
-# KEYS: a feed. ARGV: TTL, the event that begins a new one. Returns the id of the last entry.
-_OPEN_FEED = """
-if redis.call('TYPE', KEYS[1]).ok ~= 'stream' then
-  redis.call('DEL', KEYS[1])
-  redis.call('XADD', KEYS[1], '*', 'event', ARGV[2])
-end
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-return redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1][1]
-"""
-
-_CLEAR_FEED = """
-if redis.call('DEL', KEYS[1]) == 1 then
-  redis.call('XADD', KEYS[1], '*', 'event', ARGV[2])
-  redis.call('EXPIRE', KEYS[1], ARGV[1])
-end
-"""
+# What Redis runs as one step.
+SCRIPTS: Final[Mapping[str, str]] = tomllib.loads(files("segue.db").joinpath("scripts.toml").read_text("utf-8"))
 
 WINDOW_S: Final = 60
-# KEYS: a count. ARGV: the limit, the window in seconds. Returns the milliseconds until the next window, -1 within the
-# limit.
-_COUNT: Final = """
-local count = redis.call('INCR', KEYS[1])
-if count == 1 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
-if count <= tonumber(ARGV[1]) then return -1 end
-return redis.call('PTTL', KEYS[1])
-"""
-
 RateKind = Literal["requests", "turns", "triggers"]
 
 log = structlog.get_logger()
@@ -156,7 +121,7 @@ class Cache(_Client):
 
     async def set_listed(self, key: str, value: object, *, listing: str, ttl_s: int) -> None:
         """Stores a value under a key that `delete_listed` finds."""
-        await self.evaluate(_SET_LISTED, (key, listing), orjson.dumps(value), ttl_s)
+        await self.evaluate(SCRIPTS["set_listed"], (key, listing), orjson.dumps(value), ttl_s)
 
     async def delete_listed(self, listing: str) -> None:
         """Deletes the keys that `set_listed` has listed, and the listing."""
@@ -191,7 +156,7 @@ class Cache(_Client):
         return bool(taken) or self.degraded
 
     async def give_back(self, key: str, holder: str) -> None:
-        await self.evaluate(_GIVE_BACK, (key,), holder)
+        await self.evaluate(SCRIPTS["give_back"], (key,), holder)
 
     async def ping(self) -> bool:
         """Writes, because a replica and a full Redis still answer what only reads."""
@@ -234,7 +199,7 @@ class Streams(_Client):
             key = turn_events_key(batch.turn.session_id, batch.turn.turn_id)
             position = f"{batch.last}-0"
             if batch.opens:
-                pipeline.eval(_OPEN_STREAM, 1, key, MAX_LOG_ENTRIES, position, batch.body, TURN_EVENTS_TTL_S)
+                pipeline.eval(SCRIPTS["open_stream"], 1, key, MAX_LOG_ENTRIES, position, batch.body, TURN_EVENTS_TTL_S)
                 continue
             bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_LOG_ENTRIES)
             pipeline.execute_command("XADD", key, *bound, position, "events", batch.body)
@@ -246,10 +211,7 @@ class Streams(_Client):
         return await self._server.answer(partial(pipeline.execute, raise_on_error=False)) is not None
 
     async def read(self, after: Mapping[TurnKey, int]) -> dict[TurnKey, list[bytes]] | None:
-        """Returns by turn the batches after a position of its log. Waits READ_BLOCK_MS if there are none.
-
-        Returns None if Redis cannot be reached.
-        """
+        """Returns by turn the batches after a position; waits READ_BLOCK_MS for some. None if Redis is away."""
         turns = {turn_events_key(turn.session_id, turn.turn_id).encode(): turn for turn in after}
         ids = [f"{after[turn]}-0" for turn in turns.values()]
         answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", READ_BLOCK_MS, "STREAMS", *turns, *ids)
@@ -287,7 +249,7 @@ class Streams(_Client):
         """
         pipeline = self._redis.pipeline(transaction=False)
         for user in users:
-            pipeline.eval(_OPEN_FEED, 1, user_feed_key(user), FEED_TTL_S, opening)
+            pipeline.eval(SCRIPTS["open_feed"], 1, user_feed_key(user), FEED_TTL_S, opening)
         lasts = await self._server.answer(pipeline.execute)
         return None if lasts is None else [_position(last) for last in lasts]
 
@@ -313,7 +275,7 @@ class Streams(_Client):
 
     async def clear_feed(self, user: str, opening: bytes) -> None:
         """A feed that is there begins anew, with the event `opening`."""
-        await self._attempt("EVAL", _CLEAR_FEED, 1, user_feed_key(user), FEED_TTL_S, opening)
+        await self._attempt("EVAL", SCRIPTS["clear_feed"], 1, user_feed_key(user), FEED_TTL_S, opening)
 
 
 def _position(entry_id: bytes) -> int:
@@ -337,7 +299,7 @@ class Rates:
     async def count(self, kind: RateKind, user: str, at_most: int) -> int | None:
         """Counts one more. Returns None within the limit, else the seconds until the next window."""
         key = _key(kind, user)
-        left_ms = await self._cache.evaluate(_COUNT, (key,), at_most, WINDOW_S)
+        left_ms = await self._cache.evaluate(SCRIPTS["count"], (key,), at_most, WINDOW_S)
         left_s = self._count_locally(key, at_most) if left_ms is None else left_ms / 1000
         return None if left_s < 0 else max(math.ceil(left_s), 1)
 

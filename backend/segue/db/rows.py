@@ -156,9 +156,7 @@ def newest_first(table: Table) -> tuple[UnaryExpression[int], UnaryExpression[st
 
 
 def came_before(table: Table, row_id: str | None) -> ColumnElement[bool]:
-    """Returns a condition on a table: the row is older than the one with this id. No row is if there is none; all are
-    if no id is given.
-    """
+    """The condition that a row is older than that with this id: of all without an id, of none if it is unknown."""
     if row_id is None:
         return true()
     other = table.alias("other")
@@ -191,7 +189,7 @@ async def claim_row(
 
 
 async def postpone_row(
-    connection: AsyncConnection, table: Table, due: str, row_id: str, *still: ColumnElement[bool], **values: Any
+    connection: AsyncConnection, /, table: Table, due: str, row_id: str, *still: ColumnElement[bool], **values: Any
 ) -> None:
     """Sets `values`, among them the next due time, in a claimed row, unless it is not due any more."""
     await connection.execute(

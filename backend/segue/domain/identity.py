@@ -86,10 +86,7 @@ def user_of_gateway(gateway: Identity, user: str) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What calls of a model took. `cached_tokens` are part of the input, `reasoning_tokens` of the output.
-
-    `cost` is in dollars, None if the model has no price.
-    """
+    """What calls took, cached tokens as part of the input, reasoning of the output; dollars, None without a price."""
 
     model: str
     calls: int = 1

@@ -285,9 +285,7 @@ class TurnReport:
 
 
 def answer_metadata(report: Any) -> dict[str, Any]:
-    """Returns what the message of an answer says of its turn, by the members SHOWN_OF_REPORT of a report. The default
-    agent is not mentioned.
-    """
+    """Returns what an answer's message says of its turn: SHOWN_OF_REPORT, but not the default agent."""
     shown = {name: getattr(report, name) for name in SHOWN_OF_REPORT}
     shown["agent"] = shown["agent"] if shown["agent"] != DEFAULT_AGENT else None
     return {name: value for name, value in shown.items() if value is not None}

@@ -177,9 +177,7 @@ def trace_of(span: Span) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The open turns of all processes. `lapsed` counts running turns whose lease is over, `oldest_s` is how long the
-    first turn that could run has waited.
-    """
+    """Open turns of all processes, `lapsed` of them running without a lease; `oldest_s` the longest wait to run."""
 
     queued: int
     running: int

@@ -82,10 +82,7 @@ class EventPublisher:
             self._timer = self._loop.call_later(wait, self._flush_text)
 
     async def wants_tokens(self) -> bool:
-        """Whether a client, of this process or another, reads the answer token by token.
-
-        If none does, the model is asked for the whole answer, which is cheaper.
-        """
+        """Whether a client of any process reads the answer word by word; else the model is asked for all at once."""
         if self._stream_tokens or self.buffer.token_followers:
             return True
         if self.buffer.followers and self._loop.time() < self._opened_at + UNKNOWN_S:

@@ -11,25 +11,8 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 import orjson
+import sqlalchemy as sa
 import structlog
-from sqlalchemy import (
-    CTE,
-    BigInteger,
-    ColumnElement,
-    Float,
-    Insert,
-    Row,
-    Text,
-    case,
-    cast,
-    delete,
-    exists,
-    func,
-    insert,
-    literal,
-    select,
-    update,
-)
 from sqlalchemy.dialects.postgresql import insert as insert_once
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -50,7 +33,7 @@ MAX_ARGS_BYTES: Final = 12_000
 OF_TURNS: Final = tuple(turns.c[name] for name in ("id", "session_id", "seq", "epoch", "status", "agent", "error"))
 
 # Null once it is over: its process has died, or is about to say how it ended.
-_LEASED_UNTIL: Final = case((webhook_events.c.leased_until > func.now(), webhook_events.c.leased_until)).label(
+_LEASED_UNTIL: Final = sa.case((webhook_events.c.leased_until > sa.func.now(), webhook_events.c.leased_until)).label(
     "in_flight_until"
 )
 _TRIED: Final = (
@@ -58,8 +41,8 @@ _TRIED: Final = (
     *(webhook_events.c[name] for name in ("type", "session_id", "tries")),
     _LEASED_UNTIL,
 )
-_NEXT_TRY: Final = case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at)).label("next_try_at")
-_WAITING: Final = select(
+_NEXT_TRY: Final = sa.case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at)).label("next_try_at")
+_WAITING: Final = sa.select(
     *_TRIED, *(webhook_events.c[name] for name in ("seq", "created_at", "failure", "failed_at")), _NEXT_TRY
 )
 
@@ -130,25 +113,25 @@ def outbox_of(connection: AsyncConnection) -> Outbox | None:
     return found
 
 
-def turns_ended(ended: CTE, content: ColumnElement[str] | None = None) -> Insert:
+def turns_ended(ended: sa.CTE, content: sa.ColumnElement[str] | None = None) -> sa.Insert:
     """Returns a statement that stores an event for each ended turn among those that `ended` has changed, which returns
     OF_TURNS of them. To be added to it, or it would not see them. `content` is the answer, if it is to be sent.
     """
     status = ended.c.status
-    payload: ColumnElement[Any] = func.jsonb_build_object(
+    payload: sa.ColumnElement[Any] = sa.func.jsonb_build_object(
         *("turn_id", ended.c.id, "status", status, "error_code", ended.c.error["code"].as_string()),
         *_of_session(agent=ended.c.agent),
     )
     if content is not None:
-        payload = payload.op("||")(func.jsonb_build_object("answer", func.left(content, ANSWER_CHARS)))
-    event_id = literal("evt_") + ended.c.id + "_" + cast(ended.c.epoch, Text)
+        payload = payload.op("||")(sa.func.jsonb_build_object("answer", sa.func.left(content, ANSWER_CHARS)))
+    event_id = sa.literal("evt_") + ended.c.id + "_" + sa.cast(ended.c.epoch, sa.Text)
     rows = (
-        select(event_id, sessions.c.id, literal("turn.") + status, payload, func.clock_timestamp(), _due())
+        sa.select(event_id, sessions.c.id, sa.literal("turn.") + status, payload, sa.func.clock_timestamp(), _due())
         .join(sessions, sessions.c.id == ended.c.session_id)
         .where(status.in_(("completed", "failed", "cancelled")))
         .order_by(ended.c.seq)
     )
-    return insert(webhook_events).from_select(_WRITTEN, rows)
+    return sa.insert(webhook_events).from_select(_WRITTEN, rows)
 
 
 async def approval_requested(connection: AsyncConnection, plan: Plan, *, session_id: str, turn_id: str | None) -> None:
@@ -166,7 +149,7 @@ async def approval_requested(connection: AsyncConnection, plan: Plan, *, session
     await _store(connection, f"evt_{plan.id}_{plan.version}", "approval.requested", about, session_id)
 
 
-async def schedule_failed(connection: AsyncConnection, schedule_id: str, turn: Row[Any]) -> None:
+async def schedule_failed(connection: AsyncConnection, schedule_id: str, turn: sa.Row[Any]) -> None:
     """Stores the event for a schedule whose turn, by its `id`, `session_id` and `error`, is not run again."""
     if outbox_of(connection) is not None:
         about = {"schedule_id": schedule_id, "turn_id": turn.id, "error_code": turn.error["code"]}
@@ -176,9 +159,9 @@ async def schedule_failed(connection: AsyncConnection, schedule_id: str, turn: R
 async def _store(
     connection: AsyncConnection, event_id: str, kind: str, about: Mapping[str, Any], session_id: str
 ) -> None:
-    payload = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
-    row = select(literal(event_id), sessions.c.id, literal(kind), payload, func.clock_timestamp(), _due())
-    await connection.execute(insert(webhook_events).from_select(_WRITTEN, row.where(sessions.c.id == session_id)))
+    payload = sa.literal(about, webhook_events.c.data.type).op("||")(sa.func.jsonb_build_object(*_of_session()))
+    row = sa.select(sa.literal(event_id), sessions.c.id, sa.literal(kind), payload, sa.func.clock_timestamp(), _due())
+    await connection.execute(sa.insert(webhook_events).from_select(_WRITTEN, row.where(sessions.c.id == session_id)))
 
 
 async def mandate_changed(
@@ -195,31 +178,33 @@ async def mandate_changed(
         return
     data = {**about, "session_id": session_id, "user": user}
     row = {"id": f"evt_{event}", "session_id": session_id, "type": f"mandate.{what}", "data": data}
-    times = {"created_at": func.clock_timestamp(), "due_at": func.clock_timestamp()}
+    times = {"created_at": sa.func.clock_timestamp(), "due_at": sa.func.clock_timestamp()}
     await connection.execute(insert_once(webhook_events).values(row | times).on_conflict_do_nothing())
 
 
 async def tool_failed(connection: AsyncConnection, event_id: str, tool: str) -> None:
     """Stores the event for a tool that has failed for all, once for its id."""
     about = {"tool": tool, "status": "failed"}
-    row = {"id": event_id, "type": "tool.failed", "data": about, "created_at": func.now(), "due_at": func.now()}
+    row = {"id": event_id, "type": "tool.failed", "data": about, "created_at": sa.func.now(), "due_at": sa.func.now()}
     await connection.execute(insert_once(webhook_events).values(row).on_conflict_do_nothing())
 
 
 _WRITTEN = ("id", "session_id", "type", "data", "created_at", "due_at")
 
 
-def _of_session(*, agent: ColumnElement[Any] | None = None) -> tuple[Any, ...]:
+def _of_session(*, agent: sa.ColumnElement[Any] | None = None) -> tuple[Any, ...]:
     """Returns members of a payload. The agent is the one that answered, or the session's if none has begun."""
-    answering = sessions.c.agent if agent is None else func.coalesce(agent, sessions.c.agent)
+    answering = sessions.c.agent if agent is None else sa.func.coalesce(agent, sessions.c.agent)
     return ("session_id", sessions.c.id, "user", sessions.c.owner, "agent", answering)
 
 
-def _due() -> ColumnElement[datetime]:
+def _due() -> sa.ColumnElement[datetime]:
     """Returns now or, if the first event of the session has failed, when that is due: this one has to wait for it."""
     failed = webhook_events.alias("failed")
-    first = select(func.min(failed.c.due_at)).where(failed.c.session_id == sessions.c.id, failed.c.failure.is_not(None))
-    return func.coalesce(first.scalar_subquery(), func.clock_timestamp())
+    first = sa.select(sa.func.min(failed.c.due_at)).where(
+        failed.c.session_id == sessions.c.id, failed.c.failure.is_not(None)
+    )
+    return sa.func.coalesce(first.scalar_subquery(), sa.func.clock_timestamp())
 
 
 async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueEvent | None:
@@ -227,13 +212,13 @@ async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueEvent 
     next one is sent once it is delivered or dropped. Returns None if none is due.
     """
     earlier = webhook_events.alias("earlier")
-    waits = exists().where(earlier.c.session_id == webhook_events.c.session_id, earlier.c.seq < webhook_events.c.seq)
+    waits = sa.exists().where(earlier.c.session_id == webhook_events.c.session_id, earlier.c.seq < webhook_events.c.seq)
     until = due_in(lease_s)
     leased = {"due_at": until, "leased_until": until, "tries": webhook_events.c.tries + 1}
     read = (
         *(webhook_events.c[name] for name in ("id", "session_id", "type", "data", "created_at", "tries")),
         webhook_events.c.failure.is_not(None).label("has_failed"),
-        func.extract("epoch", func.now() - webhook_events.c.created_at).cast(Float).label("age_s"),
+        sa.func.extract("epoch", sa.func.now() - webhook_events.c.created_at).cast(sa.Float).label("age_s"),
     )
     row = await claim_row(connection, webhook_events, "due_at", ~waits, values=leased, returning=read)
     return DueEvent(**row._asdict()) if row else None
@@ -244,12 +229,12 @@ async def drop(connection: AsyncConnection, event: DueEvent) -> bool:
     are due at once. Returns False if another process has claimed it meanwhile.
     """
     columns = webhook_events.c
-    dropped = delete(webhook_events).where(*_is_ours(event)).returning(columns.id).cte("dropped")
-    statement = select(dropped.c.id)
+    dropped = sa.delete(webhook_events).where(*_is_ours(event)).returning(columns.id).cte("dropped")
+    statement = sa.select(dropped.c.id)
     if event.has_failed:
-        behind = update(webhook_events).where(columns.session_id == event.session_id, columns.id != event.id)
+        behind = sa.update(webhook_events).where(columns.session_id == event.session_id, columns.id != event.id)
         statement = statement.add_cte(
-            behind.where(exists(select(dropped.c.id))).values(due_at=func.now()).cte("behind")
+            behind.where(sa.exists(sa.select(dropped.c.id))).values(due_at=sa.func.now()).cte("behind")
         )
     return (await connection.execute(statement)).one_or_none() is not None
 
@@ -259,14 +244,14 @@ async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *
     columns, ours = webhook_events.c, webhook_events.alias("ours")
     is_it = columns.id == event.id
     await connection.execute(
-        update(webhook_events)
+        sa.update(webhook_events)
         .where(is_it | (columns.session_id == event.session_id))
-        .where(exists().where(ours.c.id == event.id, ours.c.tries == event.tries))
+        .where(sa.exists().where(ours.c.id == event.id, ours.c.tries == event.tries))
         .values(
             due_at=due_in(wait_s),
             leased_until=None,
-            failure=case((is_it, failure), else_=columns.failure),
-            failed_at=case((is_it, func.now()), else_=columns.failed_at),
+            failure=sa.case((is_it, failure), else_=columns.failure),
+            failed_at=sa.case((is_it, sa.func.now()), else_=columns.failed_at),
         )
     )
 
@@ -274,30 +259,26 @@ async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *
 async def give_back(connection: AsyncConnection, event: DueEvent, *, wait_s: float) -> None:
     """Makes a claimed event due again in `wait_s` seconds."""
     waiting = {"due_at": due_in(wait_s), "leased_until": None}
-    await connection.execute(update(webhook_events).where(*_is_ours(event)).values(waiting))
+    await connection.execute(sa.update(webhook_events).where(*_is_ours(event)).values(waiting))
 
 
 async def retry_events(connection: AsyncConnection, event_id: str | None = None) -> int:
-    """Makes the events due at once that have failed or wait behind one, and are not on their way; all, or this one.
-    Returns how many.
-    """
+    """Makes those due at once, or this one, that failed or wait and are not on their way. Returns how many."""
     later = webhook_events.c.failure.is_not(None) | (webhook_events.c.tries == 0)
-    waits = [later, webhook_events.c.due_at > func.now(), _LEASED_UNTIL.is_(None)]
+    waits = [later, webhook_events.c.due_at > sa.func.now(), _LEASED_UNTIL.is_(None)]
     if event_id is not None:
         waits.append(webhook_events.c.id == event_id)
-    return (await connection.execute(update(webhook_events).where(*waits).values(due_at=func.now()))).rowcount
+    return (await connection.execute(sa.update(webhook_events).where(*waits).values(due_at=sa.func.now()))).rowcount
 
 
 async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) -> int:
-    """Deletes events beyond the `most` newest, and those that have waited longer than KEPT: at most DROPPED_AT_ONCE.
-    Returns how many.
-    """
-    newest_dropped = select(webhook_events.c.seq).order_by(webhook_events.c.seq.desc()).offset(most).limit(1)
-    beyond = func.coalesce(newest_dropped.scalar_subquery(), literal(0, BigInteger))
-    oldest = select(webhook_events.c.id).order_by(webhook_events.c.seq).limit(DROPPED_AT_ONCE)
-    too_old = webhook_events.c.created_at < func.now() - KEPT
+    """Deletes those beyond the `most` newest or older than KEPT, DROPPED_AT_ONCE at most. Returns how many."""
+    newest_dropped = sa.select(webhook_events.c.seq).order_by(webhook_events.c.seq.desc()).offset(most).limit(1)
+    beyond = sa.func.coalesce(newest_dropped.scalar_subquery(), sa.literal(0, sa.BigInteger))
+    oldest = sa.select(webhook_events.c.id).order_by(webhook_events.c.seq).limit(DROPPED_AT_ONCE)
+    too_old = webhook_events.c.created_at < sa.func.now() - KEPT
     dropped = await connection.execute(
-        delete(webhook_events).where(webhook_events.c.id.in_(oldest), too_old | (webhook_events.c.seq <= beyond))
+        sa.delete(webhook_events).where(webhook_events.c.id.in_(oldest), too_old | (webhook_events.c.seq <= beyond))
     )
     if dropped.rowcount:
         log.error("webhook_events_dropped", events=dropped.rowcount)
@@ -306,14 +287,18 @@ async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) ->
 
 async def read_pending(connection: AsyncConnection) -> tuple[int, float]:
     """Returns how many events wait, and for how many seconds the first of them has."""
-    waited = func.extract("epoch", func.now() - func.min(webhook_events.c.created_at))
-    row = (await connection.execute(select(func.count(), func.coalesce(waited, 0)).select_from(webhook_events))).one()
+    waited = sa.func.extract("epoch", sa.func.now() - sa.func.min(webhook_events.c.created_at))
+    row = (
+        await connection.execute(sa.select(sa.func.count(), sa.func.coalesce(waited, 0)).select_from(webhook_events))
+    ).one()
     return row[0], float(row[1])
 
 
 async def read_outbox(connection: AsyncConnection) -> OutboxState:
     kinds = (webhook_events.c.type, webhook_events.c.failure)
-    counted = select(*kinds, func.count().label("events"), func.min(webhook_events.c.created_at).label("oldest_at"))
+    counted = sa.select(
+        *kinds, sa.func.count().label("events"), sa.func.min(webhook_events.c.created_at).label("oldest_at")
+    )
     groups = (await connection.execute(counted.group_by(*kinds))).all()
     by_type, failing = Counter[str](), Counter[str]()
     for group in groups:
@@ -321,7 +306,9 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
         if group.failure is not None:
             failing[group.failure] += group.events
     oldest_at = min((group.oldest_at for group in groups), default=None)
-    leased = select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at).limit(IN_FLIGHT_SHOWN)
+    leased = (
+        sa.select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at).limit(IN_FLIGHT_SHOWN)
+    )
     in_flight = [TriedEvent(**row) for row in (await connection.execute(leased)).mappings()]
     failed_at = webhook_events.c.failed_at
     newest = _WAITING.where(failed_at.is_not(None)).order_by(failed_at.desc()).limit(1)
@@ -335,5 +322,5 @@ async def list_events(connection: AsyncConnection, *, after: int, limit: int) ->
     return [WaitingEvent(**row) for row in (await connection.execute(waiting)).mappings()]
 
 
-def _is_ours(event: DueEvent) -> tuple[ColumnElement[bool], ...]:
+def _is_ours(event: DueEvent) -> tuple[sa.ColumnElement[bool], ...]:
     return webhook_events.c.id == event.id, webhook_events.c.tries == event.tries

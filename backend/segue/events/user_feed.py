@@ -128,9 +128,7 @@ class UserFeeds:
             await asyncio.wait({self._task})
 
     async def follow(self, user: str, *, after: int) -> AsyncGenerator[Sequence[Entry]]:
-        """Yields what follows a position, and then what is new, for LASTS_S. A position that the feed does not have,
-        such as 0, begins with a gap.
-        """
+        """Yields what follows, for LASTS_S. A position that the feed does not have, such as 0, begins with a gap."""
         until = asyncio.get_running_loop().time() + LASTS_S
         reader = await self._reader(user, after)
         self._readers.setdefault(user, set()).add(reader)

@@ -103,9 +103,7 @@ def make_recording(
     *,
     offered: Collection[str] = (),
 ) -> recording.Recording:
-    """`offered` tools are defined in it even if none was called. Takes long for a long conversation: call it in a
-    thread.
-    """
+    """`offered` tools are defined in it even if none was called. Call it in a thread: it may take long."""
     recorder = _Recorder(conversation)
     recorded = [recorder.turn(row) for row in conversation.turns]
     whole = recording.Recording(
@@ -363,10 +361,9 @@ class Samples:
 
     async def _write(self, owner: str, groups: Collection[str], session_id: str) -> None:
         """With the definition of every tool that was offered: another model may call others."""
-        async with self.database.read_only() as connection:
-            conversation = await load_conversation(
-                connection, owner, session_id, max_result_bytes=MAX_SAMPLED_BYTES, now=self.clock()
-            )
+        conversation = await self.database.read(
+            load_conversation, owner, session_id, max_result_bytes=MAX_SAMPLED_BYTES, now=self.clock()
+        )
         tools = self.tools.tools_for(owner, groups)
         offered = {name for name, tool in tools.items() if tool.spec.source != "builtin"}
         made = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=offered)
@@ -378,8 +375,7 @@ class Samples:
 
     async def _drop(self) -> None:
         files = sorted(self.folder.glob("ses_*"), key=lambda file: file.stat().st_mtime)
-        async with self.database.read_only() as connection:
-            there = await those_there(connection, [file.stem for file in files])
+        there = await self.database.read(those_there, [file.stem for file in files])
         kept = [file for file in files if file.stem in there and self._is_in(file.stem)][-MAX_FILES:]
         for file in set(files).difference(kept):
             file.unlink(missing_ok=True)

@@ -9,27 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    DateTime,
-    Float,
-    FromClause,
-    Integer,
-    Numeric,
-    Row,
-    Select,
-    Text,
-    bindparam,
-    case,
-    column,
-    func,
-    literal,
-    literal_column,
-    select,
-    tuple_,
-    union_all,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -148,7 +128,7 @@ async def figures_of(connection: AsyncConnection, window: Period, *, now: dateti
     )
 
 
-def _figures(row: Row[Any]) -> Figures:
+def _figures(row: sa.Row[Any]) -> Figures:
     counted = {name: getattr(row, name) for name in ("accepted", *_STATUSES, *_USED, "cost", "cost_complete")}
     return Figures(latency_ms=_spread(row.took), waited_ms=_spread(row.waited), **counted)
 
@@ -158,86 +138,93 @@ def _spread(values: list[float | None] | None) -> Spread | None:
     return None if median is None or p95 is None else Spread(round(median, 1), round(p95, 1))
 
 
-def _ms(later: ColumnElement[Any], earlier: ColumnElement[Any]) -> ColumnElement[float]:
-    return func.greatest(func.date_part("epoch", later - earlier) * 1000, 0.0)
+def _ms(later: sa.ColumnElement[Any], earlier: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
+    return sa.func.greatest(sa.func.date_part("epoch", later - earlier) * 1000, 0.0)
 
 
-def _number(usage: ColumnElement[Any], name: str) -> ColumnElement[Any]:
+def _number(usage: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[Any]:
     """Null for what is no number: a row that a newer release wrote must not hide the others."""
     value = usage[name]
-    return case((func.jsonb_typeof(value) == "number", func.least(value.cast(Numeric), _HUGE).cast(Float))).label(name)
+    return sa.case(
+        (sa.func.jsonb_typeof(value) == "number", sa.func.least(value.cast(sa.Numeric), _HUGE).cast(sa.Float))
+    ).label(name)
 
 
-def _recent() -> FromClause:
+def _recent() -> sa.FromClause:
     """The newest turns of the window. Ids lie in the primary key by the time at which they were made; those of turns
     that a fork has copied lie elsewhere, because they begin with random letters.
     """
     ran = turns.c.started_at.is_not(None)
     newest = (
-        select(turns)
-        .where(turns.c.id >= bindparam("first", type_=Text), turns.c.id < bindparam("behind", type_=Text))
-        .where(turns.c.created_at >= bindparam("since"))
+        sa.select(turns)
+        .where(turns.c.id >= sa.bindparam("first", type_=sa.Text), turns.c.id < sa.bindparam("behind", type_=sa.Text))
+        .where(turns.c.created_at >= sa.bindparam("since"))
         .where(RUNS_ITSELF, ran | (turns.c.status != "completed"))
         .order_by(turns.c.id.desc())
-        .limit(bindparam("most", type_=Integer))
+        .limit(sa.bindparam("most", type_=sa.Integer))
         .subquery("newest")
     )
     report = _opened(newest.c.report)
-    usage = func.coalesce(report.c.usage, newest.c.timeline["usage"])
-    since_1970 = func.date_part("epoch", newest.c.created_at)
+    usage = sa.func.coalesce(report.c.usage, newest.c.timeline["usage"])
+    since_1970 = sa.func.date_part("epoch", newest.c.created_at)
     return (
-        select(
-            func.floor(since_1970 / bindparam("bucket_s", type_=Integer)).cast(Integer).label("bucket"),
+        sa.select(
+            sa.func.floor(since_1970 / sa.bindparam("bucket_s", type_=sa.Integer)).cast(sa.Integer).label("bucket"),
             newest.c.created_at,
             newest.c.status,
             newest.c.error["code"].as_string().label("code"),
-            func.coalesce(report.c.agent, newest.c.agent).label("agent"),
+            sa.func.coalesce(report.c.agent, newest.c.agent).label("agent"),
             report.c.model,
-            case((newest.c.started_at.is_not(None), _ms(newest.c.finished_at, newest.c.created_at))).label("took"),
+            sa.case((newest.c.started_at.is_not(None), _ms(newest.c.finished_at, newest.c.created_at))).label("took"),
             _ms(newest.c.started_at, newest.c.queued_at).label("waited"),
             *(_number(usage, name) for name in (*_USED, "cost")),
         )
-        .join_from(newest, report, literal(value=True))
+        .join_from(newest, report, sa.literal(value=True))
         .subquery("recent")
     )
 
 
-def _opened(report: ColumnElement[Any]) -> FromClause:
+def _opened(report: sa.ColumnElement[Any]) -> sa.FromClause:
     """PostgreSQL decompresses a report for each operator that reads it, so one function reads all of it. Has nulls for
     a report that is no object, which the function would refuse.
     """
-    report_if_object = func.jsonb_path_query_first(report, literal_column("""'$ ? (@.type() == "object")'"""))
-    fields = column("agent", Text), column("model", Text), column("usage", JSONB)
+    report_if_object = sa.func.jsonb_path_query_first(report, sa.literal_column("""'$ ? (@.type() == "object")'"""))
+    fields = sa.column("agent", sa.Text), sa.column("model", sa.Text), sa.column("usage", JSONB)
     return (
-        func.jsonb_to_record(report_if_object).table_valued(*fields).render_derived("report", with_types=True).lateral()
+        sa.func.jsonb_to_record(report_if_object)
+        .table_valued(*fields)
+        .render_derived("report", with_types=True)
+        .lateral()
     )
 
 
-def _grouped() -> Select[*tuple[Any, ...]]:
+def _grouped() -> sa.Select[*tuple[Any, ...]]:
     """Adds up the turns by each of the keys, and all. `grouped_by` has a bit for each key that does not count."""
     recent = _recent()
     keys = recent.c.bucket, recent.c.code, recent.c.agent, recent.c.model
     bucket, code, agent, model = keys
-    grouping = func.grouping_sets(tuple_(bucket), tuple_(code), tuple_(agent, model), literal_column("()"))
-    used = func.count(recent.c.llm_calls)
-    priced = func.count(recent.c.cost)
-    cost = case(((priced > 0) | (used == 0), func.coalesce(func.sum(recent.c.cost), 0)))
-    return select(
+    grouping = sa.func.grouping_sets(
+        sa.tuple_(bucket), sa.tuple_(code), sa.tuple_(agent, model), sa.literal_column("()")
+    )
+    used = sa.func.count(recent.c.llm_calls)
+    priced = sa.func.count(recent.c.cost)
+    cost = sa.case(((priced > 0) | (used == 0), sa.func.coalesce(sa.func.sum(recent.c.cost), 0)))
+    return sa.select(
         *keys,
-        func.grouping(*keys).label("grouped_by"),
-        func.count().label("accepted"),
-        func.min(recent.c.created_at).label("oldest"),
-        *(func.count().filter(recent.c.status == status).label(status) for status in _STATUSES),
-        *(func.coalesce(func.sum(recent.c[name]), 0).cast(BigInteger).label(name) for name in _USED),
-        cost.cast(Float).label("cost"),
+        sa.func.grouping(*keys).label("grouped_by"),
+        sa.func.count().label("accepted"),
+        sa.func.min(recent.c.created_at).label("oldest"),
+        *(sa.func.count().filter(recent.c.status == status).label(status) for status in _STATUSES),
+        *(sa.func.coalesce(sa.func.sum(recent.c[name]), 0).cast(sa.BigInteger).label(name) for name in _USED),
+        cost.cast(sa.Float).label("cost"),
         (used == priced).label("cost_complete"),
         _percentiles(recent.c.took).label("took"),
         _percentiles(recent.c.waited).label("waited"),
     ).group_by(grouping)
 
 
-def _percentiles(value: ColumnElement[Any]) -> ColumnElement[Any]:
-    return func.percentile_cont(literal([0.5, 0.95], ARRAY(Float))).within_group(value)
+def _percentiles(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.func.percentile_cont(sa.literal([0.5, 0.95], ARRAY(sa.Float))).within_group(value)
 
 
 _FIGURES = _grouped()
@@ -256,35 +243,35 @@ class UserOverview:
     cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")]
 
 
-def _names() -> Select[Any]:
+def _names() -> sa.Select[Any]:
     """Reads one entry of an index for each name, however many rows a user has."""
 
-    def following(name: ColumnElement[str]) -> ColumnElement[str]:
-        tables: tuple[FromClause, ...] = (sessions, api_keys, usage, user_limits)
-        least = (select(func.min(each.c.owner)).where(each.c.owner > name).scalar_subquery() for each in tables)
-        return func.least(*least).label("name")
+    def following(name: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
+        tables: tuple[sa.FromClause, ...] = (sessions, api_keys, usage, user_limits)
+        least = (sa.select(sa.func.min(each.c.owner)).where(each.c.owner > name).scalar_subquery() for each in tables)
+        return sa.func.least(*least).label("name")
 
-    first = select(following(bindparam("after"))).cte("names", recursive=True)
-    names = first.union_all(select(following(first.c.name)).where(first.c.name.is_not(None)))
-    return select(names.c.name).where(names.c.name.is_not(None)).limit(bindparam("at_most"))
+    first = sa.select(following(sa.bindparam("after"))).cte("names", recursive=True)
+    names = first.union_all(sa.select(following(first.c.name)).where(first.c.name.is_not(None)))
+    return sa.select(names.c.name).where(names.c.name.is_not(None)).limit(sa.bindparam("at_most"))
 
 
-def _counts() -> Select[Any]:
-    names = func.unnest(bindparam("names", type_=ARRAY(Text))).table_valued("name").render_derived("names")
-    now, midnight = (bindparam(name, type_=DateTime(timezone=True)) for name in ("now", "midnight"))
+def _counts() -> sa.Select[Any]:
+    names = sa.func.unnest(sa.bindparam("names", type_=ARRAY(sa.Text))).table_valued("name").render_derived("names")
+    now, midnight = (sa.bindparam(name, type_=sa.DateTime(timezone=True)) for name in ("now", "midnight"))
 
-    def latest(*conditions: ColumnElement[bool]) -> FromClause:
+    def latest(*conditions: sa.ColumnElement[bool]) -> sa.FromClause:
         """Sorted, so that PostgreSQL takes the index and does not look for a user's sessions among all."""
-        of_user = select(sessions.c.id).where(sessions.c.owner == names.c.name, *conditions).correlate(names)
+        of_user = sa.select(sessions.c.id).where(sessions.c.owner == names.c.name, *conditions).correlate(names)
         kinds = (of_user.where(sessions.c.archived.is_(archived)) for archived in (False, True))
-        return union_all(*(each.order_by(sessions.c.updated_at.desc()).limit(COUNTED) for each in kinds)).subquery()
+        return sa.union_all(*(each.order_by(sessions.c.updated_at.desc()).limit(COUNTED) for each in kinds)).subquery()
 
-    in_force = api_keys.c.revoked_at.is_(None) & func.coalesce(api_keys.c.expires_at > now, True)
-    keys = select(func.count()).where(api_keys.c.owner == names.c.name, in_force).scalar_subquery()
-    owned = select(func.count()).select_from(latest()).scalar_subquery()
+    in_force = api_keys.c.revoked_at.is_(None) & sa.func.coalesce(api_keys.c.expires_at > now, True)
+    keys = sa.select(sa.func.count()).where(api_keys.c.owner == names.c.name, in_force).scalar_subquery()
+    owned = sa.select(sa.func.count()).select_from(latest()).scalar_subquery()
     active = latest(sessions.c.updated_at >= midnight)
     newest = (
-        select(turns.c.created_at, turns.c.status, turns.c.started_at)
+        sa.select(turns.c.created_at, turns.c.status, turns.c.started_at)
         .where(turns.c.session_id == active.c.id)
         .order_by(turns.c.seq.desc())
         .limit(COUNTED)
@@ -292,10 +279,10 @@ def _counts() -> Select[Any]:
     )
     ran = newest.c.started_at.is_not(None) | (newest.c.status != "completed")  # a copy of a fork's never did
     today = (newest.c.created_at >= midnight, ran)
-    begun = select(literal(1)).join_from(active, newest, literal(value=True)).where(*today).correlate(names)
-    turns_today = select(func.count()).select_from(begun.limit(COUNTED).subquery()).scalar_subquery()
-    counts = {"keys": keys, "sessions": func.least(owned, COUNTED), "turns_today": turns_today}
-    return select(names.c.name, *(count.label(name) for name, count in counts.items()))
+    begun = sa.select(sa.literal(1)).join_from(active, newest, sa.literal(value=True)).where(*today).correlate(names)
+    turns_today = sa.select(sa.func.count()).select_from(begun.limit(COUNTED).subquery()).scalar_subquery()
+    counts = {"keys": keys, "sessions": sa.func.least(owned, COUNTED), "turns_today": turns_today}
+    return sa.select(names.c.name, *(count.label(name) for name, count in counts.items()))
 
 
 _NAMES, _COUNTS = _names(), _counts()
@@ -310,8 +297,10 @@ async def list_users(
     today = now.astimezone(UTC).date()
     values = {"names": names, "now": now, "midnight": datetime.combine(today, time(), UTC)}
     counts = {name: counted for name, *counted in await connection.execute(_COUNTS, values)}
-    tokens = func.sum(usage.c.input_tokens + usage.c.output_tokens).cast(BigInteger)
-    of_today = select(usage.c.owner, tokens, func.sum(usage.c.cost).cast(Float), IS_COMPLETE).group_by(usage.c.owner)
+    tokens = sa.func.sum(usage.c.input_tokens + usage.c.output_tokens).cast(sa.BigInteger)
+    of_today = sa.select(usage.c.owner, tokens, sa.func.sum(usage.c.cost).cast(sa.Float), IS_COMPLETE).group_by(
+        usage.c.owner
+    )
     of_today = of_today.where(usage.c.owner.in_(names), usage.c.day == today)
     spent = {owner: sums for owner, *sums in await connection.execute(of_today)}
     return [UserOverview(name, *counts[name], *spent.get(name, (0, 0.0, True))) for name in names]

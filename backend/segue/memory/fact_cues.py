@@ -44,9 +44,7 @@ _ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u062
 
 @dataclass(frozen=True, slots=True)
 class FactWords:
-    """`stopwords` is by language, `ignored` has those of all languages; `synonyms` gives a word's group; `health` is
-    what `find_facts` takes, of all languages.
-    """
+    """By language; `ignored` are of all; `synonyms` give a word's group; `health` is what `find_facts` takes."""
 
     stopwords: Mapping[str, frozenset[str]]
     ignored: frozenset[str]
@@ -70,9 +68,7 @@ def may_state_facts(message: str) -> bool:
 
 
 def cued_sentences(message: str) -> Iterator[CuedSentence]:
-    """Yields the sentences that may state a fact. A question states none, unless it asks to remember one, and no
-    sentence that asks to forget one does.
-    """
+    """Yields the sentences that may state a fact: no question but one to remember, none that asks to forget."""
     for sentence in _SENTENCE_END.split(message):
         kinds = list(_cues_in(split_words(sentence)))
         if "remember" not in kinds and ("forget" in kinds or _QUESTION.search(sentence)):

@@ -11,28 +11,7 @@ from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any, get_args
 
-from sqlalchemy import (
-    ColumnElement,
-    DateTime,
-    Exists,
-    Float,
-    Integer,
-    Row,
-    Select,
-    Text,
-    bindparam,
-    case,
-    cast,
-    delete,
-    exists,
-    func,
-    literal_column,
-    or_,
-    select,
-    true,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, REAL, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -68,7 +47,7 @@ class FactSource:
     message_id: str
 
 
-def _memory(row: Row[Any]) -> Memory:
+def _memory(row: sa.Row[Any]) -> Memory:
     """Returns an UnreadableMemory, shown as a plain fact, for a kind that this release does not know."""
     columns = {column.name: value for column, value in zip(_SHOWN, row, strict=False)}
     if columns["kind"] in get_args(MemoryKind):
@@ -77,9 +56,9 @@ def _memory(row: Row[Any]) -> Memory:
     return UnreadableMemory(**{**columns, "kind": "fact"}, unreadable=True)
 
 
-def _joined(function: Any, words: ColumnElement[str]) -> ColumnElement[Any]:
+def _joined(function: Any, words: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
     """Returns the vector or the query that all configurations make of the words."""
-    parts = [function(literal_column(f"'{name}'::regconfig"), cast(words, Text)) for name in CONFIGURATIONS]
+    parts = [function(sa.literal_column(f"'{name}'::regconfig"), sa.cast(words, sa.Text)) for name in CONFIGURATIONS]
     return reduce(lambda joined, part: joined.op("||")(part), parts)
 
 
@@ -102,7 +81,7 @@ async def add_fact(
         new.on_conflict_do_update(
             index_elements=["owner", "content_hash"],
             index_where=_IS_CURRENT,
-            set_={"importance": func.greatest(memories.c.importance, new.excluded.importance)},
+            set_={"importance": sa.func.greatest(memories.c.importance, new.excluded.importance)},
         ).returning(*_SHOWN)
     )
     memory = _memory(stored.one())
@@ -114,7 +93,7 @@ async def add_fact(
 async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, by: str) -> None:
     """Does nothing if the fact has been deleted or corrected in the meantime."""
     await connection.execute(
-        update(memories)
+        sa.update(memories)
         .where(memories.c.owner == owner, memories.c.id == memory_id, memories.c.id != by, _IS_CURRENT)
         .values(superseded_by=by)
     )
@@ -123,13 +102,10 @@ async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, 
 async def list_facts(
     connection: AsyncConnection, owner: str, *, before: FactPosition | None, limit: int, session_id: str | None = None
 ) -> list[tuple[Memory, FactPosition]]:
-    """Returns the newest first, each with its position, of one session if it is given.
-
-    `before` is the position of the last one seen, which may be gone.
-    """
-    statement: Select[Any] = select(*_SHOWN, memories.c.seq).where(memories.c.owner == owner, _IS_CURRENT)
+    """Newest first, each with its position, of one session if given. `before` is the last one seen, perhaps gone."""
+    statement: sa.Select[Any] = sa.select(*_SHOWN, memories.c.seq).where(memories.c.owner == owner, _IS_CURRENT)
     if before is not None:
-        statement = statement.where(tuple_(*oldest_first(memories)) < before)
+        statement = statement.where(sa.tuple_(*oldest_first(memories)) < before)
     if session_id is not None:
         statement = statement.where(memories.c.session_id == session_id)
     rows = await connection.execute(statement.order_by(*newest_first(memories)).limit(limit))
@@ -137,7 +113,7 @@ async def list_facts(
 
 
 async def oldest_facts(connection: AsyncConnection, owner: str, *, limit: int) -> list[Memory]:
-    statement = select(*_SHOWN).where(memories.c.owner == owner, _IS_CURRENT).order_by(*oldest_first(memories))
+    statement = sa.select(*_SHOWN).where(memories.c.owner == owner, _IS_CURRENT).order_by(*oldest_first(memories))
     return [_memory(row) for row in await connection.execute(statement.limit(limit))]
 
 
@@ -150,7 +126,7 @@ async def change_fact(
         changes |= _worded(" ".join(content.split())) | {"embedding": None, "embedding_model": None}
     is_it = (memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
     # an UPDATE that changes nothing would not be one
-    changed = update(memories).where(*is_it).values(changes or {"kind": memories.c.kind}).returning(*_SHOWN)
+    changed = sa.update(memories).where(*is_it).values(changes or {"kind": memories.c.kind}).returning(*_SHOWN)
     try:
         row = (await connection.execute(changed)).one_or_none()
     except IntegrityError as error:  # one current fact of the same words is a unique index
@@ -172,47 +148,57 @@ def _worded(content: str) -> dict[str, Any]:
     return {
         "content": content,
         "content_hash": _hash(content),
-        "search": func.strip(_joined(func.to_tsvector, bindparam("indexed", index_words(content)))),
+        "search": sa.func.strip(_joined(sa.func.to_tsvector, sa.bindparam("indexed", index_words(content)))),
     }
 
 
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> None:
     """Deletes the fact and those it corrected. Raises NotFound if it is missing or has another owner."""
-    gone = delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
+    gone = sa.delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
     existing("memory", await connection.scalar(gone.returning(memories.c.id)))
 
 
 async def delete_facts_that_say(connection: AsyncConnection, owner: str, contents: Collection[str]) -> list[str]:
     """Deletes the current facts of these words, whatever their case and punctuation, and those they corrected."""
     hashes = [_hash(" ".join(content.split())) for content in contents]
-    gone = delete(memories).where(memories.c.owner == owner, memories.c.content_hash.in_(hashes), _IS_CURRENT)
+    gone = sa.delete(memories).where(memories.c.owner == owner, memories.c.content_hash.in_(hashes), _IS_CURRENT)
     return [str(content) for content in await connection.scalars(gone.returning(memories.c.content))]
 
 
 async def delete_facts_of_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Deletes the facts that were told in a session, corrected ones too, and those they corrected."""
-    await connection.execute(delete(memories).where(memories.c.owner == owner, memories.c.session_id == session_id))
+    await connection.execute(sa.delete(memories).where(memories.c.owner == owner, memories.c.session_id == session_id))
 
 
-def _find_statement() -> Select[Any]:
+def _find_statement() -> sa.Select[Any]:
     # MATERIALIZED, or the query would be made again for every fact. No GIN index: the facts are of one owner.
-    asked = select(_joined(func.to_tsquery, bindparam("asked")).label("words")).cte("query").prefix_with("MATERIALIZED")
+    asked = (
+        sa.select(_joined(sa.func.to_tsquery, sa.bindparam("asked")).label("words"))
+        .cte("query")
+        .prefix_with("MATERIALIZED")
+    )
     matches = memories.c.search.op("@@")(asked.c.words)
-    age = bindparam("at", type_=DateTime(timezone=True)) - func.coalesce(memories.c.last_used_at, memories.c.created_at)
-    days = func.greatest(func.extract("epoch", age) / 86_400, 0)
+    age = sa.bindparam("at", type_=sa.DateTime(timezone=True)) - sa.func.coalesce(
+        memories.c.last_used_at, memories.c.created_at
+    )
+    days = sa.func.greatest(sa.func.extract("epoch", age) / 86_400, 0)
     rank = (
-        func.ts_rank(memories.c.search, asked.c.words, 1)
+        sa.func.ts_rank(memories.c.search, asked.c.words, 1)
         * (0.5 + memories.c.importance * 0.1)
-        * (0.5 + 0.5 * func.exp(-days / RECENT_DAYS))
+        * (0.5 + 0.5 * sa.func.exp(-days / RECENT_DAYS))
     )
     return (
-        select(*_SHOWN, matches.label("matches"))
-        .select_from(memories.join(asked, true()))
-        .where(memories.c.owner == bindparam("of_owner"), _IS_CURRENT, or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)))
-        .order_by(
-            matches.desc(), case((matches, rank)).desc(), memories.c.importance.desc(), days, *newest_first(memories)
+        sa.select(*_SHOWN, matches.label("matches"))
+        .select_from(memories.join(asked, sa.true()))
+        .where(
+            memories.c.owner == sa.bindparam("of_owner"),
+            _IS_CURRENT,
+            sa.or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)),
         )
-        .limit(bindparam("at_most"))
+        .order_by(
+            matches.desc(), sa.case((matches, rank)).desc(), memories.c.importance.desc(), days, *newest_first(memories)
+        )
+        .limit(sa.bindparam("at_most"))
     )
 
 
@@ -238,26 +224,26 @@ class _Vector(UserDefinedType[Any]):
 
 
 # pgvector refuses what is no number; one such fact would hide the others.
-_IS_VECTOR: ColumnElement[bool] = literal_column(
+_IS_VECTOR: sa.ColumnElement[bool] = sa.literal_column(
     "embedding <@ array_remove(embedding, NULL) AND NOT embedding && '{NaN,Infinity,-Infinity}'"
 )
 
 
-def _nearest_statement() -> Select[Any]:
+def _nearest_statement() -> sa.Select[Any]:
     # Only embeddings of one length compare; a model may be served at another length one day.
-    to = cast(bindparam("to", type_=ARRAY(REAL)), _Vector())
-    cosine = 1 - cast(memories.c.embedding, _Vector()).op("<=>", return_type=Float())(to)
+    to = sa.cast(sa.bindparam("to", type_=ARRAY(REAL)), _Vector())
+    cosine = 1 - sa.cast(memories.c.embedding, _Vector()).op("<=>", return_type=sa.Float())(to)
     return (
-        select(*_SHOWN, cosine.label("cosine"))
+        sa.select(*_SHOWN, cosine.label("cosine"))
         .where(
-            memories.c.owner == bindparam("of_owner"),
+            memories.c.owner == sa.bindparam("of_owner"),
             _IS_CURRENT,
-            memories.c.embedding_model == bindparam("of_model"),
-            func.cardinality(memories.c.embedding) == bindparam("dimensions", type_=Integer),
+            memories.c.embedding_model == sa.bindparam("of_model"),
+            sa.func.cardinality(memories.c.embedding) == sa.bindparam("dimensions", type_=sa.Integer),
             _IS_VECTOR,
         )
         .order_by(cosine.desc())
-        .limit(bindparam("at_most"))
+        .limit(sa.bindparam("at_most"))
     )
 
 
@@ -280,8 +266,8 @@ async def nearest_facts(
 
 async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequence[str], *, now: datetime) -> None:
     """Leaves the mark of a fact that has one of the last hour: most are given in every turn."""
-    is_due = or_(memories.c.last_used_at.is_(None), memories.c.last_used_at < now - MARKED_EVERY)
-    marked = update(memories).where(memories.c.owner == owner, memories.c.id.in_(memory_ids), is_due)
+    is_due = sa.or_(memories.c.last_used_at.is_(None), memories.c.last_used_at < now - MARKED_EVERY)
+    marked = sa.update(memories).where(memories.c.owner == owner, memories.c.id.in_(memory_ids), is_due)
     await connection.execute(marked.values(last_used_at=now))
 
 
@@ -290,7 +276,7 @@ async def facts_without_embedding(connection: AsyncConnection, model: str, *, li
     of_another = (  # `!=` would not use the index
         memories.c.embedding_model.is_(None), memories.c.embedding_model < model, memories.c.embedding_model > model
     )  # fmt: skip
-    statement = select(memories.c.id, memories.c.content).where(_IS_CURRENT, or_(*of_another)).limit(limit)
+    statement = sa.select(memories.c.id, memories.c.content).where(_IS_CURRENT, sa.or_(*of_another)).limit(limit)
     return [(row.id, row.content) for row in await connection.execute(statement)]
 
 
@@ -298,15 +284,15 @@ async def set_embeddings(
     connection: AsyncConnection, model: str, embeddings: Sequence[tuple[str, Sequence[float]]]
 ) -> None:
     statement = (
-        update(memories)
-        .where(memories.c.id == bindparam("of_id"))
-        .values(embedding=bindparam("as_embedding"), embedding_model=model)
+        sa.update(memories)
+        .where(memories.c.id == sa.bindparam("of_id"))
+        .values(embedding=sa.bindparam("as_embedding"), embedding_model=model)
     )
     await connection.execute(
         statement, [{"of_id": memory_id, "as_embedding": list(embedding)} for memory_id, embedding in embeddings]
     )
 
 
-def has_facts(owner: ColumnElement[str]) -> Exists:
+def has_facts(owner: sa.ColumnElement[str]) -> sa.Exists:
     """Returns a condition for a statement about another table."""
-    return exists().where(memories.c.owner == owner, _IS_CURRENT)
+    return sa.exists().where(memories.c.owner == owner, _IS_CURRENT)

@@ -12,25 +12,7 @@ from itertools import groupby
 from typing import Any, Literal, get_args
 
 import orjson
-from sqlalchemy import (
-    CTE,
-    ColumnElement,
-    Executable,
-    Insert,
-    RowMapping,
-    Select,
-    Text,
-    any_,
-    bindparam,
-    case,
-    cast,
-    func,
-    insert,
-    null,
-    select,
-    true,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -51,18 +33,18 @@ BY_PROGRAM = "by_program"  # in that of one in which a program speaks in the use
 IN_HISTORY = messages.c.branch.is_(None)
 SHOWN = [column for column in messages.c if column.name != "opaque"]
 NEW_MESSAGE_COLUMNS = {
-    column.name: bindparam(f"new_{column.name}", type_=column.type)
+    column.name: sa.bindparam(f"new_{column.name}", type_=column.type)
     for column in messages.c
     if column.name not in ("seq", "branch", "left_at")
 }
 
 
-def insert_message(allocated: CTE, *, opens_turn: bool = False) -> Insert:
+def insert_message(allocated: sa.CTE, *, opens_turn: bool = False) -> sa.Insert:
     """Returns a statement that stores NEW_MESSAGE_COLUMNS under the `seq` of `allocated`. To be built once."""
-    columns: dict[str, ColumnElement[Any]] = dict(NEW_MESSAGE_COLUMNS)
+    columns: dict[str, sa.ColumnElement[Any]] = dict(NEW_MESSAGE_COLUMNS)
     if opens_turn:
         columns["turn_seq"] = allocated.c.seq
-    return insert(messages).from_select(["seq", *columns], select(allocated.c.seq, *columns.values()))
+    return sa.insert(messages).from_select(["seq", *columns], sa.select(allocated.c.seq, *columns.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +82,7 @@ def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
 
 
 _APPEND = insert_message(
-    update(sessions)
+    sa.update(sessions)
     .where(sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
     .values(next_seq=sessions.c.next_seq + 1)
     .returning((sessions.c.next_seq - 1).label("seq"))
@@ -119,22 +101,22 @@ async def append_message(connection: AsyncConnection, turn: TurnKey, message: Ne
 async def replace_result(connection: AsyncConnection, tool_call_id: str, reference: Mapping[str, Any]) -> None:
     """Stores another reference in the message that answers a call: its outcome is known now."""
     content = orjson.dumps(reference).decode()
-    await connection.execute(update(messages).where(messages.c.tool_call_id == tool_call_id).values(content=content))
+    await connection.execute(sa.update(messages).where(messages.c.tool_call_id == tool_call_id).values(content=content))
 
 
 _MOVE = (
-    update(messages)
-    .where(messages.c.turn_id == bindparam("of_turn"), messages.c.role == "user")
+    sa.update(messages)
+    .where(messages.c.turn_id == sa.bindparam("of_turn"), messages.c.role == "user")
     .values(
-        seq=update(sessions)
-        .where(sessions.c.id == bindparam("at_session"))
+        seq=sa.update(sessions)
+        .where(sessions.c.id == sa.bindparam("at_session"))
         .values(next_seq=sessions.c.next_seq + 1, gaps=sessions.c.gaps + 1)
         .returning((sessions.c.next_seq - 1).label("seq"))
         .cte("allocated")
         .select()
         .scalar_subquery(),
-        turn_id=bindparam("to_turn"),
-        turn_seq=bindparam("to_turn_seq"),
+        turn_id=sa.bindparam("to_turn"),
+        turn_seq=sa.bindparam("to_turn_seq"),
     )
     .returning(*SHOWN)
 )
@@ -147,25 +129,25 @@ async def move_message(connection: AsyncConnection, turn_id: str, to: TurnKey) -
     return moved
 
 
-_OPAQUE_BYTES = func.octet_length(cast(messages.c.opaque, Text))
-_IS_OWN = messages.c.opaque["by"].astext == any_(bindparam("made_by", type_=ARRAY(Text)))
+_OPAQUE_BYTES = sa.func.octet_length(sa.cast(messages.c.opaque, sa.Text))
+_IS_OWN = messages.c.opaque["by"].astext == sa.any_(sa.bindparam("made_by", type_=ARRAY(sa.Text)))
 _WINDOW = (
-    select(*SHOWN, case((_IS_OWN, _OPAQUE_BYTES)).label("opaque_bytes"))
+    sa.select(*SHOWN, sa.case((_IS_OWN, _OPAQUE_BYTES)).label("opaque_bytes"))
     .where(
-        messages.c.session_id == bindparam("at_session"),
+        messages.c.session_id == sa.bindparam("at_session"),
         IN_HISTORY,
-        messages.c.turn_seq > bindparam("after"),
-        messages.c.turn_seq <= bindparam("up_to"),
+        messages.c.turn_seq > sa.bindparam("after"),
+        messages.c.turn_seq <= sa.bindparam("up_to"),
     )
     .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
-    .limit(bindparam("at_most"))
+    .limit(sa.bindparam("at_most"))
 )
 
 
 async def forget_opaque(connection: AsyncConnection, session_id: str) -> None:
     """Drops what providers want back with the messages of a session, since it cannot be verified any more."""
     given = (messages.c.session_id == session_id, messages.c.opaque.is_not(None))
-    await connection.execute(update(messages).where(*given).values(opaque=null()))
+    await connection.execute(sa.update(messages).where(*given).values(opaque=sa.null()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,33 +180,30 @@ async def load_window(
             wanted.append(row["id"])
     opaque: dict[str, Mapping[str, Any]] = {}
     if wanted:
-        kept = select(messages.c.id, messages.c.opaque).where(messages.c.id.in_(wanted))
+        kept = sa.select(messages.c.id, messages.c.opaque).where(messages.c.id.in_(wanted))
         parts = ((row.id, opaque_of(row.opaque, "messages", row.id)) for row in await connection.execute(kept))
         opaque = {message_id: read for message_id, read in parts if read}
     rows = await _with_opening(connection, turn.session_id, newest_first[::-1])
     return StoredWindow(provider_valid(list(map(_message, rows))), opaque, is_whole=len(newest_first) < limit)
 
 
-async def _with_opening(connection: AsyncConnection, session_id: str, rows: list[RowMapping]) -> list[RowMapping]:
+async def _with_opening(connection: AsyncConnection, session_id: str, rows: list[sa.RowMapping]) -> list[sa.RowMapping]:
     """A window that starts inside a turn gets the user's message of that turn, or starts at the next turn."""
     if not rows or rows[0]["seq"] == rows[0]["turn_seq"]:
         return rows
     first, rest = rows[0], rows[1:]
     if rest and rest[0]["turn_seq"] != first["turn_seq"]:
         return rest
-    opening = select(*SHOWN).where(messages.c.session_id == session_id, messages.c.seq == first["turn_seq"])
+    opening = sa.select(*SHOWN).where(messages.c.session_id == session_id, messages.c.seq == first["turn_seq"])
     return [(await connection.execute(opening)).mappings().one(), *rest]
 
 
 async def load_turns(
     connection: AsyncConnection, session_id: str, *, after: int, up_to: int, limit: int
 ) -> list[list[Message]]:
-    """Returns the oldest turns behind `after` up to `up_to`, in at most `limit` messages.
-
-    Every turn is whole, unless the first has more messages than `limit`.
-    """
+    """Returns the oldest turns behind `after` up to `up_to`, whole unless the first alone exceeds `limit` messages."""
     statement = (
-        select(*SHOWN)
+        sa.select(*SHOWN)
         .where(messages.c.session_id == session_id, IN_HISTORY)
         .where(messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
         .order_by(messages.c.turn_seq, messages.c.seq)
@@ -246,9 +225,7 @@ async def list_messages(
     newest_first: bool = False,
     branch: str | None = None,
 ) -> list[Message]:
-    """Returns the messages between two seqs in the order of theirs; none if the session has another owner. They are
-    those of the history, or of a `branch`.
-    """
+    """Returns the messages between two seqs, of the history or a `branch`; none if another owner's."""
     between = _owned(owner, session_id).where(messages.c.seq > after, messages.c.seq < before)
     between = between.where(messages.c.branch.is_not_distinct_from(branch))
     ordered = between.order_by(messages.c.seq.desc() if newest_first else messages.c.seq)
@@ -268,7 +245,7 @@ async def messages_around(
     """Returns the messages around one, or around the first of a turn, and whether there are more before and behind them
     in this order. Raises NotFound if the history, or the `branch`, has neither message nor turn of this id.
     """
-    place = _owned(owner, session_id).with_only_columns(func.min(messages.c.seq))
+    place = _owned(owner, session_id).with_only_columns(sa.func.min(messages.c.seq))
     place = place.where((messages.c.turn_id if is_id("turn", named) else messages.c.id) == named)
     seq = existing("message", await connection.scalar(place.where(messages.c.branch.is_not_distinct_from(branch))))
     above, below = limit // 2, limit - limit // 2
@@ -281,7 +258,7 @@ async def messages_around(
 
 async def check_branch(connection: AsyncConnection, session_id: str, branch: str) -> None:
     """Raises NotFound if the session has no such branch."""
-    of_branch = select(messages.c.id).where(messages.c.session_id == session_id, messages.c.branch == branch)
+    of_branch = sa.select(messages.c.id).where(messages.c.session_id == session_id, messages.c.branch == branch)
     existing("branch", await connection.scalar(of_branch.limit(1)))
 
 
@@ -314,29 +291,29 @@ async def recent_texts(connection: AsyncConnection, owner: str, session_id: str,
     return await _read(connection, said.limit(limit))
 
 
-def _owned(owner: str, session_id: str) -> Select[Any]:
+def _owned(owner: str, session_id: str) -> sa.Select[Any]:
     session = sessions.c.id == messages.c.session_id
-    return select(*SHOWN).join(sessions, session).where(sessions.c.id == session_id, sessions.c.owner == owner)
+    return sa.select(*SHOWN).join(sessions, session).where(sessions.c.id == session_id, sessions.c.owner == owner)
 
 
 async def user_messages_of(connection: AsyncConnection, turn_id: str) -> list[Message]:
     """Returns what the user said in a turn, the message that opened it first; nothing if the turn is gone."""
-    statement = select(*SHOWN).where(messages.c.turn_id == turn_id, messages.c.role == "user")
+    statement = sa.select(*SHOWN).where(messages.c.turn_id == turn_id, messages.c.role == "user")
     return await _read(connection, statement.order_by(messages.c.seq))
 
 
 async def opening_messages(connection: AsyncConnection, session_ids: Sequence[str]) -> dict[str, list[Message]]:
     """Returns the first message in the history of each of these sessions, if it has one."""
-    first = select(*SHOWN).where(messages.c.session_id == sessions.c.id, IN_HISTORY)
+    first = sa.select(*SHOWN).where(messages.c.session_id == sessions.c.id, IN_HISTORY)
     found = first.order_by(messages.c.seq).limit(1).correlate(sessions).lateral()
-    of_these = select(*found.c).select_from(sessions.join(found, true())).where(sessions.c.id.in_(session_ids))
+    of_these = sa.select(*found.c).select_from(sessions.join(found, sa.true())).where(sessions.c.id.in_(session_ids))
     return {row["session_id"]: [_message(row)] for row in (await connection.execute(of_these)).mappings()}
 
 
 async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: int) -> str | None:
     """Returns the assistant's last message to the user before a turn."""
     statement = (
-        select(messages.c.content)
+        sa.select(messages.c.content)
         .where(messages.c.session_id == session_id, IN_HISTORY)
         .where(messages.c.role == "assistant", messages.c.turn_seq < turn_seq)
         .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
@@ -346,11 +323,9 @@ async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: 
 
 
 async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, Message]:
-    """Returns the answers of completed turns by turn id: the last assistant message of each. What the user stopped is
-    none if the turn was run again since.
-    """
+    """Returns the last assistant message of completed turns, by turn id; none that a later run has replaced."""
     statement = (
-        select(*SHOWN)
+        sa.select(*SHOWN)
         .ext(distinct_on(messages.c.turn_id))
         .where(messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant", IN_HISTORY | ~messages.c.cut_off)
         .order_by(messages.c.turn_id, messages.c.seq.desc())
@@ -361,7 +336,7 @@ async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -
 async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[str, str] | None:
     """Returns the user's message and the assistant's answer of the session's last completed turn."""
     statement = (
-        select(messages.c.content)
+        sa.select(messages.c.content)
         .join(sessions, sessions.c.last_turn_id == messages.c.turn_id)
         .where(sessions.c.id == session_id, IN_HISTORY)
         .order_by(messages.c.seq)
@@ -402,12 +377,12 @@ _read_said, _read_told = reader(_Said), reader(_Told)
 
 
 async def _read(
-    connection: AsyncConnection, statement: Executable, values: Mapping[str, Any] | None = None
+    connection: AsyncConnection, statement: sa.Executable, values: Mapping[str, Any] | None = None
 ) -> list[Message]:
     return list(map(_message, (await connection.execute(statement, values)).mappings()))
 
 
-def _message(row: RowMapping) -> Message:
+def _message(row: sa.RowMapping) -> Message:
     """Returns an UnreadableMessage, with its text if it is one, for a row that cannot be read."""
     role, content, calls = row["role"], row["content"], row["tool_calls"] or ()
     metadata: dict[str, Any] = {}

@@ -67,8 +67,7 @@ class LongTermMemory:
         Of more: what is about health and safety, what the message is about, what may always be of use, the newest.
         """
         most = self._budget // LEAST_TOKENS
-        async with self._database.read_only() as connection:
-            known = await facts.oldest_facts(connection, owner, limit=most + 1)
+        known = await self._database.read(facts.oldest_facts, owner, limit=most + 1)
         if len(known) <= most and sum(map(_tokens, known)) <= self._budget:
             return known
         about = await self.recall(owner, message, now=now, limit=most)
@@ -112,14 +111,13 @@ class LongTermMemory:
         if source is None:
             return None
         corrected = leans_on.id if leans_on and fact_cues.is_correction(said_by_user(source)) else None
-        async with self._database.transaction() as connection:
-            fact = await facts.add_fact(
-                connection,
-                owner,
-                NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
-                now=now,
-                source=FactSource(session_id, source.id),
-            )
+        fact = await self._database.transact(
+            facts.add_fact,
+            owner,
+            NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
+            now=now,
+            source=FactSource(session_id, source.id),
+        )
         self.noted(owner, fact)
         return fact
 
@@ -134,8 +132,7 @@ class LongTermMemory:
         said = await self._said(owner, session_id)
         if not any(fact_cues.asks_to_forget(said_by_user(each)) for each in said[:MESSAGES_THAT_ASK]):
             return None
-        async with self._database.transaction() as connection:
-            return await facts.delete_facts_that_say(connection, owner, contents)
+        return await self._database.transact(facts.delete_facts_that_say, owner, contents)
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:
         """Returns None if no embedder is configured, Postgres has no pgvector, or the endpoint does not answer."""
@@ -171,14 +168,12 @@ class LongTermMemory:
         """Embeds facts that have no embedding, or one of another model; returns how many, at most EMBEDDED_AT_ONCE."""
         if self._embedder is None or not await self._vectors_work():
             return 0
-        async with self._database.read_only() as connection:
-            lacking = await facts.facts_without_embedding(connection, self._embedder.model, limit=EMBEDDED_AT_ONCE)
+        lacking = await self._database.read(facts.facts_without_embedding, self._embedder.model, limit=EMBEDDED_AT_ONCE)
         embeddings = await self.embed([content for _, content in lacking])
         if embeddings is None:
             return 0
         found = [(memory_id, embedding) for (memory_id, _), embedding in zip(lacking, embeddings, strict=True)]
-        async with self._database.transaction() as connection:
-            await facts.set_embeddings(connection, self._embedder.model, found)
+        await self._database.transact(facts.set_embeddings, self._embedder.model, found)
         return len(found)
 
     async def _find(
@@ -199,8 +194,7 @@ class LongTermMemory:
         return about, [fact for fact in useful if fact not in about]
 
     async def _said(self, owner: str, session_id: str) -> list[Message]:
-        async with self._database.read_only() as connection:
-            return await recent_user_messages(connection, owner, session_id)
+        return await self._database.read(recent_user_messages, owner, session_id)
 
     async def _vectors_work(self) -> bool:
         if self._has_vectors is None:

@@ -10,24 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    FromClause,
-    Row,
-    Select,
-    and_,
-    case,
-    delete,
-    func,
-    insert,
-    literal,
-    null,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -88,8 +71,8 @@ async def create_session(
         "time_zone": time_zone,
         "metadata": dict(metadata),
     }
-    times = {"created_at": func.now(), "updated_at": func.now()}
-    made = insert(sessions).values(id=session_id, owner=owner, gaps=0, **given, **times)
+    times = {"created_at": sa.func.now(), "updated_at": sa.func.now()}
+    made = sa.insert(sessions).values(id=session_id, owner=owner, gaps=0, **given, **times)
     at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
     return Session(
         id=session_id,
@@ -111,7 +94,7 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
 
 async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
     named = (client_sessions.c.owner == owner, client_sessions.c.client_id == client_id)
-    session_id = select(client_sessions.c.session_id).where(*named).scalar_subquery()
+    session_id = sa.select(client_sessions.c.session_id).where(*named).scalar_subquery()
     statement = _owned(owner).where(sessions.c.id == session_id)
     row = (await connection.execute(statement)).one_or_none()
     return readable_session(row) if row is not None else None
@@ -120,9 +103,7 @@ async def find_named(connection: AsyncConnection, owner: str, client_id: str) ->
 async def name_session(
     connection: AsyncConnection, owner: str, client_id: str, session_id: str, *, instead_of: str | None = None
 ) -> bool:
-    """Returns whether the session has this name now. A name that another session of the owner's has is not given,
-    unless that is `instead_of`.
-    """
+    """Returns whether the session has this name now, not that of another one, unless that is `instead_of`."""
     given = upsert(client_sessions).values(owner=owner, client_id=client_id, session_id=session_id)
     named = given.on_conflict_do_update(
         index_elements=[client_sessions.c.owner, client_sessions.c.client_id],
@@ -142,13 +123,13 @@ async def lock_session(connection: AsyncConnection, owner: str, session_id: str)
     existing("session", await connection.scalar(_id_of(owner, session_id).with_for_update(key_share=True)))
 
 
-def _id_of(owner: str, session_id: str) -> Select[tuple[str]]:
-    return select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
+def _id_of(owner: str, session_id: str) -> sa.Select[tuple[str]]:
+    return sa.select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
 
 
 async def owner_of(connection: AsyncConnection, session_id: str) -> str:
     """Returns the owner of any session: for ops only. Raises NotFound if it is missing."""
-    owner: str | None = await connection.scalar(select(sessions.c.owner).where(sessions.c.id == session_id))
+    owner: str | None = await connection.scalar(sa.select(sessions.c.owner).where(sessions.c.id == session_id))
     return existing("session", owner)
 
 
@@ -164,12 +145,12 @@ async def list_sessions(
     """Returns the latest active first; `before` is the activity and the id of the last session already seen."""
     statement = shown().where(*in_list(owner, archived=archived, pinned=pinned))
     if before is not None:
-        statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.id) < before)
+        statement = statement.where(sa.tuple_(sessions.c.updated_at, sessions.c.id) < before)
     latest = await connection.execute(statement.order_by(*_latest_first(sessions)).limit(limit))
     return [readable_session(row) for row in latest]
 
 
-def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[ColumnElement[bool]]:
+def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[sa.ColumnElement[bool]]:
     conditions = [sessions.c.owner == owner, sessions.c.archived.is_(archived)]
     return conditions if pinned is None else [*conditions, sessions.c.pinned.is_(pinned)]
 
@@ -177,15 +158,15 @@ def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[Colu
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` may hold what a client gives a session. Putting one in its place is no activity in it.
-    Raises NotFound as `get_session`.
-    """
+    """`changes` are what a client may give. To put it in its place is no activity. Raises NotFound."""
     if changes:
         if "title" in changes:
             changes = {**changes, "title_due_at": None}
-        active = {} if changes.keys() <= {"archived", "pinned"} else {"updated_at": func.now()}
+        active = {} if changes.keys() <= {"archived", "pinned"} else {"updated_at": sa.func.now()}
         await connection.execute(
-            update(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).values({**changes, **active})
+            sa.update(sessions)
+            .where(sessions.c.id == session_id, sessions.c.owner == owner)
+            .values({**changes, **active})
         )
     return await get_session(connection, owner, session_id)
 
@@ -195,10 +176,10 @@ async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str
 
     A session with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
     """
-    open_turn = select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
+    open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
     idle = (
-        select(sessions.c.owner, sessions.c.id)
-        .where(sessions.c.updated_at < func.now() - timedelta(days=days), ~open_turn.exists())
+        sa.select(sessions.c.owner, sessions.c.id)
+        .where(sessions.c.updated_at < sa.func.now() - timedelta(days=days), ~open_turn.exists())
         .order_by(sessions.c.updated_at)
         .limit(1)
         .with_for_update(skip_locked=True)
@@ -209,15 +190,15 @@ async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str
 
 async def those_there(connection: AsyncConnection, session_ids: Sequence[str]) -> set[str]:
     """Returns which of these sessions there are."""
-    found = await connection.scalars(select(sessions.c.id).where(sessions.c.id.in_(session_ids)))
+    found = await connection.scalars(sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids)))
     return set(found) if session_ids else set()
 
 
 async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Deletes the session, its receipts and, by its foreign keys, all that is in it. Raises NotFound."""
-    gone = delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
+    gone = sa.delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
     existing("session", await connection.scalar(gone))
-    await connection.execute(delete(receipts).where(receipts.c.session_id == session_id))
+    await connection.execute(sa.delete(receipts).where(receipts.c.session_id == session_id))
 
 
 async def count_gaps(connection: AsyncConnection, session_id: str, *, again: bool) -> None:
@@ -226,44 +207,44 @@ async def count_gaps(connection: AsyncConnection, session_id: str, *, again: boo
     """
     due = [] if again else [sessions.c.gaps.is_(None)]
     seen = (
-        select(sessions.c.next_seq, sessions.c.updated_at, _counted(sessions).label("message_count"))
+        sa.select(sessions.c.next_seq, sessions.c.updated_at, _counted(sessions).label("message_count"))
         .where(sessions.c.id == session_id, *due)
         .cte("seen")
     )
     is_as_seen = (sessions.c.next_seq == seen.c.next_seq, sessions.c.updated_at == seen.c.updated_at)
-    counted = update(sessions).where(sessions.c.id == session_id, *is_as_seen)
+    counted = sa.update(sessions).where(sessions.c.id == session_id, *is_as_seen)
     await connection.execute(counted.values(gaps=seen.c.next_seq - 1 - seen.c.message_count))
 
 
-def _counted(of: FromClause) -> ColumnElement[int]:
+def _counted(of: sa.FromClause) -> sa.ColumnElement[int]:
     return (
-        select(func.count())
+        sa.select(sa.func.count())
         .where(messages.c.session_id == of.c.id, messages.c.branch.is_(None))
         .correlate(of)
         .scalar_subquery()
     )
 
 
-def _owned(owner: str) -> Select[Any]:
+def _owned(owner: str) -> sa.Select[Any]:
     return shown().where(sessions.c.owner == owner)
 
 
-def shown(of: FromClause = sessions) -> Select[Any]:
+def shown(of: sa.FromClause = sessions) -> sa.Select[Any]:
     """Returns a statement that reads what `readable_session` takes, of `sessions` or of a selection of its rows."""
     running = (
-        select(turns.c.id)
+        sa.select(turns.c.id)
         .where(turns.c.session_id == of.c.id, turns.c.status == RUNNING)
         .scalar_subquery()
         .label("running_turn_id")
     )
     pending = (plans.c.session_id == of.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
     columns = (of.c[name] for name in SHOWN)
-    count = func.coalesce(of.c.next_seq - 1 - of.c.gaps, _counted(of)).label("message_count")
+    count = sa.func.coalesce(of.c.next_seq - 1 - of.c.gaps, _counted(of)).label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
-    return select(*columns, count, running, *pending_plan).select_from(of.outerjoin(plans, pending))
+    return sa.select(*columns, count, running, *pending_plan).select_from(of.outerjoin(plans, pending))
 
 
-def readable_session(row: Row[Any], *, hit: Sequence[Any] | None = None) -> Session:
+def readable_session(row: sa.Row[Any], *, hit: Sequence[Any] | None = None) -> Session:
     """Returns an UnreadableSession for a row that cannot be read, a FoundSession with a `hit`: snippet and message."""
     columns = {name: getattr(row, name) for name in (*SHOWN, "message_count", "running_turn_id")}
     plan = {name.removeprefix("plan_"): getattr(row, name) for name in _PLAN_COLUMNS}
@@ -290,16 +271,16 @@ async def set_feedback(
 ) -> None:
     """Replaces what was said of a message before; without a rating nothing is left of it."""
     if rating is None:
-        await connection.execute(delete(feedback).where(feedback.c.message_id == message_id))
+        await connection.execute(sa.delete(feedback).where(feedback.c.message_id == message_id))
         return
-    new = upsert(feedback).values(message_id=message_id, rating=rating, comment=comment, created_at=func.now())
+    new = upsert(feedback).values(message_id=message_id, rating=rating, comment=comment, created_at=sa.func.now())
     said = {name: new.excluded[name] for name in ("rating", "comment", "created_at")}
     await connection.execute(new.on_conflict_do_update(index_elements=["message_id"], set_=said))
 
 
 async def feedback_on(connection: AsyncConnection, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Returns the `feedback` of a message's metadata by its id, of those that have one."""
-    statement = select(feedback).where(feedback.c.message_id.in_(message_ids))
+    statement = sa.select(feedback).where(feedback.c.message_id.in_(message_ids))
     rows = await connection.execute(statement)
     return {row.message_id: {"feedback": {"rating": row.rating, "comment": row.comment}} for row in rows}
 
@@ -309,7 +290,7 @@ async def list_feedback(
 ) -> list[tuple[Feedback, int]]:
     """Returns that of all users, newest first, each with its seq: for ops only."""
     statement = (
-        select(feedback, messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))
+        sa.select(feedback, messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))
         .join(messages, messages.c.id == feedback.c.message_id)
         .join(sessions, sessions.c.id == messages.c.session_id)
         .order_by(feedback.c.seq.desc())
@@ -350,7 +331,7 @@ async def search_sessions(
     looked_at = _looked_at(owner, archived=archived, pinned=pinned, after=after)
     # With OFFSET 0 PostgreSQL looks for a hit once, not for the condition and again for what is returned.
     searched = (
-        select(*looked_at.c, _hit(words, looked_at).label("hit"))
+        sa.select(*looked_at.c, _hit(words, looked_at).label("hit"))
         .order_by(*_latest_first(looked_at))
         .offset(0)
         .subquery("searched")
@@ -358,7 +339,7 @@ async def search_sessions(
     statement = (
         shown(searched)
         .add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
-        .where(or_(searched.c.hit.is_not(None), searched.c.is_last))
+        .where(sa.or_(searched.c.hit.is_not(None), searched.c.is_last))
         .order_by(*_latest_first(searched))
         .limit(limit + 1)
     )
@@ -383,14 +364,14 @@ async def search_said(
     words = list(dict.fromkeys(filter(None, [*as_written, *search_words(query).split()])))[:MOST_WORDS]
     if not words:
         return []
-    text = func.lower(messages.c.content)
-    places = [func.nullif(func.strpos(text, word), 0) for word in words]
-    letters = (case((place.is_not(None), len(word)), else_=0) for place, word in zip(places, words, strict=True))
-    score = sum(letters, literal(0))  # a long word tells more than a short one
-    start = func.greatest(func.least(*places) - PASSAGE_CHARS // 3, 1)
-    passage = func.substr(messages.c.content, start, PASSAGE_CHARS).label("text")
+    text = sa.func.lower(messages.c.content)
+    places = [sa.func.nullif(sa.func.strpos(text, word), 0) for word in words]
+    letters = (sa.case((place.is_not(None), len(word)), else_=0) for place, word in zip(places, words, strict=True))
+    score = sum(letters, sa.literal(0))  # a long word tells more than a short one
+    start = sa.func.greatest(sa.func.least(*places) - PASSAGE_CHARS // 3, 1)
+    passage = sa.func.substr(messages.c.content, start, PASSAGE_CHARS).label("text")
     statement = (
-        select(messages.c.seq, messages.c.created_at.label("at"), messages.c.role.label("who"), passage)
+        sa.select(messages.c.seq, messages.c.created_at.label("at"), messages.c.role.label("who"), passage)
         .join(sessions, sessions.c.id == messages.c.session_id)
         .where(sessions.c.id == session_id, sessions.c.owner == owner, messages.c.branch.is_(None))
         .where(messages.c.seq >= sessions.c.next_seq - MOST_MESSAGES, messages.c.role != "tool")
@@ -402,43 +383,43 @@ async def search_said(
         return [dict(row) for row in (await connection.execute(statement)).mappings()]
 
 
-def _looked_at(owner: str, *, archived: bool, pinned: bool | None, after: SearchPosition | None) -> FromClause:
+def _looked_at(owner: str, *, archived: bool, pinned: bool | None, after: SearchPosition | None) -> sa.FromClause:
     """The sessions to look at, and the seqs `above` and `below`, between which their messages are to be looked at.
     PostgreSQL reads them one by one, and no more than the page needs.
     """
-    below: ColumnElement[int] = sessions.c.next_seq
+    below: sa.ColumnElement[int] = sessions.c.next_seq
     conditions = in_list(owner, archived=archived, pinned=pinned)
     if after is not None:
-        place, end = tuple_(sessions.c.updated_at, sessions.c.id), (after.updated_at, after.session_id)
+        place, end = sa.tuple_(sessions.c.updated_at, sessions.c.id), (after.updated_at, after.session_id)
         conditions = [*conditions, place < end if after.below is None else place <= end]
-        below = case((sessions.c.id == after.session_id, func.coalesce(after.below, below)), else_=below)
-    latest = select(*sessions.c, below.label("below")).where(*conditions).order_by(*_latest_first(sessions))
+        below = sa.case((sessions.c.id == after.session_id, sa.func.coalesce(after.below, below)), else_=below)
+    latest = sa.select(*sessions.c, below.label("below")).where(*conditions).order_by(*_latest_first(sessions))
     newest = latest.limit(MOST_SESSIONS).subquery("newest")
-    so_far = func.sum(newest.c.below - 1).over(order_by=_latest_first(newest), rows=(None, 0)).cast(BigInteger)
-    at = func.row_number().over(order_by=_latest_first(newest))
-    counted = select(*newest.c, so_far.label("so_far"), at.label("place")).subquery("counted")
-    above = func.greatest(counted.c.so_far - MOST_MESSAGES, 0)
-    is_last = or_(counted.c.so_far >= MOST_MESSAGES, counted.c.place == MOST_SESSIONS)
+    so_far = sa.func.sum(newest.c.below - 1).over(order_by=_latest_first(newest), rows=(None, 0)).cast(sa.BigInteger)
+    at = sa.func.row_number().over(order_by=_latest_first(newest))
+    counted = sa.select(*newest.c, so_far.label("so_far"), at.label("place")).subquery("counted")
+    above = sa.func.greatest(counted.c.so_far - MOST_MESSAGES, 0)
+    is_last = sa.or_(counted.c.so_far >= MOST_MESSAGES, counted.c.place == MOST_SESSIONS)
     has_room = counted.c.so_far - (counted.c.below - 1) < MOST_MESSAGES
-    return select(*counted.c, above.label("above"), is_last.label("is_last")).where(has_room).subquery("looked_at")
+    return sa.select(*counted.c, above.label("above"), is_last.label("is_last")).where(has_room).subquery("looked_at")
 
 
-def _latest_first(of: FromClause) -> Sequence[ColumnElement[Any]]:
+def _latest_first(of: sa.FromClause) -> Sequence[sa.ColumnElement[Any]]:
     return of.c.updated_at.desc(), of.c.id.desc()
 
 
-def _hit(words: Sequence[str], looked_at: FromClause) -> ColumnElement[Any]:
+def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any]:
     """Returns where the words stand, in the title or else in the newest message that has them all, and its id."""
 
-    def has_all(text: ColumnElement[Any]) -> ColumnElement[bool]:
-        return and_(*(func.strpos(func.lower(text), word.lower()) > 0 for word in words))
+    def has_all(text: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.and_(*(sa.func.strpos(sa.func.lower(text), word.lower()) > 0 for word in words))
 
-    def place(text: ColumnElement[Any], message_id: ColumnElement[Any]) -> ColumnElement[Any]:
-        start = func.greatest(func.strpos(func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
-        return array([func.substr(text, start, SNIPPET_CHARS), message_id])
+    def place(text: sa.ColumnElement[Any], message_id: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        start = sa.func.greatest(sa.func.strpos(sa.func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
+        return array([sa.func.substr(text, start, SNIPPET_CHARS), message_id])
 
     said = (
-        select(place(messages.c.content, messages.c.id))
+        sa.select(place(messages.c.content, messages.c.id))
         .where(messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None))
         .where(messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
         .where(messages.c.role != "tool", has_all(messages.c.content))
@@ -446,4 +427,4 @@ def _hit(words: Sequence[str], looked_at: FromClause) -> ColumnElement[Any]:
         .limit(1)
         .scalar_subquery()
     )
-    return case((has_all(looked_at.c.title), place(looked_at.c.title, null())), else_=said)
+    return sa.case((has_all(looked_at.c.title), place(looked_at.c.title, sa.null())), else_=said)

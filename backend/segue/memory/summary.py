@@ -49,9 +49,7 @@ def written(lines: SummaryLines) -> str:
 
 
 def carried_on(summary: SummaryLines, added: SummaryLines) -> SummaryLines:
-    """Returns a summary with what was added: new lines go behind the old ones, but what is open is said anew, by
-    what has sections at all.
-    """
+    """Returns a summary with what was added behind it; but what is open is said anew, if any section is."""
     joined = {name: list(dict.fromkeys([*of, *added[name]])) for name, of in summary.items()}
     return {**joined, STATE: (added if any(map(added.get, SECTIONS)) else summary)[STATE]}
 
@@ -120,9 +118,7 @@ def due_columns(cut_off: ColumnElement[int], seen_seq: ColumnElement[int]) -> di
 
 
 def columns_before(cut: int) -> dict[str, object]:
-    """Returns what a session is set to when its turns from the seq `cut` on leave its history: no summary has them, and
-    one that is being written is not stored.
-    """
+    """Returns a session's columns once its turns from seq `cut` on leave its history, and so its summary."""
     has_them = sessions.c.summary_seq >= cut
     emptied: dict[str, Any] = {"summary": null(), "summary_references": null(), "summary_seq": 0}
     kept = {name: case((has_them, empty), else_=sessions.c[name]) for name, empty in emptied.items()}
@@ -213,9 +209,7 @@ async def claim_title(connection: AsyncConnection, *, lease_s: float) -> DueTitl
 
 
 async def store_title(connection: AsyncConnection, job: DueTitle, title: str | None) -> bool:
-    """Stores a title, None to leave the first words for good. Returns False if it is None, or if the session has
-    another title by now.
-    """
+    """Stores a title; None keeps the first words for good. False if it is None, or another title was given."""
     still_due = (sessions.c.id == job.session_id, sessions.c.title_due_at.is_not(None))
     if title is None:
         await connection.execute(update(sessions).where(*still_due).values(title_due_at=None))

@@ -6,55 +6,21 @@ later (DNS rebinding) leads nowhere.
 
 import asyncio
 import socket
+import tomllib
 from collections.abc import Awaitable, Callable, Sequence
+from importlib.resources import files
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final
 
 IPAddress = IPv4Address | IPv6Address
 IsAllowed = Callable[[IPAddress], bool]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
-# IANA special-purpose registry. Not `is_global`: it changes with Python and lets multicast, NAT64 and 6to4 pass.
-_REFUSED_V4 = tuple(
-    map(
-        ip_network,
-        (
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",  # CGNAT; some clouds keep their metadata here
-            "127.0.0.0/8",
-            "168.63.129.16/32",  # Azure's wire server: a public number, an inside service
-            "169.254.0.0/16",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-            "192.0.2.0/24",
-            "192.88.99.0/24",  # 6to4 relays
-            "192.168.0.0/16",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "224.0.0.0/3",  # multicast, reserved, broadcast
-        ),
-    )
+_NETWORKS: Final = tomllib.loads(files("segue.net").joinpath("networks.toml").read_text("utf-8"))
+_REFUSED_V4, _REFUSED_V6, _PRIVATE = (
+    tuple(map(ip_network, _NETWORKS[name])) for name in ("refused_v4", "refused_v6", "private")
 )
-# All that is global unicast; leaves out mapped, NAT64, unique local, link-local and multicast.
-_GLOBAL_V6 = ip_network("2000::/3")
-_REFUSED_V6 = tuple(
-    map(
-        ip_network,
-        (
-            "2001::/23",  # Teredo, ORCHID, benchmarking
-            "2001:db8::/32",
-            "2002::/16",  # 6to4: carries any IPv4 address
-            "3fff::/20",
-        ),
-    )
-)
-
-# An operator's own networks. Not link-local, where clouds keep credentials, nor forms that hide another address.
-_PRIVATE = tuple(
-    map(ip_network, ("10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"))
-)
-
+_GLOBAL_V6 = ip_network(_NETWORKS["global_v6"])
 _UNKNOWN_NAMES = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
@@ -101,10 +67,7 @@ async def resolve_host(host: str, port: int) -> Sequence[str]:
 
 
 async def allowed_addresses(host: str, port: int, *, resolve: Resolve, is_allowed: IsAllowed) -> list[str]:
-    """The host's addresses that may be dialled, in the resolver's order.
-
-    Raises NotPublic if there is none, NoSuchHost, and OSError if the resolver fails.
-    """
+    """Returns addresses to dial, in the resolver's order. Raises NotPublic, NoSuchHost, OSError if that fails."""
     try:
         found = await resolve(host, port)
         allowed = [address for address in found if is_allowed(ip_address(address))]

@@ -123,8 +123,7 @@ class ToolAvailability:
         self, session_id: str, owner: str | None = None, groups: Collection[str] = ()
     ) -> dict[str, ToolState]:
         """Returns the state of every tool, or of those that the user may use, also of one that never ran."""
-        async with self.database.read_only() as connection:
-            stored, holds = await load_with_holds(connection, session_id)
+        stored, holds = await self.database.read(load_with_holds, session_id)
         specs = self.specs(owner=owner, groups=groups).values()
         return self.judge(specs, stored, await self.failed_for_all(), holds)
 
@@ -286,8 +285,7 @@ class ToolGuard:
 
     async def refresh(self) -> None:
         """Loads what people and other processes have changed since, right before something runs."""
-        async with self._availability.database.read_only() as connection:
-            loaded, self.holds = await load_with_holds(connection, self._turn.session_id)
+        loaded, self.holds = await self._availability.database.read(load_with_holds, self._turn.session_id)
         newer = {
             tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, NEVER_RAN).version
         }

@@ -166,8 +166,7 @@ async def note(
 
 async def changed_at(database: Database, specs: Iterable[ToolSpec]) -> dict[str, datetime]:
     """Returns by name since when tools are defined as they are that were defined otherwise before."""
-    async with database.read_only() as connection:
-        return {spec.name: since for spec, _, since in await _changed(connection, specs)}
+    return {spec.name: since for spec, _, since in await database.read(_changed, specs)}
 
 
 async def definition_changes(database: Database, specs: Iterable[ToolSpec]) -> dict[str, DefinitionChange]:
@@ -204,8 +203,7 @@ class DefinitionNotes(Watch):
         while self._listed:
             source, specs = self._listed.popleft()
             try:
-                async with self._database.transaction() as connection:
-                    changed = await note(connection, source, specs, now=self._clock())
+                changed = await self._database.transact(note, source, specs, now=self._clock())
             except StorageUnavailable:
                 self._listed.appendleft((source, specs))
                 return

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
-from segue.db.redis import Cache, Rates, turn_places_key
+from segue.db.redis import SCRIPTS, Cache, Rates, turn_places_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge
@@ -41,17 +41,6 @@ ASK_AGAIN_S = 2  # when a turn will end is not known
 ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take
 KEPT_S = 86_400
 ATTEMPTS = 3
-
-# KEYS: the user's places. ARGV: turn, now, how many there are, TTL in seconds, then turns that have ended.
-# Returns nothing if the place was taken, else all holders and since when they hold.
-_TAKE: Final = """
-for index = 5, #ARGV do redis.call('ZREM', KEYS[1], ARGV[index]) end
-if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') end
-redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
-redis.call('EXPIRE', KEYS[1], ARGV[4])
-return {}
-"""
-_RELEASE: Final = "return redis.call('ZREM', KEYS[1], ARGV[1])"
 
 Holders = dict[str, float]
 MAX_QUEUED = 10  # beside the one that runs
@@ -83,9 +72,7 @@ class Limiter:
 
     @asynccontextmanager
     async def starting(self, user: str, message: str, *, again: str | None = None) -> AsyncIterator[str]:
-        """Yields the id of a turn that may be accepted within the block, of `again` if that is to run again. Raises
-        AppError `rate_limited`.
-        """
+        """Yields the id of a turn that may be accepted within, or `again` to run again. Raises `rate_limited`."""
         limits, turn_id = self._limits_of(user), again or new_id("turn", self._books.clock())
         if limits.turns_per_minute:
             wait_s = await self._rates.count("turns", user, limits.turns_per_minute)
@@ -105,7 +92,7 @@ class Limiter:
         """Frees the place of a turn that was not accepted, and what it had reserved."""
         if self._limits_of(user).concurrent_turns:
             self._local.get(user, {}).pop(turn_id, None)
-            await self._cache.evaluate(_RELEASE, (turn_places_key(user),), turn_id)
+            await self._cache.evaluate(SCRIPTS["release_place"], (turn_places_key(user),), turn_id)
         await self._books.release(user, turn_id)
 
     async def _take_place(self, user: str, turn_id: str, at_most: int) -> bool:
@@ -114,7 +101,14 @@ class Limiter:
             holders = await self._try(user, turn_id, ended, at_most)
             if not holders:
                 return True
-            ended = await self._ended(holders)
+            # Those without an open turn, but for those that may be about to get their row.
+            stored = await self._books.database.read(statuses_of, holders)
+            accepting_since = self._books.clock().timestamp() - ACCEPTING_S
+            ended = [
+                turn
+                for turn, since in holders.items()
+                if (stored[turn] not in ("queued", "running") if turn in stored else since < accepting_since)
+            ]
             if not ended:
                 return False
         return False
@@ -122,7 +116,9 @@ class Limiter:
     async def _try(self, user: str, turn_id: str, ended: Collection[str], at_most: int) -> Holders:
         """Takes a place. Returns the holders of all places if none was free."""
         now = self._books.clock().timestamp()
-        answer = await self._cache.evaluate(_TAKE, (turn_places_key(user),), turn_id, now, at_most, KEPT_S, *ended)
+        answer = await self._cache.evaluate(
+            SCRIPTS["take_place"], (turn_places_key(user),), turn_id, now, at_most, KEPT_S, *ended
+        )
         if answer is not None:
             return {holder.decode(): float(since) for holder, since in zip(answer[::2], answer[1::2], strict=True)}
         holders = self._local.setdefault(user, {})
@@ -132,17 +128,6 @@ class Limiter:
             return dict(holders)
         holders[turn_id] = now
         return {}
-
-    async def _ended(self, holders: Holders) -> list[str]:
-        """Returns the holders that have no open turn, except those that may be about to get their row."""
-        async with self._books.database.read_only() as connection:
-            stored = await statuses_of(connection, holders)
-        accepting_since = self._books.clock().timestamp() - ACCEPTING_S
-        return [
-            turn
-            for turn, since in holders.items()
-            if (stored[turn] not in ("queued", "running") if turn in stored else since < accepting_since)
-        ]
 
 
 @dataclass(frozen=True, slots=True)

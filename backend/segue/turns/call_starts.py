@@ -8,26 +8,12 @@ before that, it runs next.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import (
-    Boolean,
-    ColumnElement,
-    Integer,
-    Text,
-    bindparam,
-    column,
-    exists,
-    false,
-    func,
-    insert,
-    literal,
-    select,
-    true,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -75,12 +61,8 @@ async def start_calls(
                 await also(connection)
         return
 
-    async def attempt() -> None:
-        async with database.autocommit() as connection:
-            await _start(connection, values)
-
     with suppress(IntegrityError):  # only an attempt whose answer was lost can have stored what has these ids
-        await outlast(attempt)
+        await outlast(partial(database.write, _start, values))
 
 
 def _noted(use: Use | None, effect: CallEffect | None) -> dict[str, Any]:
@@ -99,9 +81,9 @@ async def _start(connection: AsyncConnection, values: Mapping[str, Any]) -> None
 
 
 def _starting() -> ReturningInsert[str]:
-    fenced = select(turns.c.session_id).where(*IS_HELD).with_for_update(read=True).cte("fenced")
+    fenced = sa.select(turns.c.session_id).where(*IS_HELD).with_for_update(read=True).cte("fenced")
     allocated = (
-        update(sessions)
+        sa.update(sessions)
         .where(sessions.c.id == fenced.c.session_id)
         .values(next_seq=sessions.c.next_seq + 1)
         .returning((sessions.c.next_seq - 1).label("seq"))
@@ -109,34 +91,34 @@ def _starting() -> ReturningInsert[str]:
     )
     said = insert_message(allocated).returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
     texts, objects = ("id", "tool_name", "mandate_id"), ("args", "covered", "effect", "approval")
-    kinds = {**dict.fromkeys(texts, Text), **dict.fromkeys(objects, JSONB), "granted": Boolean}
-    given = func.jsonb_to_recordset(bindparam("made", type_=JSONB))
-    made = given.table_valued(*starmap(column, kinds.items())).render_derived("made", with_types=True)
+    kinds = {**dict.fromkeys(texts, sa.Text), **dict.fromkeys(objects, JSONB), "granted": sa.Boolean}
+    given = sa.func.jsonb_to_recordset(sa.bindparam("made", type_=JSONB))
+    made = given.table_valued(*starmap(sa.column, kinds.items())).render_derived("made", with_types=True)
     row = {
         **{name: made.c[name] for name in (*texts, *objects)},
         "session_id": said.c.session_id,
         "turn_id": said.c.turn_id,
         "message_id": said.c.id,
-        "status": literal("running"),
-        "plan_id": bindparam("of_plan", type_=Text),
-        "step_id": bindparam("of_step", type_=Integer),
-        "granted": func.coalesce(made.c.granted, false()),
+        "status": sa.literal("running"),
+        "plan_id": sa.bindparam("of_plan", type_=sa.Text),
+        "step_id": sa.bindparam("of_step", type_=sa.Integer),
+        "granted": sa.func.coalesce(made.c.granted, sa.false()),
         "started_at": NEW_MESSAGE_COLUMNS["created_at"],
     }
-    rows = select(*row.values()).select_from(said.join(made, true()))
-    return insert(tool_calls).from_select(list(row), rows).returning(tool_calls.c.id)
+    rows = sa.select(*row.values()).select_from(said.join(made, sa.true()))
+    return sa.insert(tool_calls).from_select(list(row), rows).returning(tool_calls.c.id)
 
 
 _START = _starting()
 
 
-_WAITS: tuple[ColumnElement[bool], ...] = (
-    turns.c.session_id == bindparam("at_session", type_=Text),
+_WAITS: tuple[sa.ColumnElement[bool], ...] = (
+    turns.c.session_id == sa.bindparam("at_session", type_=sa.Text),
     turns.c.status == QUEUED,
-    turns.c.request["steers"].as_string() == bindparam("steered", type_=Text),
+    turns.c.request["steers"].as_string() == sa.bindparam("steered", type_=sa.Text),
 )
-_IS_STEERED = select(exists().where(*_WAITS))
-_NEXT = select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.facts_due_at).where(*_WAITS)
+_IS_STEERED = sa.select(sa.exists().where(*_WAITS))
+_NEXT = sa.select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.facts_due_at).where(*_WAITS)
 _NEXT = _NEXT.order_by(turns.c.seq).with_for_update()
 
 
@@ -151,16 +133,14 @@ async def is_steered(database: Database, turn: TurnKey) -> bool:
 
 
 async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRead]:
-    """Makes the messages that wait for a running turn part of it, in the order in which they came. In its fenced
-    transaction: no other process can have them too.
-    """
+    """Makes the messages that wait for a running turn part of it, in their order, in its fenced transaction."""
     reader, read = claim.key, []
     for row in (await connection.execute(_NEXT, {"at_session": reader.session_id, "steered": reader.turn_id})).all():
         ended = {"status": "completed", "read_by": reader.turn_id, "facts_due_at": None}
-        await connection.execute(update(turns).where(turns.c.id == row.id).values(ended))
+        await connection.execute(sa.update(turns).where(turns.c.id == row.id).values(ended))
         if row.facts_due_at is not None:
-            due = func.coalesce(turns.c.facts_due_at, row.facts_due_at)
-            await connection.execute(update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
+            due = sa.func.coalesce(turns.c.facts_due_at, row.facts_due_at)
+            await connection.execute(sa.update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
         was = turn_key(reader.session_id, row)
         read.append(SteerRead(await move_message(connection, row.id, reader), was))
     return read

@@ -9,20 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Float,
-    FromClause,
-    Interval,
-    ScalarSelect,
-    Text,
-    bindparam,
-    func,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -142,7 +129,11 @@ class Claim:
     is_unreadable: bool
 
 
-IS_HELD = (turns.c.id == bindparam("held_turn"), turns.c.epoch == bindparam("held_epoch"), turns.c.status == RUNNING)
+IS_HELD = (
+    turns.c.id == sa.bindparam("held_turn"),
+    turns.c.epoch == sa.bindparam("held_epoch"),
+    turns.c.status == RUNNING,
+)
 
 
 def held(claim: Claim) -> dict[str, Any]:
@@ -150,12 +141,12 @@ def held(claim: Claim) -> dict[str, Any]:
     return {"held_turn": claim.key.turn_id, "held_epoch": claim.epoch}
 
 
-def last_ended_turn() -> ScalarSelect[str]:
+def last_ended_turn() -> sa.ScalarSelect[str]:
     """The turn in the history of the session `at_session` that ended last: completed, failed or cancelled."""
     ended = turns.alias("ended")
     return (
-        select(ended.c.id)
-        .where(ended.c.session_id == bindparam("at_session"), ended.c.finished_at.is_not(None))
+        sa.select(ended.c.id)
+        .where(ended.c.session_id == sa.bindparam("at_session"), ended.c.finished_at.is_not(None))
         .where(ended.c.branch.is_(None))
         .order_by(ended.c.seq.desc())
         .limit(1)
@@ -163,15 +154,15 @@ def last_ended_turn() -> ScalarSelect[str]:
     )
 
 
-def runs_beside(waiting: FromClause) -> ColumnElement[bool]:
+def runs_beside(waiting: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether another turn of the session of a `waiting` turn runs: then it waits for that turn, not for a process."""
     busy = turns.alias("busy")
-    return select(busy.c.id).where(busy.c.session_id == waiting.c.session_id, busy.c.status == RUNNING).exists()
+    return sa.select(busy.c.id).where(busy.c.session_id == waiting.c.session_id, busy.c.status == RUNNING).exists()
 
 
-def of_session() -> tuple[ColumnElement[Any], ...]:
+def of_session() -> tuple[sa.ColumnElement[Any], ...]:
     """What a claim reads of the turn's session, which is `at_session`."""
-    of_session = select(plans.c.id).where(plans.c.session_id == sessions.c.id)
+    of_session = sa.select(plans.c.id).where(plans.c.session_id == sessions.c.id)
     in_question = (
         of_session.where(is_open()).exists() | of_session.where(just_expired(sessions.c.last_turn_id)).exists()
     )
@@ -193,28 +184,30 @@ def of_session() -> tuple[ColumnElement[Any], ...]:
 
 
 # now() is when the statement began, perhaps to wait for a row that was queued after that; and clocks are set back.
-_QUEUED_S = func.greatest(func.extract("epoch", func.now() - turns.c.queued_at).cast(Float), 0.0).label("queued_s")
+_QUEUED_S = sa.func.greatest(sa.func.extract("epoch", sa.func.now() - turns.c.queued_at).cast(sa.Float), 0.0).label(
+    "queued_s"
+)
 
 
 def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
     oldest = (
-        select(turns.c.id)
-        .where(turns.c.session_id == bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
+        sa.select(turns.c.id)
+        .where(turns.c.session_id == sa.bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
         .order_by(turns.c.seq)
         .limit(1)
         .scalar_subquery()
     )
     return (
-        update(turns)
+        sa.update(turns)
         .where(turns.c.id == oldest, turns.c.status == QUEUED, sessions.c.id == turns.c.session_id)
         .values(
             status="running",
             epoch=turns.c.epoch + 1,
             attempts=turns.c.attempts + 1,
-            agent=func.coalesce(turns.c.agent, sessions.c.agent),
-            worker=bindparam("claimer"),
-            lease_until=func.now() + bindparam("lease", type_=Interval),
-            started_at=func.now(),
+            agent=sa.func.coalesce(turns.c.agent, sessions.c.agent),
+            worker=sa.bindparam("claimer"),
+            lease_until=sa.func.now() + sa.bindparam("lease", type_=sa.Interval),
+            started_at=sa.func.now(),
         )
         .returning(
             turns.c.id,
@@ -233,17 +226,17 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
 
 _WAITING, _WAITED_IN = turns.alias("waiting"), sessions.alias("waited_in")
 _COULD_RUN = (
-    select(_WAITED_IN.c.id)
+    sa.select(_WAITED_IN.c.id)
     .join(_WAITING, _WAITING.c.session_id == _WAITED_IN.c.id)
     .where(_WAITING.c.status == QUEUED, ~runs_beside(_WAITING))
 )
-_WELL_SERVED = bindparam("well_served", type_=ARRAY(Text))
+_WELL_SERVED = sa.bindparam("well_served", type_=ARRAY(sa.Text))
 
 _CLAIM = _claim()
 _CLAIM_UNLESS_WELL_SERVED = _CLAIM.where(
-    or_(
-        sessions.c.owner != func.all(_WELL_SERVED),
-        ~_COULD_RUN.where(_WAITED_IN.c.owner != func.all(_WELL_SERVED)).exists(),
+    sa.or_(
+        sessions.c.owner != sa.func.all(_WELL_SERVED),
+        ~_COULD_RUN.where(_WAITED_IN.c.owner != sa.func.all(_WELL_SERVED)).exists(),
     )
 )
 
@@ -269,8 +262,8 @@ async def claim_next(
     return claim_of(session_id, dict(found))
 
 
-_NEXT = select(*of_session(), sessions.c.agent, sessions.c.language, sessions.c.time_zone).where(
-    sessions.c.id == bindparam("at_session"), sessions.c.owner == bindparam("asker")
+_NEXT = sa.select(*of_session(), sessions.c.agent, sessions.c.language, sessions.c.time_zone).where(
+    sessions.c.id == sa.bindparam("at_session"), sessions.c.owner == sa.bindparam("asker")
 )
 
 
@@ -307,8 +300,8 @@ def claim_of(session_id: str, row: dict[str, Any]) -> Claim:
 
 _SESSIONS_WAITING = (
     _COULD_RUN.group_by(_WAITED_IN.c.id)
-    .order_by(_WAITED_IN.c.owner == func.any(_WELL_SERVED), func.min(_WAITING.c.queued_at))
-    .limit(bindparam("at_most"))
+    .order_by(_WAITED_IN.c.owner == sa.func.any(_WELL_SERVED), sa.func.min(_WAITING.c.queued_at))
+    .limit(sa.bindparam("at_most"))
 )
 
 
@@ -322,11 +315,11 @@ async def renew_leases(
     connection: AsyncConnection, claims: Sequence[Claim], *, worker: str, lease_s: float
 ) -> set[str]:
     """Gives each claim that still holds a lease from now on. Returns the ids of their turns."""
-    mine = tuple_(turns.c.id, turns.c.epoch).in_([(claim.key.turn_id, claim.epoch) for claim in claims])
+    mine = sa.tuple_(turns.c.id, turns.c.epoch).in_([(claim.key.turn_id, claim.epoch) for claim in claims])
     renewed = await connection.execute(
-        update(turns)
+        sa.update(turns)
         .where(mine, turns.c.status == RUNNING)
-        .values(worker=worker, lease_until=func.now() + timedelta(seconds=lease_s))
+        .values(worker=worker, lease_until=sa.func.now() + timedelta(seconds=lease_s))
         .returning(turns.c.id)
     )
     return set(renewed.scalars())
@@ -336,21 +329,22 @@ async def end_leases_unheard(connection: AsyncConnection, turn_ids: Sequence[str
     """Ends the leases of those turns that the statement which accepted them claimed. Returns their ids."""
     as_accepted = (turns.c.status == RUNNING, turns.c.epoch == 1, turns.c.started_at == turns.c.queued_at)
     ended = await connection.execute(
-        update(turns).where(turns.c.id.in_(turn_ids), *as_accepted).values(lease_until=func.now()).returning(turns.c.id)
+        sa.update(turns)
+        .where(turns.c.id.in_(turn_ids), *as_accepted)
+        .values(lease_until=sa.func.now())
+        .returning(turns.c.id)
     )
     return set(ended.scalars())
 
 
-_LEFT_S = func.extract("epoch", turns.c.lease_until - func.now()).cast(Float).label("left_s")
-_RUNNING_AMONG = select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_at, _LEFT_S).where(
-    turns.c.id == func.any(bindparam("ours", type_=ARRAY(Text))), turns.c.status == RUNNING
+_LEFT_S = sa.func.extract("epoch", turns.c.lease_until - sa.func.now()).cast(sa.Float).label("left_s")
+_RUNNING_AMONG = sa.select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_at, _LEFT_S).where(
+    turns.c.id == sa.func.any(sa.bindparam("ours", type_=ARRAY(sa.Text))), turns.c.status == RUNNING
 )
 
 
 async def still_held(connection: AsyncConnection, claims: Sequence[Claim]) -> tuple[dict[str, float], set[str]]:
-    """Returns the turns whose claim still holds, with the seconds left of their leases, and those that are to be
-    cancelled.
-    """
+    """Returns the turns whose claim holds, with the seconds left of their leases, and those to be cancelled."""
     rows = await connection.execute(_RUNNING_AMONG, {"ours": [claim.key.turn_id for claim in claims]})
     epochs = {claim.key.turn_id: claim.epoch for claim in claims}
     held_rows = [row for row in rows if row.epoch == epochs[row.id]]

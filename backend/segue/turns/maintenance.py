@@ -60,8 +60,7 @@ async def recover_forever(
 
 
 async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendSession, *, takes_turns: bool) -> None:
-    async with deps.database.read_only() as connection:
-        found = await terminations.neglected_turns(connection, timeout_s=deps.settings.turn_timeout_s)
+    found = await deps.database.read(terminations.neglected_turns, timeout_s=deps.settings.turn_timeout_s)
     for turn in found:
         queued_again = turn.running and await _end_or_requeue(deps, turn)
         if takes_turns and worker.has_room:

@@ -46,9 +46,7 @@ UPDATE turns SET lease_until = now() + make_interval(secs => :grace_s) WHERE id 
 
 
 class Presence:
-    """`worker` is the name that this process claims turns by, for `lease_s` seconds: one that others can look up while
-    it holds its lock.
-    """
+    """`worker`, who claims turns for `lease_s` seconds, is a name that others find while this holds its lock."""
 
     def __init__(self, database: Database, *, lease_s: float) -> None:
         self._database = database

@@ -85,9 +85,7 @@ class OpenTurn:
 
 
 async def get_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> Turn:
-    """Raises NotFound for a missing turn and for another owner's. A turn whose message another one has read is that
-    one: it never ran.
-    """
+    """Returns the turn that read its message in place of one that never ran. Raises NotFound, also to other owners."""
     found = select(*turns.c).join(sessions, sessions.c.id == turns.c.session_id)
     found = found.where(turns.c.id == _reader_of(turn_id), sessions.c.owner == owner)
     # Not in the statement: PostgreSQL would look through the session's turns for it, as most sessions have few.
@@ -106,9 +104,7 @@ async def list_turns(
     limit: int,
     failed: bool = False,
 ) -> list[Turn]:
-    """Newest first by arrival; not by id, which is made before that and by several clocks. `failed` leaves out those
-    that ended without an error.
-    """
+    """Newest first by arrival, not by id, which several clocks make before. `failed`: only those with an error."""
     mine = (sessions.c.id == session_id, sessions.c.owner == owner, RUNS_ITSELF)
     statement = select(*turns.c).join(sessions, sessions.c.id == turns.c.session_id).where(*mine)
     statement = statement.order_by(turns.c.seq.desc()).limit(limit)

@@ -86,9 +86,7 @@ class TurnQueue:
         return await self._server.answer(lambda: _count_listeners(self._redis))
 
     async def send(self, session_id: str) -> bool:
-        """Takes the session here if a place is free, else sends it. Returns False if Redis cannot be reached; then
-        this process has to run the turn itself.
-        """
+        """Takes the session here if a place is free, else sends it. False without Redis: then it has to run here."""
         if self.has_place:
             await self._free.acquire()
             self._here.add(task := asyncio.create_task(self._run_here(session_id), name=f"the turns of {session_id}"))

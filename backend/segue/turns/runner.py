@@ -72,9 +72,7 @@ class RunEnd:
 
 
 class UnstoredEnds:
-    """Ends of runs that an outage kept from being stored. They are tried again, or the session would wait for a lease
-    to lapse.
-    """
+    """Ends of runs that an outage kept from being stored, tried again so that no session waits for a lease."""
 
     def __init__(self, deps: TurnDeps, wake: Callable[[str], None]) -> None:
         self._deps = deps
@@ -338,17 +336,16 @@ class TurnRun:
     async def _store_answer(self, state: TurnState, report: session.TurnReport) -> session.Message:
         note = BY_SERVICE.strip() if report.written_by else None
         answer = NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"], note=note)
-        async with self._deps.database.autocommit() as connection:
-            return await store.finish_turn(
-                connection,
-                self.claim,
-                answer=answer,
-                report=report,
-                timeline=self._metrics.timeline(),
-                cut_off=state["cut_off"],
-                improves_title=self._deps.titles is not None,
-                charges=self._account.unbooked,
-            )
+        return await self._deps.database.write(
+            store.finish_turn,
+            self.claim,
+            answer=answer,
+            report=report,
+            timeline=self._metrics.timeline(),
+            cut_off=state["cut_off"],
+            improves_title=self._deps.titles is not None,
+            charges=self._account.unbooked,
+        )
 
     async def _lose(self) -> None:
         log.warning("turn_lost", epoch=self.claim.epoch)
@@ -369,9 +366,7 @@ class TurnRun:
         self._deps.observe(TurnRecovered("handed_back"))
 
     async def _stop_for(self, error: AppError | None) -> None:
-        """Ends the turn with an error, or queues it again. Drops the copy of the session's memory in Redis, because it
-        lacks this turn.
-        """
+        """Ends the turn with an error, or queues it again. The session's memory in Redis goes: it lacks this turn."""
         timeline = self._metrics.timeline(self._metrics.stop())
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
         said = self._said if self.stopped == "cancelled" else None

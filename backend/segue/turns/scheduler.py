@@ -29,9 +29,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A place that is kept in a `line` of its own until `claim` is set: for the claim of a turn that is about to be
-    accepted, or None.
-    """
+    """A place kept in a `line` of its own until `claim` is set: to that of a turn about to be accepted, or None."""
 
     claimer: Claimer
     line: asyncio.Task[None]
@@ -139,8 +137,7 @@ class TurnWorker:
     async def _end_leases_unheard(self) -> None:
         if not self._unheard:
             return
-        async with self._deps.database.autocommit() as connection:
-            found = await claims.end_leases_unheard(connection, list(self._unheard))
+        found = await self._deps.database.write(claims.end_leases_unheard, list(self._unheard))
         now = time.monotonic()
         self._unheard = {turn: until for turn, until in self._unheard.items() if turn not in found and now < until}
 
@@ -193,8 +190,7 @@ class TurnWorker:
         by, served = self._presence, self._well_served()
         claiming = partial(claims.claim_next, worker=by.worker, lease_s=by.lease_s, well_served=served)
         try:
-            async with self._deps.database.autocommit() as connection:
-                claim = await claiming(connection, session_id)
+            claim = await self._deps.database.write(claiming, session_id)
         except AppError as error:
             log.warning("claim_failed", session_id=session_id, code=error.code)
             return None
@@ -209,8 +205,7 @@ class TurnWorker:
         self._passed_over = False
         free = self._deps.settings.worker_concurrency - len(self._running)
         try:
-            async with self._deps.database.read_only() as connection:
-                waiting = await claims.sessions_waiting(connection, last=self._well_served(), at_most=free)
+            waiting = await self._deps.database.read(claims.sessions_waiting, last=self._well_served(), at_most=free)
         except AppError as error:
             log.warning("waiting_not_found", code=error.code)
             return

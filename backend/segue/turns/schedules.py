@@ -260,9 +260,7 @@ def _schedule(row: Any) -> Schedule:
 async def begin_unattended(
     connection: AsyncConnection, row: Any, request: ChatRequest, *, time_zone: str, now: datetime
 ) -> Admitted:
-    """Stores the message of a schedule or a trigger, by its row, as a turn in its session or in a new one. Raises
-    NotFound, KeyTaken, AppError `too_many_queued`.
-    """
+    """Stores the message of a schedule or trigger as a turn. Raises NotFound, KeyTaken, `too_many_queued`."""
     session_id = row.session_id
     if session_id is None:
         new = {"title": None, "metadata": {}, "agent": row.agent, "time_zone": time_zone}
@@ -316,8 +314,7 @@ class Schedules:
 
     async def claim(self) -> Row[Any] | None:
         leased, read = {"look_at": due_in(LEASE_S)}, (*schedules.c, func.now().label("now"))
-        async with self.database.autocommit() as connection:
-            return await claim_row(connection, schedules, "look_at", values=leased, returning=read)
+        return await self.database.write(claim_row, schedules, "look_at", values=leased, returning=read)
 
     async def run(self, job: Row[Any]) -> bool:
         """Settles the last turn and begins the one that is due. Returns whether it may be due again."""
@@ -393,8 +390,7 @@ class Schedules:
         log.warning("schedule_failed", turn_id=last.id, code=last.error["code"], **self.ids(job))
 
     async def _move(self, job: Row[Any], **values: Any) -> bool:
-        async with self.database.autocommit() as connection:
-            return await _moved(connection, job, **values)
+        return await self.database.write(_moved, job, **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +423,7 @@ class Promised:
             return bool((await connection.execute(update(schedules).where(*is_it).values(over))).rowcount)
 
 
-async def _moved(connection: AsyncConnection, job: Row[Any], **values: Any) -> bool:
+async def _moved(connection: AsyncConnection, /, job: Row[Any], **values: Any) -> bool:
     """Changes a claimed schedule. Returns False if another process has claimed it since, or its user has changed it."""
     is_ours = (schedules.c.id == job.id, schedules.c.look_at == job.look_at)
     return bool((await connection.execute(update(schedules).where(*is_ours).values(**values))).rowcount)

@@ -89,8 +89,7 @@ async def load_context(
     files = [Attached(**each) for each in opening.metadata.get("attachments", ())]
     attachments: Mapping[str, CallOutcome] = {}
     if files:
-        async with deps.database.read_only() as connection:
-            attachments = await read_attached(connection, session_id, files)
+        attachments = await deps.database.read(read_attached, session_id, files)
     facts = await deps.long_term.given(claim.owner, message, now=now) if message and claim.knows_facts else []
     inline = _inline(window, kept, claim.key.turn_id, max_bytes=settings.fresh_result_bytes)
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
@@ -224,8 +223,7 @@ async def working_memory(
     database: Database, cache: Cache, session_id: str, *, message_count: int, ttl_s: int, now: datetime
 ) -> tuple[ShortTermMemory | None, int]:
     """Returns a session's short-term memory as its next turn would see it, and the seconds it has left."""
-    async with database.read_only() as connection:
-        last = await last_ended(connection, session_id)
+    last = await database.read(last_ended, session_id)
     if last is None:
         return None, 0
     memory = await short_term.read(cache, session_id, last_turn_id=last.turn_id)

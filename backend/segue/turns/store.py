@@ -10,22 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import (
-    CTE,
-    BigInteger,
-    Boolean,
-    Integer,
-    Interval,
-    Select,
-    Text,
-    bindparam,
-    case,
-    func,
-    insert,
-    literal,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningInsert
@@ -118,7 +103,7 @@ def once(key: str | None, *asked: str | int) -> Once | None:
     return Once(key, digest_of_json(asked)) if key is not None else None
 
 
-def _begin(*, claims: bool) -> tuple[CTE, CTE, ReturningInsert[int]]:
+def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
     """Takes the session's next seq only if it is still the one this statement has read. Then the open turns it has
     counted are all there are; a message that loses a race against another one is refused, and asks under the lock.
     A turn that it `claims` is not accepted either if anything else has happened in the session meanwhile, such as that
@@ -126,18 +111,20 @@ def _begin(*, claims: bool) -> tuple[CTE, CTE, ReturningInsert[int]]:
     """
     session_id, now = NEW_MESSAGE_COLUMNS["session_id"], NEW_MESSAGE_COLUMNS["created_at"]
     waiting = turns.alias("waiting")
-    open_turns = select(func.count()).where(waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
-    read = select(sessions.c.next_seq, sessions.c.updated_at, open_turns.scalar_subquery().label("open_turns"))
+    open_turns = sa.select(sa.func.count()).where(
+        waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS)
+    )
+    read = sa.select(sessions.c.next_seq, sessions.c.updated_at, open_turns.scalar_subquery().label("open_turns"))
     seen = read.where(sessions.c.id == session_id).cte("seen")
     owned = (
-        update(sessions)
-        .where(sessions.c.id == session_id, sessions.c.owner == bindparam("caller"))
-        .where(sessions.c.next_seq == seen.c.next_seq, seen.c.open_turns < bindparam("room", type_=Integer))
+        sa.update(sessions)
+        .where(sessions.c.id == session_id, sessions.c.owner == sa.bindparam("caller"))
+        .where(sessions.c.next_seq == seen.c.next_seq, seen.c.open_turns < sa.bindparam("room", type_=sa.Integer))
         .where(*([sessions.c.updated_at == seen.c.updated_at] if claims else []))
         .values(
             next_seq=sessions.c.next_seq + 1,
-            updated_at=func.clock_timestamp(),
-            title=func.coalesce(sessions.c.title, bindparam("first_words", type_=Text)),
+            updated_at=sa.func.clock_timestamp(),
+            title=sa.func.coalesce(sessions.c.title, sa.bindparam("first_words", type_=sa.Text)),
             title_due_at=summary.title_due_on_message(),
         )
         .returning(
@@ -147,45 +134,45 @@ def _begin(*, claims: bool) -> tuple[CTE, CTE, ReturningInsert[int]]:
         .cte("owned")
     )
     running = {
-        "status": literal("running"),
-        "epoch": literal(1),
-        "attempts": literal(1),
+        "status": sa.literal("running"),
+        "epoch": sa.literal(1),
+        "attempts": sa.literal(1),
         "agent": owned.c.agent,
-        "worker": bindparam("claimer", type_=Text),
-        "lease_until": func.now() + bindparam("lease", type_=Interval),
-        "started_at": func.now(),
+        "worker": sa.bindparam("claimer", type_=sa.Text),
+        "lease_until": sa.func.now() + sa.bindparam("lease", type_=sa.Interval),
+        "started_at": sa.func.now(),
     }
-    open_plan = select(func.jsonb_build_array(plans.c.id, plans.c.version))
-    at_the_time = func.jsonb_build_object(
+    open_plan = sa.select(sa.func.jsonb_build_array(plans.c.id, plans.c.version))
+    at_the_time = sa.func.jsonb_build_object(
         *("shown_plan", open_plan.where(plans.c.session_id == session_id, is_open()).scalar_subquery()),
-        *("language", owned.c.language, "time_zone", func.nullif(owned.c.time_zone, "")),
+        *("language", owned.c.language, "time_zone", sa.func.nullif(owned.c.time_zone, "")),
     )
     turn = {
         "id": NEW_MESSAGE_COLUMNS["turn_id"],
         "session_id": session_id,
-        "status": literal("queued"),
-        "request": bindparam("asked", type_=turns.c.request.type).op("||")(func.jsonb_strip_nulls(at_the_time)),
-        "idempotency_key": bindparam("key", type_=Text),
-        "body_hash": bindparam("body", type_=Text),
+        "status": sa.literal("queued"),
+        "request": sa.bindparam("asked", type_=turns.c.request.type).op("||")(sa.func.jsonb_strip_nulls(at_the_time)),
+        "idempotency_key": sa.bindparam("key", type_=sa.Text),
+        "body_hash": sa.bindparam("body", type_=sa.Text),
         "created_at": now,
-        "facts_due_at": case((bindparam("tells_facts", type_=Boolean), func.now())),
+        "facts_due_at": sa.case((sa.bindparam("tells_facts", type_=sa.Boolean), sa.func.now())),
         **(running if claims else {}),
     }
     begun = (
-        insert(turns)
-        .from_select(["seq", *turn], select(owned.c.seq, *turn.values()))
+        sa.insert(turns)
+        .from_select(["seq", *turn], sa.select(owned.c.seq, *turn.values()))
         .returning(turns.c.seq, turns.c.request)
         .cte("begun")
     )
     return owned, begun, insert_message(begun, opens_turn=True).returning(messages.c.seq)
 
 
-def _begin_claimed() -> Select[*tuple[Any, ...]]:
+def _begin_claimed() -> sa.Select[*tuple[Any, ...]]:
     """Reads of the session what a claim reads; its title and the number of its messages are those of from now on."""
     owned, turn, inserted = _begin(claims=True)
     message = inserted.cte("message")
     of_turn = (turn.c.seq, turn.c.request, owned.c.agent, owned.c.title.label("new_title"))
-    return select(*of_turn, *of_session()).select_from(
+    return sa.select(*of_turn, *of_session()).select_from(
         message.join(turn, turn.c.seq == message.c.seq)
         .join(owned, owned.c.seq == message.c.seq)
         .join(sessions, sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
@@ -249,7 +236,7 @@ def _accepting(
     return given | message, turn_id
 
 
-_FENCE = select(turns.c.id).where(*IS_HELD).with_for_update(read=True)
+_FENCE = sa.select(turns.c.id).where(*IS_HELD).with_for_update(read=True)
 
 
 @asynccontextmanager
@@ -269,22 +256,22 @@ async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[
 
 async def store_tool_choice(database: Database, claim: Claim, choice: ToolChoice) -> None:
     async with fenced_transaction(database, claim) as connection:
-        chosen = update(sessions).where(sessions.c.id == claim.key.session_id).values(tool_choice=asdict(choice))
+        chosen = sa.update(sessions).where(sessions.c.id == claim.key.session_id).values(tool_choice=asdict(choice))
         await connection.execute(chosen)
 
 
 def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
     finished = (
-        update(turns)
+        sa.update(turns)
         .where(*IS_HELD)
         .values(
             status="completed",
-            report=bindparam("outcome", type_=turns.c.report.type),
+            report=sa.bindparam("outcome", type_=turns.c.report.type),
             lease_until=None,
             finished_at=NEW_MESSAGE_COLUMNS["created_at"],
-            run=bindparam("run", type_=turns.c.run.type),
+            run=sa.bindparam("run", type_=turns.c.run.type),
             # It was told to the telemetry of the run. What goes on without a request does so with these groups.
-            request=case(
+            request=sa.case(
                 (turns.c.request["origin"].has_key("groups"), turns.c.request), else_=turns.c.request.op("-")("origin")
             ),
         )
@@ -292,19 +279,19 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
         .cte("finished")
     )
     moved = (
-        update(sessions)
+        sa.update(sessions)
         .where(sessions.c.id == finished.c.session_id)
         .values(
             next_seq=sessions.c.next_seq + 1,
-            updated_at=func.clock_timestamp(),
+            updated_at=sa.func.clock_timestamp(),
             last_turn_id=NEW_MESSAGE_COLUMNS["turn_id"],
-            title_due_at=summary.title_due_on_answer(bindparam("improves_title", type_=Boolean)),
-            **due_columns(bindparam("cut_off", type_=BigInteger), bindparam("seen_seq", type_=BigInteger)),
+            title_due_at=summary.title_due_on_answer(sa.bindparam("improves_title", type_=sa.Boolean)),
+            **due_columns(sa.bindparam("cut_off", type_=sa.BigInteger), sa.bindparam("seen_seq", type_=sa.BigInteger)),
         )
         .returning((sessions.c.next_seq - 1).label("seq"))
         .cte("moved")
     )
-    session = select(finished.c.session_id)
+    session = sa.select(finished.c.session_id)
     also = [booking(session.scalar_subquery(), session.exists()).cte("booked")]
     if told:
         also.append(turns_ended(finished, NEW_MESSAGE_COLUMNS["content"] if told.content else None).cte("told"))
@@ -342,7 +329,7 @@ async def finish_turn(
     return Message(message_id, seq, claim.key.turn_id, answer.role, answer.content, at)
 
 
-_LAST_ENDED = select(turns.c.id, turns.c.finished_at).where(turns.c.id == last_ended_turn())
+_LAST_ENDED = sa.select(turns.c.id, turns.c.finished_at).where(turns.c.id == last_ended_turn())
 
 
 async def last_ended(connection: AsyncConnection, session_id: str) -> EndedTurn | None:

@@ -10,23 +10,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal
 
-from sqlalchemy import (
-    Boolean,
-    ColumnElement,
-    Integer,
-    Select,
-    Text,
-    and_,
-    bindparam,
-    case,
-    delete,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
@@ -86,13 +70,13 @@ async def end_turn(
     the calls that ended with it, None if the claim no longer holds or, of a neglected turn, if its lease was renewed or
     another process has recovered it. Several statements: to be called in a transaction.
     """
-    is_neglected = (turns.c.lease_until < func.now()) | turns.c.cancel_requested_at.is_not(None)
+    is_neglected = (turns.c.lease_until < sa.func.now()) | turns.c.cancel_requested_at.is_not(None)
     values, is_told = _held(turn), outbox_of(connection) is not None
     if isinstance(turn, NeglectedTurn):
-        ending = _ending((*IS_HELD, is_neglected), error, finished_at=func.now(), is_told=is_told)
+        ending = _ending((*IS_HELD, is_neglected), error, finished_at=sa.func.now(), is_told=is_told)
     else:
         did = run_failed(timeline) if timeline else {}
-        ending = _ending(IS_HELD, error, finished_at=literal(now), is_told=is_told, did=did)
+        ending = _ending(IS_HELD, error, finished_at=sa.literal(now), is_told=is_told, did=did)
     if (await connection.execute(ending, values)).one_or_none() is None:
         return None
     calls = await _end_calls(connection, turn.key, now=now)
@@ -101,16 +85,20 @@ async def end_turn(
     return calls
 
 
-def _approved_step() -> Select[tuple[str | None]]:
+def _approved_step() -> sa.Select[tuple[str | None]]:
     """A grant is gone once its step starts, and its call is the first that the turn makes for the plan."""
     asked = turns.c.request
-    of_plan = func.coalesce(asked["decided_plan_id"].as_string(), asked["shown_plan"][0].as_string())
-    calls = select(tool_calls.c.status).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.plan_id == plans.c.id)
+    of_plan = sa.func.coalesce(asked["decided_plan_id"].as_string(), asked["shown_plan"][0].as_string())
+    calls = sa.select(tool_calls.c.status).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.plan_id == plans.c.id)
     first = calls.order_by(tool_calls.c.id).limit(1).scalar_subquery()
     unused = plans.c.taken_on_by.is_distinct_from(turns.c.id) | (plans.c.granted_to == turns.c.id)
-    became = case((unused, "did_not_run"), (first.in_(("succeeded", "failed")), "ran"), (first.is_not(None), "unknown"))
+    became = sa.case(
+        (unused, "did_not_run"), (first.in_(("succeeded", "failed")), "ran"), (first.is_not(None), "unknown")
+    )
     return (
-        select(became).select_from(turns.join(plans, plans.c.id == of_plan)).where(turns.c.id == bindparam("at_turn"))
+        sa.select(became)
+        .select_from(turns.join(plans, plans.c.id == of_plan))
+        .where(turns.c.id == sa.bindparam("at_turn"))
     )
 
 
@@ -129,7 +117,7 @@ async def note_approval(connection: AsyncConnection, turn_id: str) -> AppError:
     error = await with_approval(connection, turn_id, turn_errors.cancelled())
     if error.extra:
         told = {"error": error_row(error), "error_extra": error.extra}
-        await connection.execute(update(turns).where(turns.c.id == turn_id).values(told))
+        await connection.execute(sa.update(turns).where(turns.c.id == turn_id).values(told))
     return error
 
 
@@ -144,23 +132,23 @@ async def _end_calls(connection: AsyncConnection, turn: TurnKey, *, now: datetim
 
 
 # What is left of a running turn's time: what it had when claimed, less its run until now or until it lapsed.
-_ALLOWED_S = func.coalesce(turns.c.left_s, bindparam("timeout_s", type_=turns.c.left_s.type))
-_RAN = func.least(func.now(), turns.c.lease_until) - turns.c.started_at
-_LEFT_S = _ALLOWED_S - func.extract("epoch", _RAN).cast(turns.c.left_s.type)
+_ALLOWED_S = sa.func.coalesce(turns.c.left_s, sa.bindparam("timeout_s", type_=turns.c.left_s.type))
+_RAN = sa.func.least(sa.func.now(), turns.c.lease_until) - turns.c.started_at
+_LEFT_S = _ALLOWED_S - sa.func.extract("epoch", _RAN).cast(turns.c.left_s.type)
 
 # A running turn is queued again by its process, or after its lease lapsed.
 _REQUEUE = (
-    update(turns)
+    sa.update(turns)
     .where(*IS_HELD, turns.c.cancel_requested_at.is_(None))
-    .where(or_(bindparam("by_owner", type_=Boolean), turns.c.lease_until < func.now()))
+    .where(sa.or_(sa.bindparam("by_owner", type_=sa.Boolean), turns.c.lease_until < sa.func.now()))
     .values(
         status="queued",
-        queued_at=func.now(),
+        queued_at=sa.func.now(),
         left_s=_LEFT_S,
-        attempts=turns.c.attempts - bindparam("free", type_=Boolean).cast(Integer),
+        attempts=turns.c.attempts - sa.bindparam("free", type_=sa.Boolean).cast(sa.Integer),
         worker=None,
         lease_until=None,
-        **attempt_ended(bindparam("why", type_=Text), at=func.now()),
+        **attempt_ended(sa.bindparam("why", type_=sa.Text), at=sa.func.now()),
     )
     .returning(turns.c.id)
 )
@@ -176,13 +164,13 @@ async def requeue(
     return (await connection.execute(_REQUEUE, _held(turn) | ways)).one_or_none() is not None
 
 
-_IS_OVERDUE = turns.c.cancel_requested_at < func.now() - timedelta(seconds=CANCEL_WITHIN_S)
-_NOT_BEGUN = turns.c.queued_at < func.now() - timedelta(seconds=START_WITHIN_S)
+_IS_OVERDUE = turns.c.cancel_requested_at < sa.func.now() - timedelta(seconds=CANCEL_WITHIN_S)
+_NOT_BEGUN = turns.c.queued_at < sa.func.now() - timedelta(seconds=START_WITHIN_S)
 _NEGLECTED = (
-    select(
+    sa.select(
         turns.c.id,
         turns.c.session_id,
-        select(sessions.c.owner).where(sessions.c.id == turns.c.session_id).scalar_subquery().label("owner"),
+        sa.select(sessions.c.owner).where(sessions.c.id == turns.c.session_id).scalar_subquery().label("owner"),
         turns.c.seq,
         turns.c.epoch,
         (turns.c.status == RUNNING).label("running"),
@@ -192,9 +180,9 @@ _NEGLECTED = (
     )
     .where(
         turns.c.status.in_(OPEN_TURNS),
-        or_(
-            and_(turns.c.status == RUNNING, or_(turns.c.lease_until < func.now(), _IS_OVERDUE)),
-            and_(turns.c.status == QUEUED, _NOT_BEGUN, ~runs_beside(turns)),
+        sa.or_(
+            sa.and_(turns.c.status == RUNNING, sa.or_(turns.c.lease_until < sa.func.now(), _IS_OVERDUE)),
+            sa.and_(turns.c.status == QUEUED, _NOT_BEGUN, ~runs_beside(turns)),
         ),
     )
     .order_by(turns.c.status.desc(), turns.c.queued_at)
@@ -218,38 +206,38 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
     open when it ended are open again: its next attempt repeats them or takes them for unknown. What the assistant had
     said when the user stopped it leaves the history.
     """
-    failed, others = bindparam("failed_turn", type_=Text), turns.alias("others")
+    failed, others = sa.bindparam("failed_turn", type_=sa.Text), turns.alias("others")
     open_turns = (
-        select(func.count())
+        sa.select(sa.func.count())
         .where(others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
         .scalar_subquery()
     )
     left_open = (
-        update(tool_calls)
+        sa.update(tool_calls)
         .where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
         .values(status="running", error=None, summary="")
         .returning(tool_calls.c.id)
         .cte("left_open")
     )
-    answered = delete(messages).where(messages.c.tool_call_id.in_(select(left_open.c.id)))
-    stopped = update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
-    left = stopped.values(branch=bindparam("left_to"), left_at=func.now())
+    answered = sa.delete(messages).where(messages.c.tool_call_id.in_(sa.select(left_open.c.id)))
+    stopped = sa.update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
+    left = stopped.values(branch=sa.bindparam("left_to"), left_at=sa.func.now())
     gone = [answered.returning(messages.c.id).cte("answered"), left.returning(messages.c.id).cte("left")]
-    gaps = sum((select(func.count()).select_from(each).scalar_subquery() for each in gone), sessions.c.gaps)
+    gaps = sum((sa.select(sa.func.count()).select_from(each).scalar_subquery() for each in gone), sessions.c.gaps)
     # Its time so that a message which comes at the same moment is not claimed before it.
-    noted = update(sessions).where(sessions.c.id == bindparam("at_session"))
-    noted = noted.values(updated_at=func.clock_timestamp(), gaps=gaps)
+    noted = sa.update(sessions).where(sessions.c.id == sa.bindparam("at_session"))
+    noted = noted.values(updated_at=sa.func.clock_timestamp(), gaps=gaps)
     nothing = dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at"))
     return (
-        update(turns)
+        sa.update(turns)
         .where(turns.c.id == failed, turns.c.status.in_(("failed", "cancelled")), turns.c.branch.is_(None))
-        .where(open_turns < bindparam("room", type_=Integer))
+        .where(open_turns < sa.bindparam("room", type_=sa.Integer))
         .values(
             status="queued",
-            queued_at=func.now(),
-            epoch=(turns.c.epoch / literal(EPOCHS) + 1) * EPOCHS,
+            queued_at=sa.func.now(),
+            epoch=(turns.c.epoch / sa.literal(EPOCHS) + 1) * EPOCHS,
             attempts=0,
-            request=turns.c.request.op("||")(bindparam("asked", type_=turns.c.request.type)),
+            request=turns.c.request.op("||")(sa.bindparam("asked", type_=turns.c.request.type)),
             **attempt_ended(turns.c.error["code"].as_string(), at=turns.c.finished_at),
             **nothing,
         )
@@ -264,9 +252,7 @@ _RUN_AGAIN = _run_again()
 async def run_again(
     connection: AsyncConnection, turn: TurnKey, request: ChatRequest, *, now: datetime, room: int
 ) -> TurnKey | None:
-    """Queues a failed or cancelled turn again, under the lock of its session. Returns None if the session has `room`
-    open turns.
-    """
+    """Queues a failed or cancelled turn again, under its session's lock. None if that has `room` open turns."""
     retried = request.once and asdict(request.once)
     asked = {"stream": request.stream, "origin": without_defaults(request.origin), "retried": retried}
     values = {"failed_turn": turn.turn_id, "at_session": turn.session_id, "room": room, "asked": asked}
@@ -280,7 +266,7 @@ async def cancel_turn(connection: AsyncConnection, owner: str, turn: TurnKey) ->
     Returns by turn whether it has ended; nothing for one that had ended before.
     """
     reader = turns.alias()
-    runs = exists().where(reader.c.id == turn.turn_id, reader.c.status == "running")
+    runs = sa.exists().where(reader.c.id == turn.turn_id, reader.c.status == "running")
     steers = (turns.c.request["steers"].as_string() == turn.turn_id) & runs
     return await _cancel(connection, owner, turn.session_id, (turns.c.id == turn.turn_id) | steers)
 
@@ -293,30 +279,30 @@ async def cancel_before(connection: AsyncConnection, owner: str, turn: TurnKey) 
 async def cancel_open_turns(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Ends the open turns of a session that is about to be deleted, so that no process writes for them any more."""
     await connection.execute(
-        update(turns)
+        sa.update(turns)
         .where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
-        .values(status="cancelled", lease_until=None, finished_at=func.now())
+        .values(status="cancelled", lease_until=None, finished_at=sa.func.now())
     )
 
 
 async def _cancel(
-    connection: AsyncConnection, owner: str, session_id: str, which: ColumnElement[bool]
+    connection: AsyncConnection, owner: str, session_id: str, which: sa.ColumnElement[bool]
 ) -> dict[TurnKey, bool]:
     queued = turns.c.status == "queued"
-    error = literal(error_row(turn_errors.cancelled()), turns.c.error.type)
+    error = sa.literal(error_row(turn_errors.cancelled()), turns.c.error.type)
     cancelled = (
-        update(turns)
+        sa.update(turns)
         .where(turns.c.session_id == session_id, which, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
         .values(
-            cancel_requested_at=func.coalesce(turns.c.cancel_requested_at, func.now()),
-            status=case((queued, "cancelled"), else_=turns.c.status),
-            error=case((queued, error), else_=turns.c.error),
-            finished_at=case((queued, func.now()), else_=turns.c.finished_at),
+            cancel_requested_at=sa.func.coalesce(turns.c.cancel_requested_at, sa.func.now()),
+            status=sa.case((queued, "cancelled"), else_=turns.c.status),
+            error=sa.case((queued, error), else_=turns.c.error),
+            finished_at=sa.case((queued, sa.func.now()), else_=turns.c.finished_at),
         )
         .returning(*OF_TURNS)
         .cte("cancelled")
     )
-    statement = select(cancelled.c.id, cancelled.c.seq, cancelled.c.epoch, cancelled.c.status)
+    statement = sa.select(cancelled.c.id, cancelled.c.seq, cancelled.c.epoch, cancelled.c.status)
     if outbox_of(connection) is not None:
         statement = statement.add_cte(turns_ended(cancelled).cte("told"))
     rows = await connection.execute(statement)
@@ -324,15 +310,15 @@ async def _cancel(
 
 
 def _ending(
-    which: Sequence[ColumnElement[bool]],
+    which: Sequence[sa.ColumnElement[bool]],
     error: AppError,
     *,
-    finished_at: ColumnElement[datetime],
+    finished_at: sa.ColumnElement[datetime],
     is_told: bool,
     did: Mapping[str, Any] = MappingProxyType({}),
-) -> Select[tuple[str]]:
+) -> sa.Select[tuple[str]]:
     ended = (
-        update(turns)
+        sa.update(turns)
         .where(*which)
         .values(
             status="cancelled" if error.code == turn_errors.CANCELLED else "failed",
@@ -346,16 +332,16 @@ def _ending(
         .cte("ended")
     )
     left_open = (
-        update(tool_calls)
-        .where(tool_calls.c.turn_id.in_(select(ended.c.id)), tool_calls.c.status == "running")
+        sa.update(tool_calls)
+        .where(tool_calls.c.turn_id.in_(sa.select(ended.c.id)), tool_calls.c.status == "running")
         .values(status="unknown", error=INTERRUPTED, summary=INTERRUPTED)
         .cte("left_open")
     )
-    return select(ended.c.id).add_cte(left_open, *((turns_ended(ended).cte("told"),) if is_told else ()))
+    return sa.select(ended.c.id).add_cte(left_open, *((turns_ended(ended).cte("told"),) if is_told else ()))
 
 
-def _is_owned(owner: str) -> ColumnElement[bool]:
-    return select(sessions.c.id).where(sessions.c.id == turns.c.session_id, sessions.c.owner == owner).exists()
+def _is_owned(owner: str) -> sa.ColumnElement[bool]:
+    return sa.select(sessions.c.id).where(sessions.c.id == turns.c.session_id, sessions.c.owner == owner).exists()
 
 
 def error_row(error: AppError) -> dict[str, Any]:

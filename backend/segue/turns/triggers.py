@@ -132,8 +132,7 @@ class Triggers:
         """Begins the turn of an event, or returns the one that it has begun before. Raises NotFound, AppError
         `signature_invalid`, `rate_limited`, `too_many_queued`, `idempotency_key_reused`.
         """
-        async with self.database.read_only() as connection:
-            row = await _find(connection, trigger_id)
+        row = await self.database.read(_find, trigger_id)
         if row.status != "active":
             raise NotFound("trigger")
         once = Once(f"{trigger_id} {self._check(row, headers, body)}", hashlib.sha256(body).hexdigest())
@@ -169,9 +168,7 @@ class Triggers:
             return await accepted_before(connection, row.owner, session_id, once) if session_id else None
 
     def _check(self, row: Row[Any], headers: Mapping[str, str], body: bytes) -> str:
-        """Returns the id of an event that is signed, and was so within five minutes. Raises AppError
-        `signature_invalid`.
-        """
+        """Returns the id of an event that was signed within five minutes. Raises AppError `signature_invalid`."""
         event_id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
         is_recent = re.fullmatch("[0-9]{1,12}", at) and abs(self.clock().timestamp() - int(at)) <= WINDOW_S
         if _EVENT_ID.fullmatch(event_id) and is_recent:

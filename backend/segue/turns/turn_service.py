@@ -98,18 +98,13 @@ class TurnService:
         return self._deps.settings.worker_concurrency if self._takes_turns else 0
 
     async def leave(self) -> None:
-        """Takes no more turns, gives those that run the grace to end, hands back the rest, and ends all waiting.
-
-        A second call waits for the first.
-        """
+        """Ends turns within the grace, hands back the rest, ends all waiting. A second call waits for the first."""
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._leave(), name="leaving")
         await asyncio.shield(self._leaving)
 
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
-        """Stores a message as a turn and dispatches it. Raises what `admit` raises, and AppError `rate_limited`,
-        `unknown_attachment`, `option_not_allowed`.
-        """
+        """Raises what `admit` raises, AppError `rate_limited`, `unknown_attachment`, `option_not_allowed`."""
         deps = self._deps
         known = await self._accepted_before(owner, session_id, request.once)
         if known is not None and not known.failed_for_now:
@@ -119,8 +114,7 @@ class TurnService:
         if request.options.given:
             await self._check_options(owner, session_id, request)
         if request.attachment_ids:
-            async with deps.database.read_only() as connection:
-                files = await attached(connection, owner, session_id, request.attachment_ids)
+            files = await deps.database.read(attached, owner, session_id, request.attachment_ids)
             request = replace(request, attachments=files)
         async with deps.limiter.starting(owner, request.message, again=again) as turn_id:
             admitted = await self._admit(owner, session_id, replace(request, turn_id=turn_id))
@@ -174,8 +168,7 @@ class TurnService:
         are. The owner is in `groups`. Raises NotFound.
         """
         deps, now = self._deps, self._deps.clock()
-        async with deps.database.read_only() as connection:
-            claim = await claim_of_next(connection, owner, session_id)
+        claim = await deps.database.read(claim_of_next, owner, session_id)
         claim = replace(claim, origin=Origin(groups=tuple(groups)))
         speaker = deps.agents.speaker(claim.agent, owner, groups)
         guard, _ = tools = tools_of_turn(deps, claim, speaker, save=_forget)
@@ -230,8 +223,7 @@ class TurnService:
             if each.step is not None and each.step.asks is not None and each.step.asks.key == key:
                 with suppress(StalePlan, NotFound):
                     button = Button("confirm", each.version, plan_id=each.plan_id)
-                    async with self._deps.database.read_only() as connection:
-                        origin = Origin(groups=await queries.groups_of_last(connection, each.session_id))
+                    origin = Origin(groups=await self._deps.database.read(queries.groups_of_last, each.session_id))
                     going_on.append(await self.decide(owner, each.session_id, button, origin=origin))
         return going_on
 
@@ -261,10 +253,8 @@ class TurnService:
         except AppError as error:
             if error.code not in ("plan_changed", "no_open_plan"):
                 raise
-            async with deps.database.read_only() as connection:
-                raise decided_already((await get_plan(connection, plan_id)).plan) from None
-        async with deps.database.read_only() as connection:
-            decided = await get_approval(connection, identity, plan_id, now=deps.clock())
+            raise decided_already((await deps.database.read(get_plan, plan_id)).plan) from None
+        decided = await deps.database.read(get_approval, identity, plan_id, now=deps.clock())
         if decided.status == "expired":
             raise expired()
         return decided
@@ -306,8 +296,7 @@ class TurnService:
         return await self.read(owner, session_id, turn_id)
 
     async def read(self, owner: str, session_id: str, turn_id: str) -> Turn:
-        async with self._deps.database.read_only() as connection:
-            return await queries.get_turn(connection, owner, session_id, turn_id)
+        return await self._deps.database.read(queries.get_turn, owner, session_id, turn_id)
 
     async def list(self, owner: str, session_id: str, *, before: str | None, limit: int) -> list[Turn]:
         """Newest first."""
@@ -330,12 +319,10 @@ class TurnService:
         """Asked before the limits: a request for a turn that exists counts for none."""
         if once is None:
             return None
-        async with self._deps.database.read_only() as connection:
-            return await accepted_before(connection, owner, session_id, once)
+        return await self._deps.database.read(accepted_before, owner, session_id, once)
 
     async def _check_options(self, owner: str, session_id: str, request: ChatRequest) -> None:
-        async with self._deps.database.read_only() as connection:
-            session = await session_store.get_session(connection, owner, session_id)
+        session = await self._deps.database.read(session_store.get_session, owner, session_id)
         speaker = self._deps.agents.speaker(session.agent, owner, request.origin.groups)
         speaker.agent.check_options(request.options.given)
         if request.options.model is not None:

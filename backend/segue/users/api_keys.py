@@ -284,9 +284,7 @@ class OpenedLink:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalLinks:
-    """Makes and opens links. Each of the `secrets` opens one, the first makes them: while one is replaced there are
-    two. Without a webhook there is none.
-    """
+    """Each of the `secrets` opens links, the first makes them: two while one is replaced, none without a webhook."""
 
     database: Database
     secrets: Sequence[bytes] = field(repr=False)

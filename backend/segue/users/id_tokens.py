@@ -114,10 +114,7 @@ class Tokens:
 
 
 def verification_key(text: str) -> VerificationKey:
-    """Reads JWT_KEY: a public key in PEM, also with its line ends written as `\\n`, or else a shared secret.
-
-    Raises AppError `jwt_key_unusable`.
-    """
+    """Reads JWT_KEY: a public key in PEM (`\\n` are line ends) or a shared secret. Raises `jwt_key_unusable`."""
     text = text.replace("\\n", "\n").strip()
     if not text.startswith("-----BEGIN"):
         algorithms = tuple(name for name, needed in _SECRETS.items() if len(text.encode()) >= needed)
@@ -259,9 +256,7 @@ def _verification_key(entry: dict[str, Any]) -> VerificationKey | None:
 
 
 def user_of_token(token: str, *, secret: str) -> str:
-    """`secret` is shared with the gateway. Raises Unauthorized for a token that is not signed with it, or is out of
-    date.
-    """
+    """`secret` is the gateway's too. Raises Unauthorized for a token not signed with it or out of date."""
     if len(token) > MAX_TOKEN_CHARS:
         raise Unauthorized("token_too_long")
     try:

@@ -12,31 +12,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    Boolean,
-    ColumnElement,
-    Date,
-    Float,
-    Integer,
-    Interval,
-    Numeric,
-    Select,
-    Text,
-    and_,
-    bindparam,
-    case,
-    cast,
-    column,
-    delete,
-    func,
-    literal,
-    literal_column,
-    not_,
-    or_,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -54,21 +30,21 @@ _BOOKED = (*_COUNTS, "unpriced_calls")
 _TOTALS = ("key", *_COUNTS[1:], "estimated", "cost", "cost_complete")
 
 
-def _finite(cost: ColumnElement[Any]) -> ColumnElement[Any]:
+def _finite(cost: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """Returns null for NaN and infinity: one such row would make every sum useless."""
-    return case((cost < literal_column("'Infinity'::numeric"), cost))
+    return sa.case((cost < sa.literal_column("'Infinity'::numeric"), cost))
 
 
 _COST = _finite(usage.c.cost)
-IS_COMPLETE: Final = func.bool_and(_COST.is_not(None) & (usage.c.unpriced_calls == 0))  # of a sum of costs
-_OWNER = bindparam("charged_owner", type_=Text)
-_KEYS: dict[Group, ColumnElement[str]] = {
-    "day": func.to_char(usage.c.day, "YYYY-MM-DD"),
+IS_COMPLETE: Final = sa.func.bool_and(_COST.is_not(None) & (usage.c.unpriced_calls == 0))  # of a sum of costs
+_OWNER = sa.bindparam("charged_owner", type_=sa.Text)
+_KEYS: dict[Group, sa.ColumnElement[str]] = {
+    "day": sa.func.to_char(usage.c.day, "YYYY-MM-DD"),
     "model": usage.c.model,
-    "session": func.coalesce(usage.c.session_id, ""),
+    "session": sa.func.coalesce(usage.c.session_id, ""),
     "user": usage.c.owner,
-    "agent": func.coalesce(sessions.c.agent, ""),
-    "group": func.coalesce(user_groups.c.name, ""),
+    "agent": sa.func.coalesce(sessions.c.agent, ""),
+    "group": sa.func.coalesce(user_groups.c.name, ""),
 }
 
 
@@ -87,9 +63,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an owner, a group or all spent on a day, and the cost that other calls of theirs hold. `reserved`: if it
-    fitted.
-    """
+    """What an owner, a group or all spent on a day, the cost that their other calls hold, and if it fitted."""
 
     reserved: bool
     tokens: int
@@ -112,22 +86,22 @@ class UsageTotal:
     cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")]
 
 
-def booking(session_id: ColumnElement[Any], *conditions: ColumnElement[bool]) -> Insert:
+def booking(session_id: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> Insert:
     """Returns the statement that adds the charges of `charged` to an owner's rows, if the conditions hold."""
-    counted = [column(name, BigInteger) for name in _BOOKED]
-    columns: list[ColumnElement[Any]] = [column("day", Date), column("model", Text), *counted]
+    counted = [sa.column(name, sa.BigInteger) for name in _BOOKED]
+    columns: list[sa.ColumnElement[Any]] = [sa.column("day", sa.Date), sa.column("model", sa.Text), *counted]
     given = (
-        func.jsonb_to_recordset(bindparam("charges", type_=JSONB))
-        .table_valued(*columns, column("estimated", Boolean), column("cost", Numeric))
+        sa.func.jsonb_to_recordset(sa.bindparam("charges", type_=JSONB))
+        .table_valued(*columns, sa.column("estimated", sa.Boolean), sa.column("cost", sa.Numeric))
         .render_derived("given", with_types=True)
     )
     names = ["day", "model", *_BOOKED, "estimated", "cost"]
-    rows = select(_OWNER, session_id, *(given.c[name] for name in names)).where(*conditions)
+    rows = sa.select(_OWNER, session_id, *(given.c[name] for name in names)).where(*conditions)
     made = insert(usage).from_select(["owner", "session_id", *names], rows)
-    unpriced = case((usage.c.cost.is_(None), usage.c.calls), else_=usage.c.unpriced_calls)  # an older release's too
-    before: dict[str, ColumnElement[Any]] = {**usage.c, "unpriced_calls": unpriced}
+    unpriced = sa.case((usage.c.cost.is_(None), usage.c.calls), else_=usage.c.unpriced_calls)  # an older release's too
+    before: dict[str, sa.ColumnElement[Any]] = {**usage.c, "unpriced_calls": unpriced}
     added = {name: before[name] + made.excluded[name] for name in _BOOKED}
-    cost = func.coalesce(usage.c.cost + made.excluded.cost, usage.c.cost, made.excluded.cost)
+    cost = sa.func.coalesce(usage.c.cost + made.excluded.cost, usage.c.cost, made.excluded.cost)
     return made.on_conflict_do_update(
         index_elements=[usage.c.session_id, usage.c.day, usage.c.model],
         index_where=usage.c.session_id.is_not(None),
@@ -151,18 +125,21 @@ def charged(owner: str, charges: ChargesByDay) -> dict[str, Any]:
     return {"charged_owner": owner, "charges": rows}
 
 
-def _book() -> Select[Any]:
+def _book() -> sa.Select[Any]:
     # The lock keeps the session until the commit, so that erasing its owner finds the row.
-    kept = select(sessions.c.id).where(sessions.c.id == bindparam("charged_session"))
+    kept = sa.select(sessions.c.id).where(sessions.c.id == sa.bindparam("charged_session"))
     session = kept.with_for_update(read=True, key_share=True).cte("kept")
-    is_known = or_(  # an erased user stays erased
-        select(sessions.c.id).where(sessions.c.owner == _OWNER).exists(),
-        select(reservations.c.holder).where(reservations.c.owner == _OWNER).exists(),
+    is_known = sa.or_(  # an erased user stays erased
+        sa.select(sessions.c.id).where(sessions.c.owner == _OWNER).exists(),
+        sa.select(reservations.c.holder).where(reservations.c.owner == _OWNER).exists(),
     )
-    booked = booking(select(session.c.id).scalar_subquery(), is_known).cte("booked")
-    settled = (reservations.c.holder == bindparam("held_by"), reservations.c.epoch <= bindparam("under", type_=Integer))
-    released = delete(reservations).where(*settled).cte("released")
-    return select(literal(1)).add_cte(booked, released)
+    booked = booking(sa.select(session.c.id).scalar_subquery(), is_known).cte("booked")
+    settled = (
+        reservations.c.holder == sa.bindparam("held_by"),
+        reservations.c.epoch <= sa.bindparam("under", type_=sa.Integer),
+    )
+    released = sa.delete(reservations).where(*settled).cte("released")
+    return sa.select(sa.literal(1)).add_cte(booked, released)
 
 
 _BOOK = _book()
@@ -177,80 +154,82 @@ async def book(
 
 
 async def release(connection: AsyncConnection, holder: str) -> None:
-    await connection.execute(delete(reservations).where(reservations.c.holder == holder))
+    await connection.execute(sa.delete(reservations).where(reservations.c.holder == holder))
 
 
 async def enter_groups(connection: AsyncConnection, owner: str, day: date, groups: Collection[str]) -> None:
     """Notes that a user was in these groups on a day. Of a user who has no session it notes nothing."""
-    is_known = select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
-    rows = select(literal(owner), literal(day), func.unnest(cast(list(groups), ARRAY(Text)))).where(is_known)
+    is_known = sa.select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
+    rows = sa.select(
+        sa.literal(owner), sa.literal(day), sa.func.unnest(sa.cast(list(groups), sa.ARRAY(sa.Text)))
+    ).where(is_known)
     added = insert(user_groups).from_select(["owner", "day", "name"], rows)
     await connection.execute(added.on_conflict_do_nothing())
 
 
 async def groups_of(connection: AsyncConnection, owner: str, day: date) -> list[str]:
     """Returns the groups that the user was in on the day, by name."""
-    theirs = select(user_groups.c.name).where(user_groups.c.owner == owner, user_groups.c.day == day)
+    theirs = sa.select(user_groups.c.name).where(user_groups.c.owner == owner, user_groups.c.day == day)
     return list(await connection.scalars(theirs.order_by(user_groups.c.name)))
 
 
 def _standing(
-    counts: Callable[[ColumnElement[str]], ColumnElement[bool]] | None = None,
-) -> tuple[Select[Any], ColumnElement[bool]]:
+    counts: Callable[[sa.ColumnElement[str]], sa.ColumnElement[bool]] | None = None,
+) -> tuple[sa.Select[Any], sa.ColumnElement[bool]]:
     """Returns what was spent and is held on a day, by the owners that count or by all, and whether it fits."""
-    tokens, cost = bindparam("more_tokens", type_=BigInteger), bindparam("more_cost", type_=Numeric)
-    cap, cost_cap = bindparam("token_cap", type_=BigInteger), bindparam("cost_cap", type_=Numeric)
+    tokens, cost = sa.bindparam("more_tokens", type_=sa.BigInteger), sa.bindparam("more_cost", type_=sa.Numeric)
+    cap, cost_cap = sa.bindparam("token_cap", type_=sa.BigInteger), sa.bindparam("cost_cap", type_=sa.Numeric)
     spent = _sums(usage.c.input_tokens + usage.c.output_tokens, _COST).where(usage.c.day == _DAY)
     held = _sums(reservations.c.tokens, _finite(reservations.c.cost))
     held = held.where(reservations.c.holder != _HOLDER, reservations.c.day == _DAY, _STILL_HELD)
     if counts is not None:
         spent, held = spent.where(counts(usage.c.owner)), held.where(counts(reservations.c.owner))
     spent_rows, held_rows = spent.cte("spent"), held.cte("held")
-    fits = and_(
-        or_(cap == 0, spent_rows.c.tokens + held_rows.c.tokens + tokens <= cap),
-        or_(cost_cap == 0, spent_rows.c.cost + held_rows.c.cost + cost <= cost_cap),
+    fits = sa.and_(
+        sa.or_(cap == 0, spent_rows.c.tokens + held_rows.c.tokens + tokens <= cap),
+        sa.or_(cost_cap == 0, spent_rows.c.cost + held_rows.c.cost + cost <= cost_cap),
     )
-    sums = select(spent_rows.c.tokens, spent_rows.c.cost, held_rows.c.cost.label("held_cost"))
-    return sums.select_from(spent_rows.join(held_rows, literal(True))), fits
+    sums = sa.select(spent_rows.c.tokens, spent_rows.c.cost, held_rows.c.cost.label("held_cost"))
+    return sums.select_from(spent_rows.join(held_rows, sa.literal(True))), fits
 
 
-def _reserve() -> Select[Any]:
+def _reserve() -> sa.Select[Any]:
     """To be run under the lock of `reserve`: it reads what other reservations have committed."""
-    owner = bindparam("of_owner", type_=Text)
+    owner = sa.bindparam("of_owner", type_=sa.Text)
     standing, fits = _standing(lambda column: column == owner)
     others = reservations.c.owner == owner, reservations.c.holder != _HOLDER
-    before = (reservations.c.holder == _HOLDER) & (reservations.c.epoch < bindparam("at_epoch"))
-    over = delete(reservations).where(or_(before, and_(*others, not_(_STILL_HELD)))).cte("over")
-    row: dict[str, ColumnElement[Any]] = {
+    before = (reservations.c.holder == _HOLDER) & (reservations.c.epoch < sa.bindparam("at_epoch"))
+    over = sa.delete(reservations).where(sa.or_(before, sa.and_(*others, sa.not_(_STILL_HELD)))).cte("over")
+    row: dict[str, sa.ColumnElement[Any]] = {
         "holder": _HOLDER,
-        "epoch": bindparam("at_epoch", type_=Integer),
+        "epoch": sa.bindparam("at_epoch", type_=sa.Integer),
         "owner": owner,
         "day": _DAY,
-        "tokens": bindparam("more_tokens", type_=BigInteger),
-        "cost": bindparam("more_cost", type_=Numeric),
-        "until": func.now() + bindparam("lasts", type_=Interval),
+        "tokens": sa.bindparam("more_tokens", type_=sa.BigInteger),
+        "cost": sa.bindparam("more_cost", type_=sa.Numeric),
+        "until": sa.func.now() + sa.bindparam("lasts", type_=sa.Interval),
     }
     made = insert(reservations).from_select([*row], standing.with_only_columns(*row.values()).where(fits))
     changed = {name: made.excluded[name] for name in ("day", "tokens", "cost", "until")}
     keys = [reservations.c.holder, reservations.c.epoch]
     reserved = made.on_conflict_do_update(index_elements=keys, set_=changed).returning(reservations.c.holder)
-    return standing.add_columns(select(reserved.cte("reserved")).exists().label("reserved")).add_cte(over)
+    return standing.add_columns(sa.select(reserved.cte("reserved")).exists().label("reserved")).add_cte(over)
 
 
-def _sums(tokens: ColumnElement[int], cost: ColumnElement[Any]) -> Select[Any]:
-    return select(
-        func.coalesce(func.sum(tokens), 0).cast(BigInteger).label("tokens"),
-        func.coalesce(func.sum(cost), 0).label("cost"),
+def _sums(tokens: sa.ColumnElement[int], cost: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    return sa.select(
+        sa.func.coalesce(sa.func.sum(tokens), 0).cast(sa.BigInteger).label("tokens"),
+        sa.func.coalesce(sa.func.sum(cost), 0).label("cost"),
     )
 
 
-_DAY, _HOLDER = bindparam("on_day", type_=Date), bindparam("by_holder", type_=Text)
+_DAY, _HOLDER = sa.bindparam("on_day", type_=sa.Date), sa.bindparam("by_holder", type_=sa.Text)
 _IS_OPEN = (turns.c.id == reservations.c.holder) & turns.c.status.in_(OPEN_TURNS)
-_RUNS = select(turns.c.id).where(_IS_OPEN, turns.c.epoch <= reservations.c.epoch).exists()
-_STILL_HELD = or_(reservations.c.until > func.now(), _RUNS)
+_RUNS = sa.select(turns.c.id).where(_IS_OPEN, turns.c.epoch <= reservations.c.epoch).exists()
+_STILL_HELD = sa.or_(reservations.c.until > sa.func.now(), _RUNS)
 _RESERVE = _reserve()
-_MEMBERS = select(user_groups.c.owner).where(
-    user_groups.c.name == bindparam("of_group", type_=Text), user_groups.c.day == _DAY
+_MEMBERS = sa.select(user_groups.c.owner).where(
+    user_groups.c.name == sa.bindparam("of_group", type_=sa.Text), user_groups.c.day == _DAY
 )
 _OF_ALL, _FITS = _standing()
 _FITS_ALL = _OF_ALL.add_columns(_FITS.label("reserved"))
@@ -285,9 +264,9 @@ async def reserve(
 
 async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:
     """Deletes at most BATCH rows of days before then, and returns how many."""
-    old = select(usage.c.id).where(usage.c.day < before).limit(BATCH).with_for_update(skip_locked=True).cte("old")
-    await connection.execute(delete(user_groups).where(user_groups.c.day < before))
-    return (await connection.execute(delete(usage).where(usage.c.id.in_(select(old.c.id))))).rowcount
+    old = sa.select(usage.c.id).where(usage.c.day < before).limit(BATCH).with_for_update(skip_locked=True).cte("old")
+    await connection.execute(sa.delete(user_groups).where(user_groups.c.day < before))
+    return (await connection.execute(sa.delete(usage).where(usage.c.id.in_(sa.select(old.c.id))))).rowcount
 
 
 async def list_usage(
@@ -303,11 +282,11 @@ async def list_usage(
     """Returns what was used from the first to the last day, by ascending key; of all owners without one."""
     key = _KEYS[group]
     statement = (
-        select(
-            func.nullif(key, "").label("key"),
-            *(func.sum(usage.c[name]).cast(BigInteger).label(name) for name in _COUNTS),
-            func.bool_or(usage.c.estimated).label("estimated"),
-            func.sum(_COST).cast(Float).label("cost"),
+        sa.select(
+            sa.func.nullif(key, "").label("key"),
+            *(sa.func.sum(usage.c[name]).cast(sa.BigInteger).label(name) for name in _COUNTS),
+            sa.func.bool_or(usage.c.estimated).label("estimated"),
+            sa.func.sum(_COST).cast(sa.Float).label("cost"),
             IS_COMPLETE.label("cost_complete"),
         )
         .where(usage.c.day.between(first, last))

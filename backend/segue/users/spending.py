@@ -176,9 +176,7 @@ class Books:
         lasts_s: float = 0,
         groups: Collection[str] = (),
     ) -> date:
-        """Notes which groups the owner is in. Returns the day to charge. Raises AppError `rate_limited` or
-        `service_limit_reached` if a cap has no room.
-        """
+        """Notes the owner's groups. Returns the day to charge. Raises `rate_limited`, `service_limit_reached`."""
         day = self.today()
         await self._enter(owner, day, groups)
         if self.is_capped(owner):
@@ -203,8 +201,7 @@ class Books:
 
     async def _enter(self, owner: str, day: date, groups: Collection[str]) -> None:
         if new := {(owner, day, group) for group in groups} - self.entered:
-            async with self.database.autocommit() as connection:
-                await ledger.enter_groups(connection, owner, day, groups)
+            await self.database.write(ledger.enter_groups, owner, day, groups)
             if len(self.entered) >= MOST_ENTERED or not any(each[1] == day for each in self.entered):
                 self.entered.clear()
             self.entered.update(new)
@@ -219,8 +216,7 @@ class Books:
 
     async def release(self, owner: str, holder: str) -> None:
         if self.is_capped(owner):
-            async with self.database.autocommit() as connection:
-                await ledger.release(connection, holder)
+            await self.database.write(ledger.release, holder)
 
     def _refusal(self, wanted: Reservation, standing: Standing, limits: Limits, *, among: str | None) -> AppError:
         """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
@@ -274,8 +270,7 @@ class Account:
     async def settle(self) -> None:
         """With a cap: books what was added, and gives back what was reserved."""
         if self.books.is_capped(self.owner):
-            async with self.books.database.autocommit() as connection:
-                await self.book(connection)
+            await self.books.database.write(self.book)
 
     async def book(self, connection: AsyncConnection) -> None:
         """Books what was added since the last time, and gives back what was reserved."""
@@ -295,8 +290,7 @@ class Account:
         if not self.unbooked and not self.books.is_capped(self.owner):
             return
         try:
-            async with self.books.database.autocommit() as connection:
-                await self.book(connection)
+            await self.books.database.write(self.book)
         except AppError as error:
             lost = sum(each.tokens for each in self.unbooked.values())
             log.warning("usage_not_booked", code=error.code, tokens=lost)

@@ -329,8 +329,7 @@ async def run_events(
 async def _open_plan(client: ClientRequest, session_id: str) -> Plan | None:
     """Returns the plan as it is now: a decision may have come since the turn left it waiting."""
     with suppress(AppError):  # the session is gone, or Postgres is away: the answer is there all the same
-        async with client.services.database.read_only() as connection:
-            return (await get_session(connection, client.caller, session_id)).pending_plan
+        return (await client.services.read(get_session, client.caller, session_id)).pending_plan
     return None
 
 
@@ -376,8 +375,7 @@ async def _begin(
     """Returns the turn and the messages of `run_events`. Raises what `say` and `decide` raise."""
     if run.text is not None:
         if not run.is_new:
-            async with client.services.database.read_only() as connection:
-                is_known = await turn_of_key(connection, client.caller, session.id, key) is not None
+            is_known = await client.services.read(turn_of_key, client.caller, session.id, key) is not None
             if not is_known:
                 return await _look(client, session)
         known = once(key, run.text, *(file.digest for file in files), *TurnOptions(model=run.options.model).fingerprint)

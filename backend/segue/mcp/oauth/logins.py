@@ -103,15 +103,13 @@ class Logins:
             scope=wanted,
         )
         state = secrets.token_urlsafe(32)
-        async with self.database.transaction() as connection:
-            until = await _save_attempt(connection, state, owner, server, self._seal.seal(attempt))
+        until = await self.database.transact(_save_attempt, state, owner, server, self._seal.seal(attempt))
         log.info("mcp_login_begun", server=server)
         return BegunLogin(_link(attempt, state, proof.code_challenge), until)
 
     async def finish(self, state: str, *, code: str | None, iss: str | None, error: str | None) -> FinishedLogin:
         """Takes what an authorization server sends a browser back with. Raises LoginRefused."""
-        async with self.database.transaction() as connection:
-            found = await _take_attempt(connection, state)
+        found = await self.database.transact(_take_attempt, state)
         attempt = found and self._seal.open(LoginAttempt, found[2])
         if not found or not attempt or (attempt.owner, attempt.server) != found[:2]:
             raise LoginRefused("This link was used before, or is too old. Ask for a new one.")
@@ -167,14 +165,12 @@ class Logins:
     async def _client(self, asker: Asker, server: str, authority: Authority, config: OAuthClientConfig) -> OAuthClient:
         if (known := known_client(authority, config, self._document_url)) is not None:
             return known
-        async with self.database.read_only() as connection:
-            found = await load_client(connection, server, authority.issuer, self.redirect_uri)
+        found = await self.database.read(load_client, server, authority.issuer, self.redirect_uri)
         if (usable := self._registered(found, server, authority.issuer)) is not None:
             return usable
         client = await register(asker, authority, self.redirect_uri)
         sealed = self._seal.seal(SealedClient(server=server, issuer=authority.issuer, client=client))
-        async with self.database.transaction() as connection:
-            kept = await save_client(connection, server, authority.issuer, self.redirect_uri, sealed, found)
+        kept = await self.database.transact(save_client, server, authority.issuer, self.redirect_uri, sealed, found)
         return self._registered(kept, server, authority.issuer) or client
 
     def _registered(self, sealed: str | None, server: str, issuer: str) -> OAuthClient | None:

@@ -79,10 +79,9 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
 
 async def _search(database: Database, args: dict[str, Any], context: ToolContext, *, max_bytes: int) -> dict[str, Any]:
     words, offset, limit = args.get("query", "").split(), args.get("offset", 0), min(args.get("limit", LISTED), LISTED)
-    async with database.read_only() as connection:
-        found, total = await search_calls(
-            connection, context.owner, context.session_id, words[:MAX_WORDS], offset=offset, limit=limit
-        )
+    found, total = await database.read(
+        search_calls, context.owner, context.session_id, words[:MAX_WORDS], offset=offset, limit=limit
+    )
     listed = [
         {
             "tool_call_id": call.tool_call_id,

@@ -62,8 +62,7 @@ class FactUpkeep(Watch):
     async def _work(self) -> None:
         used, self._used = self._used, defaultdict(set)
         for owner, memory_ids in used.items():
-            async with self._database.autocommit() as connection:
-                await facts.mark_used(connection, owner, sorted(memory_ids), now=self._clock())
+            await self._database.write(facts.mark_used, owner, sorted(memory_ids), now=self._clock())
         await self._long_term.embed_missing()
 
 
@@ -158,8 +157,7 @@ class FactExtraction:
         read = (sessions.c.owner, turns.c.session_id, turns.c.id.label("turn_id"), _TIME_ZONE)
         of_session = [sessions.c.id == turns.c.session_id]
         claiming = partial(claim_row, values=leased, returning=read, joined=of_session)
-        async with self.database.autocommit() as connection:
-            row = await claiming(connection, turns, "facts_due_at", is_due, ~waits)
+        row = await self.database.write(claiming, turns, "facts_due_at", is_due, ~waits)
         return DueExtraction(**row._asdict()) if row else None
 
     async def run(self, job: DueExtraction) -> bool:
@@ -201,8 +199,7 @@ class FactExtraction:
         return True
 
     async def give_back(self, job: DueExtraction, wait_s: float) -> None:
-        async with self.database.autocommit() as connection:
-            await postpone_row(connection, turns, "facts_due_at", job.turn_id, facts_due_at=due_in(wait_s))
+        await self.database.write(postpone_row, turns, "facts_due_at", job.turn_id, facts_due_at=due_in(wait_s))
 
     def ids(self, job: DueExtraction) -> dict[str, str]:
         return {"turn_id": job.turn_id}

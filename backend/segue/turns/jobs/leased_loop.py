@@ -39,9 +39,7 @@ class JobKind(Protocol[Job]):
         """Returns whether the end of this job may have made another one due."""
 
     async def give_back(self, job: Job, wait_s: float) -> None:
-        """Ends the lease of a job that was cancelled, or for which its owner's limit has no room: it is due again in
-        `wait_s` seconds.
-        """
+        """Ends the lease of a job that was cancelled or has no room: it is due again in `wait_s` seconds."""
 
     def ids(self, job: Job) -> dict[str, str]:
         """The fields that identify the job in log lines."""

@@ -69,8 +69,7 @@ class Titles:
     log_raised = "title_raised"
 
     async def claim(self) -> summaries.DueTitle | None:
-        async with self.database.autocommit() as connection:
-            return await summaries.claim_title(connection, lease_s=self.lease_s)
+        return await self.database.write(summaries.claim_title, lease_s=self.lease_s)
 
     async def run(self, job: summaries.DueTitle) -> bool:
         """Returns False: no other title waits for this one."""
@@ -89,16 +88,14 @@ class Titles:
         return False
 
     async def give_back(self, job: summaries.DueTitle, wait_s: float) -> None:
-        async with self.database.autocommit() as connection:
-            await summaries.give_back_title(connection, job, wait_s=wait_s)
+        await self.database.write(summaries.give_back_title, job, wait_s=wait_s)
 
     def ids(self, job: summaries.DueTitle) -> dict[str, str]:
         return {"session_id": job.session_id}
 
     async def _proposed(self, job: summaries.DueTitle) -> str | None:
         """Returns None if the title is not of the first message any more, or the model has none."""
-        async with self.database.read_only() as connection:
-            turns = await load_turns(connection, job.session_id, after=0, up_to=MAX_SEQ, limit=MAX_TITLED_MESSAGES)
+        turns = await self.database.read(load_turns, job.session_id, after=0, up_to=MAX_SEQ, limit=MAX_TITLED_MESSAGES)
         said = str(turns[0][0].content) if turns else ""
         if first_words(said) != job.title:
             return None
@@ -174,8 +171,7 @@ class Summaries:
     log_raised = "summary_raised"
 
     async def claim(self) -> summaries.DueSummary | None:
-        async with self.database.autocommit() as connection:
-            return await summaries.claim_summary(connection, lease_s=self.lease_s)
+        return await self.database.write(summaries.claim_summary, lease_s=self.lease_s)
 
     async def run(self, job: summaries.DueSummary) -> bool:
         """Takes one step towards `job.until`. Returns True if it does not get there: the session is due again."""
@@ -199,8 +195,7 @@ class Summaries:
         return covers < job.until
 
     async def give_back(self, job: summaries.DueSummary, wait_s: float) -> None:
-        async with self.database.autocommit() as connection:
-            await summaries.give_back_summary(connection, job, wait_s=wait_s)
+        await self.database.write(summaries.give_back_summary, job, wait_s=wait_s)
 
     def ids(self, job: summaries.DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import httpx2
@@ -60,9 +61,14 @@ class Webhooks:
     log_raised = "webhook_raised"
 
     async def claim(self) -> DueEvent | None:
-        event = await self._claim()
-        if event is None and await self._store_failed_tools():
-            event = await self._claim()
+        """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
+        claim = partial(self.database.write, outbox.claim_due, lease_s=LEASE_S)
+        event = await claim()
+        if event is None and (untold := await tool_states.unstored_failures(self.cache)):
+            for event_id, tool in untold.items():
+                await self.database.write(outbox.tool_failed, event_id, tool)
+            await tool_states.failures_stored(self.cache, untold)
+            event = await claim()
         return event
 
     async def run(self, job: DueEvent) -> bool:
@@ -75,36 +81,23 @@ class Webhooks:
             return await self._settle(job, "gone", failure)
         if job.age_s >= GIVE_UP_S:
             return await self._settle(job, "given_up", failure)
-        wait_s = max(_wait_s(job.tries), min(retry_after_s, LONGEST_WAIT_S))
-        async with self.database.autocommit() as connection:
-            await outbox.postpone(connection, job, failure, wait_s=wait_s)
+        # Grows with the tries; without its random part the events of an outage would all come back at once.
+        longest = min(FIRST_WAIT_S * 4.0 ** min(job.tries - 1, 10), LONGEST_WAIT_S)
+        own = longest * random.uniform(0.5, 1)  # noqa: S311 (no secret)
+        wait_s = max(own, min(retry_after_s, LONGEST_WAIT_S))
+        await self.database.write(outbox.postpone, job, failure, wait_s=wait_s)
         log.warning("webhook_failed", failure=failure, tries=job.tries, again_in_s=round(wait_s), **self.ids(job))
         self.observe(WebhookTried("failed"))
         return True
 
     async def give_back(self, job: DueEvent, wait_s: float) -> None:
-        async with self.database.autocommit() as connection:
-            await outbox.give_back(connection, job, wait_s=wait_s)
+        await self.database.write(outbox.give_back, job, wait_s=wait_s)
 
     def ids(self, job: DueEvent) -> dict[str, str]:
         return {"event_id": job.id, "type": job.type}
 
-    async def _claim(self) -> DueEvent | None:
-        async with self.database.autocommit() as connection:
-            return await outbox.claim_due(connection, lease_s=LEASE_S)
-
-    async def _store_failed_tools(self) -> bool:
-        """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
-        untold = await tool_states.unstored_failures(self.cache)
-        for event_id, tool in untold.items():
-            async with self.database.autocommit() as connection:
-                await outbox.tool_failed(connection, event_id, tool)
-        await tool_states.failures_stored(self.cache, untold)
-        return bool(untold)
-
     async def _settle(self, job: DueEvent, outcome: WebhookOutcome, failure: str | None = None) -> bool:
-        async with self.database.autocommit() as connection:
-            is_ours = await outbox.drop(connection, job)
+        is_ours = await self.database.write(outbox.drop, job)
         if is_ours:
             self.observe(WebhookTried(outcome))
             if outcome == "delivered":
@@ -114,9 +107,7 @@ class Webhooks:
         return True
 
     async def _post(self, job: DueEvent) -> tuple[int | str, float]:
-        """Returns the status, or why there is none, and for how many seconds the receiver asks to be left alone. Its
-        body is not read.
-        """
+        """Returns the status, or why there is none, and for how many seconds the receiver wants to be left alone."""
         data = await self._with_links(job.data) if job.type == "approval.requested" else job.data
         told = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": data}
         body, at = orjson.dumps(told), int(self.clock().timestamp())
@@ -127,16 +118,15 @@ class Webhooks:
                 asyncio.timeout(TIMEOUT_S),
                 self.client.stream("POST", self.url, content=body, headers=headers) as response,
             ):
-                return response.status_code, _seconds(response.headers.get("retry-after", ""))
+                asked = response.headers.get("retry-after", "")  # a date counts as none: the event waits as it would
+                return response.status_code, float(asked) if re.fullmatch("[0-9]{1,9}", asked) else 0.0
         except TimeoutError:
             return "timeout", 0.0
         except (httpx2.HTTPError, NotPublic, NoSuchHost) as error:
             return type(error).__name__, 0.0
 
     async def _with_links(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns a question that is for others than the user, with a link for each of these. It is made when it is
-        sent and stored nowhere.
-        """
+        """Returns a question for others than the user with a link for each of them, which is stored nowhere."""
         if (waits_for := data.get("waits_for")) is None:
             return data
         until, asker = datetime.fromisoformat(data["expires_at"]), data["user"]
@@ -150,14 +140,3 @@ def signatures(secrets: Sequence[bytes], event_id: str, at: int, body: bytes) ->
     signed = b".".join((event_id.encode(), str(at).encode(), body))
     digests = (hmac.new(secret, signed, hashlib.sha256).digest() for secret in secrets)
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
-
-
-def _wait_s(tries: int) -> float:
-    """Grows with the tries; without its random part the events of an outage would all come back at once."""
-    longest = min(FIRST_WAIT_S * 4.0 ** min(tries - 1, 10), LONGEST_WAIT_S)
-    return longest * random.uniform(0.5, 1)  # noqa: S311 (no secret)
-
-
-def _seconds(text: str) -> float:
-    """A date counts as none: the event waits as it would have."""
-    return float(text) if re.fullmatch("[0-9]{1,9}", text) else 0.0
