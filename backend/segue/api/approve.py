@@ -16,19 +16,23 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
 from segue.api.deps import Services, ServicesDep
 from segue.domain.approval_rule import MAX_REASON_CHARS, is_users
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.plan import BUTTON_MESSAGES, Button, Decision, Step
 from segue.domain.visible import visible
 from segue.language.detect_language import detect_language
 from segue.language.shown_call import CallView, quoted, translate
+from segue.tools.normalize import clean_text
 from segue.turns.approvals import Approval, Decider, get_approval
 from segue.turns.claims import Origin
 from segue.users.api_keys import APPROVE_PATH, OpenedLink
 
+MAX_FORM_BYTES: Final = 16_384
+MAX_FIELDS: Final = 8  # it has three
 # The call, as the question has it: the page has it already, with all of its values.
 _CALL: Final = re.compile(r"^`[^`\n]+`\n\n```text\n.*?\n```$", re.DOTALL | re.MULTILINE)
 _RIGHT_TO_LEFT: Final = frozenset({"ar"})
@@ -71,13 +75,24 @@ async def decide_by_link(token: str, request: Request, services: ServicesDep) ->
         return _page(language, translate("expired", language), status=410)
     if (found.status, found.version) != ("waiting", link.version):
         return _page(language, translate("approve_used", language), status=410)
-    given = dict(parse_qsl((await request.body()).decode(errors="replace"))) if request.method == "POST" else {}
+    given = await _form(request) if request.method == "POST" else {}
     decision = next((each for each in BUTTON_MESSAGES if each == given.get("decision")), None)
-    reason = given.get("reason", "").strip()[:MAX_REASON_CHARS] if decision == "reject" else ""
+    reason = clean_text(given.get("reason", "")).strip()[:MAX_REASON_CHARS] if decision == "reject" else ""
     if decision is not None and given.get("sure") == "yes":
         return await _decide(link, Button(decision, link.version), reason, language, request, services)
     form = _choice(language) if decision is None else _once_more(decision, reason, language)
     return _page(language, *_shown(found, language), *form)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Returns the fields. Raises HTTPException 413, AppError `invalid_request`."""
+    body = await request.body()
+    if len(body) > MAX_FORM_BYTES:
+        raise HTTPException(413, f"The form is larger than {MAX_FORM_BYTES} bytes.")
+    try:
+        return dict(parse_qsl(body.decode(errors="replace"), max_num_fields=MAX_FIELDS))
+    except ValueError:
+        raise InvalidRequest(f"The form has {MAX_FIELDS} fields at most.") from None
 
 
 async def _decide(

@@ -15,7 +15,6 @@ import structlog
 from fastapi import Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from segue.api.chat import ClientRequest
 from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, UploadRoute, router_of
@@ -77,8 +76,6 @@ async def upload_attachment(
                 raise too_large("The", services.settings.attachment_max_bytes)
             async with attachments.places:
                 return await attachments.add(caller, session_id, file.filename or "", await file.read())
-    except ClientDisconnect:
-        raise HTTPException(400, "The client left before the file had come whole.") from None
     except HTTPException as error:
         if error.status_code != 400:  # noqa: PLR2004 (what Starlette raises for another form than this)
             raise

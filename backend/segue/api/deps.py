@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 import orjson
@@ -211,17 +210,19 @@ IdempotencyKey = Annotated[
 ]
 
 
-class StrictJsonRequest(Request):
-    """Only JSON that Postgres returns unchanged: no NaN, infinity, lone surrogate, NUL or number beyond 64 bits.
-
-    It may be nested up to MAX_DEPTH levels.
+def strict_json(text: bytes | str) -> Any:
+    """Returns JSON that Postgres returns unchanged: no NaN, infinity, lone surrogate, NUL or number beyond 64 bits. It
+    may be nested up to MAX_DEPTH levels. Raises JSONDecodeError, which is a ValueError.
     """
+    value = orjson.loads(text)
+    if (fault := _json_fault(value)) is not None:
+        raise orjson.JSONDecodeError(fault, "", 0)
+    return value
 
+
+class StrictJsonRequest(Request):
     async def json(self) -> Any:
-        value = orjson.loads(await self.body())
-        if (fault := _json_fault(value)) is not None:
-            raise orjson.JSONDecodeError(fault, "", 0)
-        return value
+        return strict_json(await self.body())
 
 
 class StrictJsonRoute(APIRoute):
@@ -261,16 +262,23 @@ def router_of(tag: str, prefix: str = "", route_class: type[StrictJsonRoute] = S
     return APIRouter(prefix=prefix, tags=[tag], route_class=route_class, responses=PROBLEMS)
 
 
-def _json_fault(value: Any, depth: int = 0) -> str | None:
-    match value:
-        case str() if "\x00" in value:
-            return "NUL is not text"
-        case float() if abs(value) >= MAX_NUMBER:
-            return "a number beyond 64 bits"
-        case dict() | list() if depth == MAX_DEPTH:
+def _json_fault(value: Any) -> str | None:
+    """Looks at one level after the other: a body of a door may have millions of values."""
+    level, depth = [value], 0
+    while level:
+        if depth == MAX_DEPTH and any(isinstance(part, dict | list) for part in level):
             return f"nested deeper than {MAX_DEPTH} levels"
-        case dict() | list():
-            parts = chain(value, value.values()) if isinstance(value, dict) else value
-            return next(filter(None, (_json_fault(part, depth + 1) for part in parts)), None)
-        case _:
-            return None
+        below: list[Any] = []
+        for part in level:
+            if isinstance(part, str):
+                if "\x00" in part:
+                    return "NUL is not text"
+            elif isinstance(part, list):
+                below += part
+            elif isinstance(part, dict):
+                below += part
+                below += part.values()
+            elif isinstance(part, float) and abs(part) >= MAX_NUMBER:
+                return "a number beyond 64 bits"
+        level, depth = below, depth + 1
+    return None

@@ -15,12 +15,14 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Scope
 
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.language.lexicon import load_toml
+from segue.users.api_keys import APPROVE_PATH
 from segue.version import VERSION
 
 _DESCRIBED: Final = load_toml("problems.toml", package="segue.api")
@@ -151,10 +153,17 @@ def route_path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
+def logged_path(scope: Scope) -> str:
+    """Returns the path without the token of a link to approve: who reads it decides with it."""
+    is_secret = route_path(scope).startswith(APPROVE_PATH)
+    return f"{APPROVE_PATH}…" if is_secret else scope["path"][:MAX_SHOWN_CHARS]
+
+
 def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(AppError, _app_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, http_problem)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -216,8 +225,12 @@ async def http_problem(request: Request, error: Exception) -> Response:
     return response
 
 
+async def _left(request: Request, _: Exception) -> Response:
+    return await http_problem(request, HTTPException(400, "The client left before the body had come whole."))
+
+
 async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("request_raised", path=request.url.path[:MAX_SHOWN_CHARS], error=type(error).__name__, exc_info=error)
+    log.error("request_raised", path=logged_path(request.scope), error=type(error).__name__, exc_info=error)
     detail = "Something went wrong on our side. The request id finds it in the log."
     return _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
 
