@@ -205,9 +205,7 @@ async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, r
     if ruling != "allow" or tool.spec.ephemeral:
         return False
     context = turn.context
-    async with context.transaction() as connection:
-        of = connection, context.owner, context.turn.session_id, context.agent, tool.spec
-        found = await mandates_for(*of)
+    found = await context.transact(mandates_for, context.owner, context.turn.session_id, context.agent, tool.spec)
     if not found:
         return False
     origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)
@@ -224,8 +222,7 @@ async def proposed(turn: TurnCalls, args: Mapping[str, Any]) -> dict[str, Any]:
     user's own message of this turn does not say that it may be, or has not the values of its bounds.
     """
     context = turn.context
-    async with context.transaction() as connection:
-        said = await user_messages_of(connection, context.turn.turn_id)
+    said = await context.transact(user_messages_of, context.turn.turn_id)
     if not any(gives_leave(said_by_user(each)) for each in said):
         raise ToolRetry("The user has not said in this message that anything may be done without asking. Ask as usual.")
     try:

@@ -74,8 +74,7 @@ async def settle_earlier(context: TurnContext, state: TurnState) -> Update:
     ids = [each.tool_call_id for each in unknown if tools[each.tool_name].spec.verify][:MAX_SETTLED]
     if not ids:
         return {}
-    async with context.transaction() as connection:
-        open_calls = await results.unknown_calls(connection, context.turn.session_id, ids)
+    open_calls = await context.transact(results.unknown_calls, context.turn.session_id, ids)
     await context.guard.refresh()
     turn, plan = TurnCalls(context, state, tools, list(state["prompt"])), state["open_plan"]
     settled: dict[str, Reference] = {}

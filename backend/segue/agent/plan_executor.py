@@ -287,9 +287,7 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 
 
 def _yes_to(run: PlanRun, step: Step, call: ReadyCall) -> EffectApproval | None:
-    """Returns who said yes to a step that was approved: the user in this turn, or those it waited for. What the page
-    runs asks no user.
-    """
+    """Returns who said yes to an approved step: the user in this turn, or those it waited for; none to the page's."""
     yes = run.turn.yes if call.approved and call.request.id not in run.turn.by_page else None
     if yes is None or step.others is None or not step.others.agree:
         return yes
@@ -333,17 +331,16 @@ async def _values_for(run: PlanRun, step: Step) -> Mapping[int, StoredResult]:
         if earlier.id in wanted and earlier.status == "complete" and earlier.tool_call_id
     }
     if to_load:
-        context = run.context
-        async with context.transaction() as connection:
-            loaded = await results.load_results(connection, context.turn.session_id, to_load, now=context.clock())
+        session_id, now = run.context.turn.session_id, run.context.clock()
+        loaded = await run.context.transact(results.load_results, session_id, to_load, now=now)
         run.values.update({to_load[call_id]: result for call_id, result in loaded.items()})
     written = {int(step_id): StoredResult("text", text) for step_id, text in run.stored.texts.items()}
     return {**written, **run.values}
 
 
 async def _fail(run: PlanRun, step: Step, error: str) -> None:
-    async with run.context.transaction() as connection:
-        run.stored = await store.swap(connection, run.stored, update_step(run.plan, step.id, "failed", error=error))
+    moved = update_step(run.plan, step.id, "failed", error=error)
+    run.stored = await run.context.transact(store.swap, run.stored, moved)
     run.context.emit(PlanChanged(run.plan))
 
 
@@ -363,6 +360,5 @@ async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **sho
     """Leaves the step to the user's yes; `shown` are the fields of the step that the question shows."""
     moved = update_step(run.plan, step.id, "waiting", **{"others": None, **shown})
     moved = expiring(moved, shown.get("waits_for"))
-    async with run.context.transaction() as connection:
-        run.stored = await swap_waiting(connection, run.turn, run.stored, moved, tool_hash=tool_hash)
+    run.stored = await run.context.transact(swap_waiting, run.turn, run.stored, moved, tool_hash=tool_hash)
     run.context.emit(PlanChanged(run.plan))

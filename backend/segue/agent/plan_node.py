@@ -84,8 +84,7 @@ async def _plan_update(context: TurnContext, state: TurnState) -> Update:
 
 async def _leave_page(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """The user has said something before the page gave what its tools were called for: it is not waited for."""
-    async with context.transaction() as connection:
-        ended = await store.swap(connection, stored, end(stored.plan, "cancelled"))
+    ended = await context.transact(store.swap, stored, end(stored.plan, "cancelled"))
     update = await _make_or_skip(context, state)
     tools = ", ".join(step.tool for step in stored.plan.page_steps if step.tool)
     return update | {"note": UNHEARD.format(tools=tools), "touched_plan": update["touched_plan"] or ended}
@@ -207,8 +206,7 @@ async def _is_enough(context: TurnContext, state: TurnState, stored: StoredPlan,
 
 
 async def _last_rule(context: TurnContext, state: TurnState) -> str | None:
-    async with context.transaction() as connection:
-        return await store.rule_of(connection, state["answered_turn_id"] or "")
+    return await context.transact(store.rule_of, state["answered_turn_id"] or "")
 
 
 async def _answer_asking(
@@ -227,8 +225,7 @@ async def _answer_asking(
     # A plan that was not seen is not what the words, or a program's, are about.
     if was_seen and step is not None and given != dict(asks.given or {}):
         moved = update_step(stored.plan, step.id, "waiting", asks=replace(asks, given=given))
-        async with context.transaction() as connection:
-            stored = await store.swap(connection, stored, moved, tool_hash=stored.tool_hash)
+        stored = await context.transact(store.swap, stored, moved, tool_hash=stored.tool_hash)
         context.emit(PlanChanged(stored.plan))
     return await _ask_again(context, state, stored)
 
@@ -238,8 +235,7 @@ async def _decide(
 ) -> Update:
     """`given` is what `store.decide` takes beside the decision: an `answer`, or the `chosen` steps."""
     turn_id, now = context.turn.turn_id, context.clock()
-    async with context.transaction() as connection:
-        decided = await store.decide(connection, stored, decision, turn_id=turn_id, now=now, **given)
+    decided = await context.transact(store.decide, stored, decision, turn_id=turn_id, now=now, **given)
     return _run(decided) if decided.plan.status == "active" else _close(decided, state)
 
 
@@ -260,16 +256,15 @@ async def _amend(
     is_approved = read.carries_yes and may_approve and _differ_in_words_of(own_words(state["message"]), wanted, before)
     turn_id, changed = context.turn.turn_id, replace(stored, opaque=None, answers=())  # which are of the old calls
     grant, tool_hash = ((turn_id, done + waiting), stored.tool_hash) if is_approved else (None, None)
-    async with context.transaction() as connection:
-        stored = await store.swap(connection, changed, amended, taken_on_by=turn_id, grant=grant, tool_hash=tool_hash)
-    return _run(stored)
+    of_grant: Update = {"taken_on_by": turn_id, "grant": grant, "tool_hash": tool_hash}
+    return _run(await context.transact(store.swap, changed, amended, **of_grant))
 
 
 async def _not_changed(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> Update:
     """Says that the change was not made. Only what is said after that can approve the plan."""
-    async with context.transaction() as connection:
-        same = next_version(stored.plan)
-        stored = await store.swap(connection, stored, same, tool_hash=stored.tool_hash, asked_in=context.turn.turn_id)
+    same = next_version(stored.plan)
+    kept: Update = {"tool_hash": stored.tool_hash, "asked_in": context.turn.turn_id}
+    stored = await context.transact(store.swap, stored, same, **kept)
     answer = plan_messages.not_changed(stored, language_of(state))
     return {"acknowledgement": replace(read, rule=NOT_CHANGED)} | _answered(stored, answer)
 
@@ -295,8 +290,7 @@ async def _ask_again(context: TurnContext, state: TurnState, stored: StoredPlan)
 
 
 async def _leave_waiting(context: TurnContext, stored: StoredPlan, answer: str) -> Update:
-    async with context.transaction() as connection:
-        await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=False)
+    await context.transact(store.mark_asked, stored, turn_id=context.turn.turn_id, reminded=False)
     return _answered(stored, answer)
 
 
@@ -307,8 +301,7 @@ async def _answer_something_else(context: TurnContext, state: TurnState, stored:
         return update
     update = {"note": with_plan(WAITING, stored.plan), "plan_runs": False, "touched_plan": None, "left_waiting": stored}
     if not stored.reminded:
-        async with context.transaction() as connection:
-            await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
+        await context.transact(store.mark_asked, stored, turn_id=context.turn.turn_id, reminded=True)
         update["postscript"] = plan_messages.still_waiting(stored, language_of(state))
     return update
 
@@ -322,14 +315,12 @@ async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
         moved = update_step(moved, running.id, "pending" if may_repeat else "unknown")
     elif (step := moved.next_step) is not None:
         moved = update_step(moved, step.id, "waiting", others=None)
-    async with context.transaction() as connection:
-        settled = await store.swap(connection, stored, moved)
+    settled = await context.transact(store.swap, stored, moved)
     return settled if running is None or not settled.plan.is_open else await _settle(context, settled)
 
 
 async def _end_as_expired(context: TurnContext, stored: StoredPlan) -> StoredPlan:
-    async with context.transaction() as connection:
-        return await store.swap(connection, stored, end(stored.plan, "expired"))
+    return await context.transact(store.swap, stored, end(stored.plan, "expired"))
 
 
 def _effects(context: TurnContext, plan: Plan) -> set[Effect]:

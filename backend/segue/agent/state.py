@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Protocol, TypedDict
+from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar
 
 from langchain_core.messages import BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -37,6 +37,8 @@ from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import CallOutcome
 from segue.tools.summaries import place_of
 
+Statement = ParamSpec("Statement")
+Outcome = TypeVar("Outcome")
 MAX_SOURCES = 50
 MAX_CITING_CHARS = 100_000  # of an answer
 MIN_TITLE_CHARS = 8  # shorter ones are words like others
@@ -147,8 +149,6 @@ class TurnState(TurnInput, total=False):
 
 
 Update = dict[str, Any]
-
-
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 
 
@@ -200,6 +200,16 @@ class TurnContext:
     emit: Emit
     span: OpenSpan
     has_listener: Callable[[], Awaitable[bool]]
+
+    async def transact(
+        self,
+        statement: Callable[Concatenate[AsyncConnection, Statement], Awaitable[Outcome]],
+        *args: Statement.args,
+        **named: Statement.kwargs,
+    ) -> Outcome:
+        """Returns what one statement gives, in a transaction of its own."""
+        async with self.transaction() as connection:
+            return await statement(connection, *args, **named)
 
     def caller(self, tool_call_id: str, answers: tuple[UserAnswer, ...] = ()) -> ToolContext:
         """Returns what a tool, and the policy, is told of who a call is for; `answers` are to what it asked before."""

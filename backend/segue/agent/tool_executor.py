@@ -259,8 +259,7 @@ async def _check(
 async def _seconds_left(turn: TurnCalls, request: RequestedCall, spec: ToolSpec) -> float:
     """Returns how much of its time a call has left that did not answer."""
     context = turn.context
-    async with context.transaction() as connection:
-        began = await results.started_at(connection, request.id)
+    began = await context.transact(results.started_at, request.id)
     allowed = timedelta(seconds=spec.timeout_s or context.settings.tool_timeout_s)
     return (began + allowed - context.clock()).total_seconds()
 
@@ -312,9 +311,7 @@ async def _ready(turn: TurnCalls, call: ModelCall) -> Prepared:
 
 
 async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: ModelCall) -> ReadyCall | HeldCall:
-    """Returns the call as one that runs, or that waits for a yes. No user is asked to approve a call that would fail on
-    its arguments anyway, or that is denied.
-    """
+    """Returns the call as one that runs, or that waits for a yes. None is asked for what fails anyway, or is denied."""
     ruling = await turn.ruling(request, tool)
     if call_key(request) in turn.answers or isinstance(ruling, Deny) or not accepts(tool, request.args):
         return ReadyCall(request, tool)

@@ -43,7 +43,6 @@ from segue.tools.run import CallOutcome
 from segue.tools.summaries import named_objects, one_line
 
 MAX_IMAGES_BYTES = 6_000_000  # of a turn, and as much of PDFs: every later request of it repeats them
-
 MAX_FOUND = 200  # objects of a result that can be named as sources
 MAX_TITLE_CHARS = 200
 
@@ -176,9 +175,7 @@ class TurnCalls:
         return needs_confirmation(spec, mode) or (changes_the_world and self.state.get("cautious", False))
 
     def note_effect(self, call: RequestedCall, tool: Tool, yes: EffectApproval | None) -> None:
-        """Notes, before a call is stored as started, that it may change something or that it was approved. One whose
-        arguments do not fit does not run.
-        """
+        """Notes, before a call is stored as started, that it may have an effect or was approved, if it can run."""
         spec, denied = tool.spec, isinstance(self.rulings.get(call_key(call)), Deny)
         asked_in = self.asked_in if yes else None
         if (use := self.under.get(call.id)) is not None:
@@ -249,15 +246,13 @@ async def mark_refused(turn: TurnCalls, reply: Reply) -> None:
     context = turn.context
     for name, said in reply.left_out.items():
         spec = turn.tools[name].spec
-        async with context.transaction() as connection:
-            changed = await context.guard.mark_refused(connection, spec, said)
+        changed = await context.transact(context.guard.mark_refused, spec, said)
         context.guard.marked_refused(spec, changed)
         if changed.moved:
             context.emit(ToolStateChanged(name, context.guard.state(spec)))
     if reply.opaque_is_dead:
         turn.conversation = without_opaque(turn.conversation) or turn.conversation
-        async with context.transaction() as connection:
-            await forget_opaque(connection, context.turn.session_id)
+        await context.transact(forget_opaque, context.turn.session_id)
         log.warning("opaque_parts_dropped")
 
 

@@ -43,8 +43,7 @@ async def offer_plan(
     that are its steps, as `reply.opaque_parts` returns it.
     """
     offered = _new(context, goal, origin, steps)
-    async with context.transaction() as connection:
-        stored = await store.offer(connection, replace(offered, opaque=clean(opaque)), context.turn)
+    stored = await context.transact(store.offer, replace(offered, opaque=clean(opaque)), context.turn)
     if stored is not None:
         context.emit(PlanChanged(stored.plan))
     return stored
@@ -65,9 +64,7 @@ def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step]) ->
 
 
 async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -> Update:
-    """Stores the held calls as a plan that waits for one yes, or for the page. Stores nothing if an approved plan is
-    about to run.
-    """
+    """Stores the held calls as a plan that waits for one yes, or for the page, unless an approved plan is to run."""
     context, calls = turn.context, _distinct(held)
     steps = [_step(turn, call, number, alone=len(calls) == 1) for number, call in enumerate(calls, start=1)]
     opaque = opaque_parts(reply, (call.made for call in calls))
@@ -98,9 +95,8 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool) -> 
         asked = {"requires_confirmation": True, "args_origin": origin, "waits_for": waits}
         moved = expiring(update_step(moved, step.id, "waiting", **asked), waits)
     first = tools.get(stored.plan.steps[0].tool or "")
-    async with turn.context.transaction() as connection:
-        tool_hash = definition_of(first.spec) if first else None
-        stored = await swap_waiting(connection, turn, stored, moved, tool_hash=tool_hash)
+    tool_hash = definition_of(first.spec) if first else None
+    stored = await turn.context.transact(swap_waiting, turn, stored, moved, tool_hash=tool_hash)
     turn.context.emit(PlanChanged(stored.plan))
     return stored
 
@@ -139,8 +135,8 @@ async def ask_for_answer(turn: TurnCalls, held: Sequence[HeldCall]) -> Update:
     if stored is None:
         raise AssertionError("a call has asked")
     if steps := [_step(turn, call, alone=False) for call in _distinct(held)]:
-        async with context.transaction() as connection:
-            stored = await store.swap(connection, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
+        added = add_steps(stored.plan, steps)
+        stored = await context.transact(store.swap, stored, added, tool_hash=stored.tool_hash)
     context.emit(PlanChanged(stored.plan))
     return {"touched_plan": stored, "answer": plan_messages.ask(stored, language_of(turn.state)), "started": None}
 
@@ -155,13 +151,12 @@ async def swap_waiting(
 
 
 async def question(turn: TurnCalls, stored: StoredPlan, **shown: Any) -> str:
-    """Returns the question for a yes to the steps that wait, with what the session's results say of them. What waits
-    for the page asks the user nothing.
-    """
+    """Returns the question for a yes to the steps that wait, with what results say of them; none for the page's."""
     if stored.plan.page_steps:
         return ""
     language, references = language_of(turn.state), (*turn.references, *turn.state["earlier_results"])
-    known = await plan_messages.known_things(turn, stored.plan.waiting_steps, references, language)
+    about = plan_messages.known_thing
+    known = {step.id: await about(turn, step, references, language) for step in stored.plan.waiting_steps}
     results = {each.tool_call_id: each.tool_name for each in references}
     return plan_messages.ask(stored, language, known=known, results=results, **shown)
 
