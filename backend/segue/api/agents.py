@@ -71,8 +71,7 @@ async def reload_agents(services: ServicesDep, operator: Ops) -> Page[AgentDescr
     """Loads the file of agents anew. In this process: turns that run keep the agents they began with, and a file that
     cannot be used changes nothing. Lists all that there are. For the scope `ops`.
     """
-    async with services.database.transaction() as connection:
-        await record_act(connection, operator, "reload_agents")
+    await services.write(record_act, operator, "reload_agents")
     await services.agents.reload()
     return Page([_described(services, speaker, operator) for speaker in services.agents.known.values()], None)
 

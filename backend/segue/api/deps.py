@@ -50,10 +50,7 @@ class Examine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Services(TurnDeps):
-    """The parts of the service, also those that run turns.
-
-    `forwarded_user` returns the user in a gateway's signed token; None if there is no secret to check one with.
-    """
+    """The parts of the service. `forwarded_user`, None without a secret, returns whom a gateway's token names."""
 
     settings: ApiSettings
     authenticator: Authenticator
@@ -84,6 +81,16 @@ class Services(TurnDeps):
         """Returns what one statement reads: `load` gets a connection before its other arguments."""
         async with self.database.read_only() as connection:
             return await load(connection, *args, **named)
+
+    async def write(
+        self,
+        store: Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]],
+        *args: Asked.args,
+        **named: Asked.kwargs,
+    ) -> Loaded:
+        """The same for one statement that writes."""
+        async with self.database.autocommit() as connection:
+            return await store(connection, *args, **named)
 
     @property
     def mcp_logins(self) -> "Logins | None":
@@ -145,9 +152,7 @@ def require_content(identity: Identity) -> None:
 async def record_reading(
     connection: AsyncConnection, identity: Identity, origin: Origin, session_id: str, *, words: bool = True
 ) -> None:
-    """Records in the audit that an operator reads a session of another user's. Raises AppError `forbidden` for one who
-    may not see its `words`.
-    """
+    """Audits that an operator reads another user's session. Raises AppError `forbidden` for its `words`."""
     if words:
         require_content(identity)
     operator = Operator(**asdict(identity), request_id=origin.request_id)

@@ -67,8 +67,7 @@ async def reconnect_mcp_server(mcp_server: ConfiguredServer, services: ServicesD
     wait for it. One at a time: a second request while that lasts changes nothing. For the scope `ops`.
     """
     await _status(services, mcp_server)
-    async with services.database.transaction() as connection:
-        await record_act(connection, operator, "reconnect_mcp_server", details={"server": mcp_server})
+    await services.write(record_act, operator, "reconnect_mcp_server", details={"server": mcp_server})
     services.mcp.reconnect(mcp_server)
     return await _status(services, mcp_server)
 

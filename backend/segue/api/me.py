@@ -116,16 +116,14 @@ async def list_memories(
             raise invalid_cursor()
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
     paging = Paging(limit, cursor)
-    before = paging.after(_MEMORY_POSITION)
-    found = await services.read(facts.list_facts, caller, before=before, limit=limit + 1, session_id=session_id)
+    found = await services.read(facts.list_facts, caller, session_id=session_id, **paging.behind(_MEMORY_POSITION))
     return paging.page_of_placed(found)
 
 
 @memories_router.post("", status_code=201)
 async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
     """Notes a fact. One that is known already is given as it is."""
-    async with services.database.autocommit() as connection:
-        fact = await facts.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
+    fact = await services.write(facts.add_fact, caller, NewFact(body.content, body.kind), now=services.clock())
     services.long_term.noted(caller, fact)
     return fact
 
@@ -143,15 +141,13 @@ async def change_memory(
     memory_id: MemoryId, body: MemoryChanges, services: ServicesDep, caller: Caller
 ) -> Memory | UnreadableMemory:
     """Changes a fact."""
-    async with services.database.autocommit() as connection:
-        return await facts.change_fact(connection, caller, memory_id, content=body.content, kind=body.kind)
+    return await services.write(facts.change_fact, caller, memory_id, content=body.content, kind=body.kind)
 
 
 @memories_router.delete("/{memory_id}", status_code=204)
 async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
     """Deletes a fact."""
-    async with services.database.autocommit() as connection:
-        await facts.delete_fact(connection, caller, memory_id)
+    await services.write(facts.delete_fact, caller, memory_id)
 
 
 class UsageQuery(PageQuery):
@@ -178,8 +174,6 @@ async def get_usage(
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
     owner = query.user if query.user is not None or of_all else identity.user
-    after = query.paging.after(schemas.BY_NAME)
-    found = await services.read(
-        list_usage, owner, first=first, last=last, group=query.group, after=after, limit=query.limit + 1
-    )
+    asked = query.paging.behind(schemas.BY_NAME, "after")
+    found = await services.read(list_usage, owner, first=first, last=last, group=query.group, **asked)
     return query.paging.page(found, lambda item: item.key or "")

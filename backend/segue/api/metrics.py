@@ -78,9 +78,8 @@ def shared_metrics(
     tools_failed: Mapping[str, bool] | None,
     outbox: tuple[int, float] | None,
 ) -> Iterator[Metric]:
-    """Yields the gauges of all processes together; a value is None while its store cannot be reached.
-
-    `outbox` is how many webhook events wait, and for how many seconds the first of them has.
+    """Yields the gauges of all processes together; a value is None while its store cannot be reached. `outbox` is how
+    many webhook events wait, and for how many seconds the first of them has.
     """
     up = {"postgres": backlog is not None, "redis": tools_failed is not None}
     yield _gauges("segue_store_up", "1 where the store answered just now.", "store", up)

@@ -45,9 +45,7 @@ log = structlog.get_logger()
 
 
 class RequestContext:
-    """Gives each request an id (the client's own if it is valid), binds it to the log, and logs the response. Id and
-    release are in the response.
-    """
+    """Gives a request an id, the client's if it is valid, and logs the response, which has the id and the release."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -181,9 +181,8 @@ async def _named(
     if found is None:
         names = {name: instead_of}
         return await make_session(client, names, agent=sent.agent, said=history.said, key=history.name_before)
-    async with client.services.database.autocommit() as connection:
-        if not await name_session(connection, client.caller, name, found.id):
-            raise NameTaken
+    if not await client.services.write(name_session, client.caller, name, found.id):
+        raise NameTaken
     return found
 
 

@@ -101,12 +101,11 @@ async def make_session(
     """Makes a session with these names: of each, the id of the session that has it until now. With what was `said` as
     its first turns, the last under the idempotency `key`. Raises NameTaken if another session has a name.
     """
-    services, caller, given = client.services, client.caller, {"agent": agent} if agent is not None else {}
+    services, caller = client.services, client.caller
+    given: Json = {"title": None, "metadata": metadata, **({"agent": agent} if agent is not None else {})}
     async with services.database.transaction() as connection:
         now, zone = services.clock(), services.settings.session_time_zone
-        session = await session_store.create_session(
-            connection, caller, title=None, metadata=metadata, now=now, time_zone=zone, **given
-        )
+        session = await session_store.create_session(connection, caller, now=now, time_zone=zone, **given)
         for name, before in names.items():
             if not await session_store.name_session(connection, caller, name, session.id, instead_of=before):
                 raise NameTaken
@@ -121,8 +120,8 @@ async def with_agent(client: ClientRequest, session: Session, agent: str | None)
     bind_contextvars(session_id=session.id)
     if agent is None or session.agent == agent:
         return session
-    async with client.services.database.autocommit() as connection:
-        return await session_store.update_session(connection, client.caller, session.id, changes={"agent": agent})
+    given = client.caller, session.id
+    return await client.services.write(session_store.update_session, *given, changes={"agent": agent})
 
 
 def agents_of(client: ClientRequest) -> Mapping[str, Speaker]:
@@ -229,9 +228,7 @@ async def say(client: ClientRequest, session_id: str, request: ChatRequest, file
 
 
 def button_of_page(results: Sequence[tuple[str, Json]]) -> Button | None:
-    """Returns the decision that has these results, which are by the ids of calls, on the plan that has waited last for
-    one of them; None if none did.
-    """
+    """Returns the decision with these results, by the ids of calls, on the plan that waited last for one, or None."""
     found = [(match, result) for call_id, result in results if (match := CALL_ID.fullmatch(call_id))]
     if not found:
         return None

@@ -125,9 +125,8 @@ class Called:
 
 
 class Writer(Protocol):
-    """Writes an answer, piece by piece, in the events of one of the APIs.
-
-    `interrupted` are the last bytes if this process ends before the turn, `end` those of a stream that is complete.
+    """Writes an answer in the events of one of the APIs. `interrupted` are the last bytes if this process ends before
+    the turn, `end` those of a stream that is complete.
     """
 
     interrupted: bytes

@@ -121,9 +121,7 @@ class ResponseBody(OpenAIBody):
 
 
 async def options_of(http: Request, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> TurnOptions:
-    """Returns what is asked of the turn. Raises AppError `unsupported_parameter` for what would change the answer and
-    is not done.
-    """
+    """Returns what is asked of the turn. Raises AppError `unsupported_parameter` for what is not done."""
     tolerated = _OF_OPEN_WEBUI if is_open_webui(http) else frozenset()
     for name, (harmless, why) in _UNSUPPORTED.items():
         value = body.get(name)
