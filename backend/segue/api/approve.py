@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from html import escape
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -38,16 +39,7 @@ _CALL: Final = re.compile(r"^`[^`\n]+`\n\n```text\n.*?\n```$", re.DOTALL | re.MU
 _RIGHT_TO_LEFT: Final = frozenset({"ar"})
 _OVER: Final = {"plan_changed": "approve_used", "plan_expired": "expired"}
 _UNKNOWN: Final = "Nothing was done: this link is not valid, or is so no longer."
-_STYLE: Final = """
-:root{color-scheme:light dark}
-body{font:17px/1.5 system-ui,sans-serif;max-width:40rem;margin:0 auto;padding:1rem;overflow-wrap:anywhere}
-h1{font-size:1.3rem} h2{font-size:1rem} small{opacity:.75}
-pre{white-space:pre-wrap;background:#8882;border-radius:.5rem;padding:.75rem;direction:ltr;text-align:left}
-pre,blockquote{margin:.5rem 0;font-size:.9rem} pre{font-family:ui-monospace,monospace}
-blockquote{border-inline-start:3px solid #8888;padding-inline-start:.75rem}
-textarea,button{box-sizing:border-box;width:100%;font:inherit;padding:.75rem;margin:.35rem 0;border:1px solid #8888}
-textarea,button{border-radius:.5rem} button{font-weight:600;color:#fff} .yes{background:#1a6b3c} .no{background:#a3262a}
-"""
+_STYLE: Final = Path(__file__).with_name("approve.css").read_text("utf-8")
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; "

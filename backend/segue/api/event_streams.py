@@ -159,14 +159,7 @@ async def framed(parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]
                 yield bytes(frames)
 
 
-FEED_EVENTS = described_stream(
-    "One JSON object in each `data:`; `id:` is its position. By `type`: `session_created` and `session_titled` "
-    "(session_id, title), `turn_started` (session_id, turn_id, title), `turn_ended` (session_id, turn_id, status, of a "
-    "problem its code), `approval_asked` (session_id, turn_id, plan_id, version), `schedule_failed` "
-    "(schedule_id, session_id, turn_id, code), `fact_noted` (memory_id, session_id), `mandate_changed` (mandate_id), "
-    "`replay_gap` (read the lists anew).",
-    'id: 1795355000000000\ndata: {"type":"turn_started","session_id":"ses_…","turn_id":"turn_…"}\n\n',
-)
+FEED_EVENTS = described_stream(*_DESCRIBED["feed"])
 
 
 @feed_router.get(

@@ -33,23 +33,12 @@ OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
 OF_CALLERS: Final = OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
-OF_TURNS: Final = {
-    "service_limit_reached", "plan_changed", "turn_cancelled", "turn_interrupted", "turn_gave_up", "turn_timeout",
-    "turn_budget_spent", "model_unavailable", "model_timeout", "output_invalid", "unreadable",
-}  # fmt: skip
-OF_FILES: Final = ("attachment_quota_exceeded", "unsupported_attachment", "unreadable_attachment")
-OF_DOORS: Final = (
-    *OF_FILES, "session_not_found", "unknown_agent", "turn_in_progress", "too_many_queued", "parts_unsupported",
-)  # fmt: skip
-OF_OPENAI: Final = (
-    *OF_DOORS, "may_not_speak_for", "turn_not_found", "not_in_history", "idempotency_key_reused", "option_not_allowed",
-    "unsupported_parameter",
-)  # fmt: skip
-OF_DECISIONS: Final = (
-    "invalid_answer", "invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable",
-    "waits_for_others",
-)  # fmt: skip
-
+_TOGETHER: Final[Mapping[str, Sequence[str]]] = _DESCRIBED["together"]
+OF_TURNS: Final = {*_TOGETHER["turns"]}
+OF_FILES: Final = tuple(_TOGETHER["files"])
+OF_DOORS: Final = (*OF_FILES, *_TOGETHER["doors"])
+OF_OPENAI: Final = (*OF_DOORS, *_TOGETHER["openai"])
+OF_DECISIONS: Final = tuple(_TOGETHER["decisions"])
 OPENAI_PATHS: Final = "/v1/"
 RETRIED: Final = frozenset({408, 409, 429})  # by OpenAI's libraries, twice, as are those from 500 on
 LONGEST_WAIT_S: Final = 60
