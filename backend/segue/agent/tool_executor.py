@@ -57,7 +57,6 @@ async def run_tool_calls(
     turn: TurnCalls, reply: Reply, *, started: StartedMessage | None = None, offer: Offer | None = None
 ) -> tuple[bool, list[HeldCall]]:
     """Runs the calls of a reply that need no approval, equal ones once. Emits the reply's text if any call runs.
-
     Returns whether any did, and the calls that wait: for the client's page if there are any, else for the user's yes.
     `offer` makes a waiting step of a call whose tool asks the user something first.
     """

@@ -91,10 +91,9 @@ Prepared = ReadyCall | HeldCall | SettledCall
 
 @dataclass(slots=True)
 class Agreement:
-    """A yes to what the model offered in words: the `answer` that did, and the user's `reply` to it.
-
-    `is_strong` says that the rules read the reply as nothing else. Otherwise `added` are the words that they could not
-    account for. `used` are the calls that were made since, none of which it covers once more.
+    """A yes to what the model offered in words: the `answer` that did, and the user's `reply` to it. `is_strong` says
+    that the rules read the reply as nothing else. Otherwise `added` are the words that they could not account for.
+    `used` are the calls that were made since, none of which it covers once more.
     """
 
     answer: str

@@ -37,10 +37,8 @@ async def offer_plan(
     context: TurnContext, goal: str, origin: str, steps: Sequence[Step], *, opaque: Mapping[str, Any] | None = None
 ) -> StoredPlan | None:
     """Stores a new plan and returns it. The session's open plan, if any, is superseded. Returns None and stores nothing
-    if that one is approved for a later turn.
-
-    `goal` is what the user wants, `origin` the id of the message that says so. `opaque` is what came with the calls
-    that are its steps, as `reply.opaque_parts` returns it.
+    if that one is approved for a later turn. `goal` is what the user wants, `origin` the id of the message that says
+    so. `opaque` is what came with the calls that are its steps, as `reply.opaque_parts` returns it.
     """
     offered = _new(context, goal, origin, steps)
     stored = await context.transact(store.offer, replace(offered, opaque=clean(opaque)), context.turn)

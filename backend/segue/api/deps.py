@@ -231,9 +231,8 @@ class StrictJsonRequest(Request):
 
 
 class StrictJsonRoute(APIRoute):
-    """Refuses unknown parameters of the query, as the bodies do unknown fields, and JSON that is not strict.
-
-    `takes` says which setting bounds its body: that of JSON, of a file, or of a conversation that is sent whole.
+    """Refuses unknown parameters of the query, as the bodies do unknown fields, and JSON that is not strict. `takes`
+    says which setting bounds its body: that of JSON, of a file, or of a conversation that is sent whole.
     """
 
     takes: Literal["json", "file", "history"] = "json"

@@ -73,9 +73,8 @@ StreamTokenParameter = Annotated[
 
 
 class EventStream(EventSourceResponse):
-    """LF framing and a heartbeat. `TimedConnection` ends it for a client that no longer reads.
-
-    `farewell` are the last bytes of a stream that the end of this process cuts off; `options` are of sse_starlette.
+    """LF framing and a heartbeat. `TimedConnection` ends it for a client that no longer reads. `farewell` are the last
+    bytes of a stream that the end of this process cuts off; `options` are of sse_starlette.
     """
 
     def __init__(self, content: AsyncIterator[bytes], *, farewell: bytes = b"", **options: Any) -> None:

@@ -89,9 +89,8 @@ class RequestContext:
 
 
 class Gate:
-    """Admits or refuses a request: by its Host and Origin, the caller's key or token, and the caller's rate limit.
-
-    If `hosts` is given, the service answers only to these names and loopback ones. Only pages from there and from
+    """Admits or refuses a request: by its Host and Origin, the caller's key or token, and the caller's rate limit. If
+    `hosts` is given, the service answers only to these names and loopback ones. Only pages from there and from
     `origins` may then send requests that change something.
     """
 

@@ -51,10 +51,9 @@ class NameTaken(AppError):
 
 
 async def session_of_client(client: ClientRequest, client_id: str, *, agent: str | None = None) -> Session:
-    """Returns the caller's session of this id, and makes one on first use. An id of ours is that session.
-
-    `agent` answers in it from its next turn on; None leaves it its agent, a new one the default. Raises what
-    `find_session` raises, AppError `unknown_agent`.
+    """Returns the caller's session of this id, and makes one on first use. An id of ours is that session. `agent`
+    answers in it from its next turn on; None leaves it its agent, a new one the default. Raises what `find_session`
+    raises, AppError `unknown_agent`.
     """
     if agent is not None:
         agent_of(client, agent)
@@ -144,10 +143,9 @@ DoorClientDep = Annotated[ClientRequest, Depends(_client)]
 
 
 def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:
-    """Returns the caller or, if the request names a user of a gateway with the scope `act_as`, that user.
-
-    A caller without the scope is refused: the gateway's users would share all that the agent remembers. Without AUTH
-    all callers are one user anyway. Raises AppError `may_not_speak_for`, Unauthorized.
+    """Returns the caller or, if the request names a user of a gateway with the scope `act_as`, that user. A caller
+    without the scope is refused: the gateway's users would share all that the agent remembers. Without AUTH all callers
+    are one user anyway. Raises AppError `may_not_speak_for`, Unauthorized.
     """
     signed = headers.get(SIGNED_USER)
     named = next((headers[name] for name in NAMED_USERS if headers.get(name)), None)

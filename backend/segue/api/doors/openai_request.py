@@ -205,10 +205,9 @@ _QUERY: Final = re.compile(r"<((?:user_)?(?:query|question|message|prompt|input|
 
 
 def unwrapped(http: Request, text: str) -> tuple[str, Sequence[SentFile]]:
-    """Returns what the user says in a message, and the sources that Open WebUI found for it.
-
-    Its template, which its operator can change, stands around the sources, then come the files of the chat by name, and
-    the user's words. No part of a source is taken for words of the user's: they begin behind the last end of one.
+    """Returns what the user says in a message, and the sources that Open WebUI found for it. Its template, which its
+    operator can change, stands around the sources, then come the files of the chat by name, and the user's words. No
+    part of a source is taken for words of the user's: they begin behind the last end of one.
     """
     first = _FIRST_SOURCE.search(text)
     template = text[: first.end() - len(SOURCE)].rstrip() if first else ""
