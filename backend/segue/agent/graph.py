@@ -126,9 +126,8 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
                 log.warning("claimed_in_vain")
                 return answer, ["nothing_changed"]
             offered = context.guard.offered(without_forbidden(tools, state["search"]))
-            asked = prompts.with_instruction(
-                [*conversation, AIMessage(answer)], prompts.nothing_done(claimed.sentence, done)
-            )
+            said = [*conversation, AIMessage(answer)]
+            asked = prompts.with_instruction(said, prompts.nothing_done(claimed.sentence, done))
             answer = (await context.model.reply(asked, offered, tool_choice="none")).text or answer
             claimed, was_heard = claimed_effect(answer), True
     except AppError as error:

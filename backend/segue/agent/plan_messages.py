@@ -120,9 +120,8 @@ def not_changed(stored: StoredPlan, language: str) -> str:
 
 def done(plan: Plan, language: str) -> str:
     """Returns a line for each step that is complete."""
-    shown = (
-        (_line(step.description), _line(step.result_preview or "")) for step in plan.steps if step.status == "complete"
-    )
+    complete = (step for step in plan.steps if step.status == "complete")
+    shown = ((_line(step.description), _line(step.result_preview or "")) for step in complete)
     return "\n".join(translate("done_step", language, description=step, summary=result) for step, result in shown)
 
 

@@ -75,10 +75,8 @@ class ToolIndex:
         self._words = [_words_of(spec) for spec in specs]
         lengths = [sum(words.values()) for words in self._words]
         mean = sum(lengths) / max(len(lengths), 1)
-        counts = Counter(chain.from_iterable(self._words))
-        self._rarity = {
-            word: math.log(1 + (len(specs) - count + 0.5) / (count + 0.5)) for word, count in counts.items()
-        }
+        counts, all_of = Counter(chain.from_iterable(self._words)), len(specs)
+        self._rarity = {word: math.log(1 + (all_of - count + 0.5) / (count + 0.5)) for word, count in counts.items()}
         self._entries: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for place, (words, length) in enumerate(zip(self._words, lengths, strict=True)):
             bound = SATURATION * (1 - LENGTH + LENGTH * length / mean) if mean else 1

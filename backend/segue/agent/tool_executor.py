@@ -355,9 +355,8 @@ async def run_together(
 async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
     identity = context.caller(call.request.id, call.answers)
     if _is_recorded(call.tool):
-        identity = replace(
-            identity, report=lambda *progress: context.emit(events.CallProgressed(call.request.id, *progress))
-        )
+        call_id = call.request.id
+        identity = replace(identity, report=lambda *made: context.emit(events.CallProgressed(call_id, *made)))
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, settings=context.settings)
         ended = _tool_outcome(outcome)

@@ -244,10 +244,8 @@ class StrictJsonRoute(APIRoute):
 
         async def handle_strictly(request: Request) -> Response:
             if unknown := [name for name in request.query_params if name not in known]:
-                takes = f"This takes {', '.join(sorted(known)) or 'no parameters'}"
-                raise RequestValidationError(
-                    [{"type": "extra_forbidden", "loc": ("query", name), "msg": takes} for name in unknown]
-                )
+                fault = {"type": "extra_forbidden", "msg": f"This takes {', '.join(sorted(known)) or 'no parameters'}"}
+                raise RequestValidationError([{**fault, "loc": ("query", name)} for name in unknown])
             return await handle(StrictJsonRequest(request.scope, request.receive))
 
         return handle_strictly

@@ -37,9 +37,8 @@ AS_LINES: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {LINES: {"s
 ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
 OfSession = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
 Day = Annotated[date, Field(ge=date(2000, 1, 1))]
-_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(
-    tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]]
-)
+_FactId = Annotated[str, Field(pattern=id_pattern("mem"))]
+_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(tuple[Seq, _FactId])
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,9 +103,8 @@ class ActionWords:
     def has_value(self, text: str) -> bool:
         """Returns whether there is a digit in a text, or a name: a capital within a sentence that no thing has."""
         within = chain.from_iterable(each.split()[1:] for each in sentences_of(text))
-        return any(map(str.isdigit, text)) or any(
-            is_value(word) and not self.thing_at(words_of(word), 0)[0] for word in within
-        )
+        names = (word for word in within if is_value(word) and not self.thing_at(words_of(word), 0)[0])
+        return any(map(str.isdigit, text)) or any(names)
 
     def has_cue(self, line: str, cue: str) -> bool:
         words = words_of(line)
@@ -241,10 +240,8 @@ def is_about(text: str, tool: str) -> bool:
     if not actions:
         return any(word.startswith(name[:1]) for word in words_of(text))
     actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
-    sentences = sentences_of(text[-LONGEST_OFFER:])
-    return any(
-        not actions.isdisjoint(lists.meant(words_of(each))) for each in sentences for lists in ACTIONS.now.values()
-    )
+    said = [words_of(each) for each in sentences_of(text[-LONGEST_OFFER:])]
+    return any(not actions.isdisjoint(lists.meant(words)) for words in said for lists in ACTIONS.now.values())
 
 
 def names_action(text: str) -> bool:

@@ -88,9 +88,8 @@ _read_texts = reader(dict[Annotated[str, Field(pattern="^[1-9]$")], str])
 _read_names = reader(tuple[str, ...])
 _read_hashes = reader(dict[str, str])
 _read_answers = reader(tuple[UserAnswer, ...])
-_WITH_GRANT = select(
-    plans, select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery().label("granted_seq")
-)
+_GRANTED = select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery()
+_WITH_GRANT = select(plans, _GRANTED.label("granted_seq"))
 
 
 async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
