@@ -202,8 +202,35 @@ async def test_where_two_have_to_agree_each_has_a_link_of_their_own_and_the_firs
     assert desk.paid == ["800 to shop"]
 
 
+async def test_a_form_that_no_page_sends_is_refused_and_one_with_control_characters_is_read(desk: Desk) -> None:
+    asked, links = await desk.asks()
+    hostile = {
+        "reason=" + "x" * 16_384: (413, "body_too_large"),
+        "reason=" + "%41" * 300_000: (413, "body_too_large"),
+        "a=b&" * 4_000: (422, "invalid_request"),
+        "a=b&" * 250_000: (413, "body_too_large"),
+        "decision=confirm&sure=yes&" + "&" * 7: (422, "invalid_request"),
+        "x" * 2_000_000: (413, "body_too_large"),
+    }
+    of_form = {"content-type": "application/x-www-form-urlencoded"}
+    for body, refused in hostile.items():
+        answer = await desk.service.http.post(links["sara"], content=body, headers=of_form)
+        assert (answer.status_code, answer.json()["code"]) == refused, body[:40]
+    assert "<form" in (await desk.service.http.post(links["sara"], content=b"\xff\x00", headers=of_form)).text
+    desk.provider.always("", says("Sara said no."))
+    answer = await desk.presses(links["sara"], decision="reject", reason="Not\0 \x1b[31mours", sure="yes")
+    assert answer.status_code == 200
+    [plan] = (await desk.carl.get(f"/sessions/{asked['session_id']}/plans"))["items"]
+    assert (plan["status"], plan["steps"][0]["others"]["reason"]) == ("cancelled", "Not [31mours")
+
+
 async def test_a_link_is_not_logged(desk: Desk) -> None:
     _, links = await desk.asks()
+    async with looking_into(desk.settings) as stores, stores.hidden("plans"):
+        with capture_logs() as failed:
+            assert (await desk.service.http.get(links["sara"])).status_code == 500
+    raised = [each["path"] for each in failed if each["event"] == "request_raised"]
+    assert (raised, links["sara"].rpartition("/")[2] in str(failed)) == (["/approve/…"], False)
     with capture_logs() as logs:
         assert (await desk.service.http.get(links["sara"])).status_code == 200
         await desk.presses(links["sara"], decision="confirm")

@@ -5,7 +5,7 @@ value; each call once, and none that the session has made already. docs/security
 CONFIRM_WORDS on relies on. Asked right before a call runs: what was revoked meanwhile counts no more.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
@@ -22,16 +22,7 @@ from segue.domain.approval_rule import RuledCall, Scalar, WaitsFor, is_users
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.session import Message, RequestedCall
-from segue.domain.tool import (
-    PROPOSE_MANDATE,
-    Reference,
-    Tool,
-    ToolContext,
-    ToolRetry,
-    ToolSpec,
-    canonical_args,
-    definition_of,
-)
+from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolContext, ToolRetry, ToolSpec, canonical_args, definition_of
 from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
@@ -39,7 +30,7 @@ from segue.plans.arguments import MAX_LEAVES, leaves, origins_of
 from segue.plans.mandates import Terms, give, mandates_for, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.question import is_about, is_value, names_action, offer_in
-from segue.tools.results import StoredResult, load_results, recent_references
+from segue.tools.results import load_results, recent_references
 
 MAX_TEXTS = 100
 MAX_SHOWN_RESULTS = 40
@@ -106,12 +97,12 @@ async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[st
         kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
     made = {(each.tool_name, canonical_args(each.args)) for each in references if each.status == "succeeded"}
     before = [each for each in said if each.role == "user" or each.turn_id != context.turn.turn_id]
-    return before, [_shown_result(each, kept.get(each.tool_call_id)) for each in references], made
-
-
-def _shown_result(reference: Reference, kept: StoredResult | None) -> Any:
-    """Returns a result, or what is known of one that failed, is no longer kept or is too large."""
-    return kept.value() if kept and kept.content else " ".join((reference.preview, *reference.identifiers))
+    given = []
+    for each in references:
+        known = " ".join((each.preview, *each.identifiers))  # of one that failed, is not kept or is too large
+        result = kept.get(each.tool_call_id)
+        given.append(result.value() if result and result.content else known)
+    return before, given, made
 
 
 def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[tuple[Message, str]]) -> list[SeenText]:
@@ -164,18 +155,15 @@ async def find_origins(
             for each in others
         ]
         facts = [(f"fact:{fact.id}", fact.content) for fact in turn.state["facts"]]
-        return origins_of(args, [*own, *facts, *quoted, *_results(references, kept)], schema, every=every)
+        given = []
+        for each in reversed(references):  # the first that has a value: later ones repeat what they were asked
+            result = kept.get(each.tool_call_id)
+            values = [str(value) for _, value in leaves(result.value())] if result and result.content else []
+            known = [each.summary, each.preview, *each.identifiers, (result and result.content) or "", *values]
+            given.append((f"result:{each.tool_call_id}", "\n".join(known)))
+        return origins_of(args, [*own, *facts, *quoted, *given], schema, every=every)
 
     return await to_thread.run_sync(find)
-
-
-def _results(references: Sequence[Reference], kept: Mapping[str, StoredResult]) -> Iterator[tuple[str, str]]:
-    for reference in reversed(references):  # the first that has a value: later ones repeat what they were asked
-        result = kept.get(reference.tool_call_id)
-        content = result.content if result else None
-        values = [str(value) for _, value in leaves(result.value())] if result and content else []
-        known = [reference.summary, reference.preview, *reference.identifiers, content or "", *values]
-        yield f"result:{reference.tool_call_id}", "\n".join(known)
 
 
 async def who_decides(turn: TurnCalls, call: RequestedCall, tool: Tool) -> WaitsFor | Literal["self"]:
@@ -205,9 +193,7 @@ async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, r
     if ruling != "allow" or tool.spec.ephemeral:
         return False
     context = turn.context
-    async with context.transaction() as connection:
-        of = connection, context.owner, context.turn.session_id, context.agent, tool.spec
-        found = await mandates_for(*of)
+    found = await context.transact(mandates_for, context.owner, context.turn.session_id, context.agent, tool.spec)
     if not found:
         return False
     origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)

@@ -6,13 +6,12 @@ tell stays unknown.
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Final
+from typing import Final, Literal
 
 from segue.agent import prompts, render_messages
 from segue.agent.state import TurnContext, TurnState, Update, running_plan
 from segue.agent.tool_executor import Offer, keep_answer, run_together, verified
 from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, call_key
-from segue.domain.plan import StepStatus
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import UserAnswer
@@ -111,7 +110,7 @@ async def _store_settled(
         await replace_result(connection, request.id, asdict(reference))
         await append_receipt(connection, request.id)
         if call.plan_id is not None and call.step_id is not None:
-            became: StepStatus = "complete" if outcome.status == "succeeded" else "failed"
+            became: Literal["complete", "failed"] = "complete" if outcome.status == "succeeded" else "failed"
             moved = await store.settle_step(
                 connection, call.plan_id, call.step_id, became, preview=outcome.gist or None, error=outcome.error
             )

@@ -42,7 +42,7 @@ from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer, may_answer_otherwise
 from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.policy import claimed_effect, says_promise, should_search_web, without_forbidden
-from segue.plans.question import Question, joined, question_in, question_of
+from segue.plans.question import joined, question_in, question_of
 from segue.tools.builtin.builtin_tools import PROMISE
 from segue.tools.normalize import clean
 from segue.tools.results import calls_that_ran
@@ -57,7 +57,11 @@ async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]
     if state["amends"]:
         acknowledgement = Acknowledgement("amend", "button")
     else:
-        acknowledgement = classify(state["message"], question=_question(state))
+        # What the message may answer: the steps that wait, or the offer that the last answer ends with.
+        steps = state["open_plan"].plan.waiting_steps if state["open_plan"] else ()
+        asked = [question_of(step.tool, step.description, step.args) for step in steps]
+        question = joined(asked) if asked else question_in(state["answered"])
+        acknowledgement = classify(state["message"], question=question)
         if acknowledgement.verdict == "confirm" and carries_files(state):
             acknowledgement = replace(acknowledgement, verdict="amend", rule="attachment", strength=None)
         if state["files"] and carries_files(state):
@@ -66,18 +70,8 @@ async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]
     return {"acknowledgement": acknowledgement, "search": search}
 
 
-def _question(state: TurnState) -> Question | None:
-    """Returns what the message may answer: the steps that wait, or the offer that the last answer ends with."""
-    stored = state["open_plan"]
-    if stored is not None and (steps := stored.plan.waiting_steps):
-        return joined([question_of(step.tool, step.description, step.args) for step in steps])
-    return question_in(state["answered"])
-
-
 async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Emits the answer: the loop's own or, if it has none, the model's last words or the service's account. One that is
-    asked for as JSON is checked before anybody hears it.
-    """
+    """Emits the answer: the loop's, the model's last words, or the service's account. JSON is checked before that."""
     context, touched = runtime.context, state["touched_plan"]
     answer, started, problem = state["answer"], state.get("started"), state.get("problem")
     if answer is None:
@@ -103,9 +97,7 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
 
 
 def _promises_in_vain(context: TurnContext, state: TurnState, answer: str) -> bool:
-    """Returns whether the user may wait for what no call has set up: neither `promise` nor one that changes something,
-    as a tool for reminders does.
-    """
+    """Returns whether the user may wait for what no call has set up: neither `promise` nor one with an effect."""
     tools = context.guard.tools()
     if PROMISE.name not in tools or not state["approves"] or not says_promise(answer):
         return False
@@ -134,9 +126,8 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
                 log.warning("claimed_in_vain")
                 return answer, ["nothing_changed"]
             offered = context.guard.offered(without_forbidden(tools, state["search"]))
-            asked = prompts.with_instruction(
-                [*conversation, AIMessage(answer)], prompts.nothing_done(claimed.sentence, done)
-            )
+            said = [*conversation, AIMessage(answer)]
+            asked = prompts.with_instruction(said, prompts.nothing_done(claimed.sentence, done))
             answer = (await context.model.reply(asked, offered, tool_choice="none")).text or answer
             claimed, was_heard = claimed_effect(answer), True
     except AppError as error:
@@ -176,9 +167,7 @@ async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, Star
 
 
 async def _as_json(context: TurnContext, state: TurnState, answer: str) -> tuple[str, AppError | None]:
-    """Returns the answer as the client wants it, or the service's account and why: the model did not mend the answer
-    of a turn that has acted.
-    """
+    """Returns the answer as the client wants it; the service's account and why if a turn that acted has none."""
     tools = without_forbidden(context.guard.tools(), state["search"])
     messages = state.get("conversation") or state["prompt"]
     try:
@@ -239,9 +228,7 @@ def build_graph() -> Graph:
 
 
 def _observed(name: str, node: Callable[[TurnState, Runtime[TurnContext]], Awaitable[Update]]) -> GraphNode:
-    """Returns a node with a span around it and the events of its start, its end, and the plan's state by then. The node
-    returns the keys of the state that it changes.
-    """
+    """Returns a node, which returns what it changes of the state, with its span and the events of its start and end."""
 
     async def run(state: GraphState, runtime: Runtime[TurnContext]) -> GraphState:
         emit = runtime.context.emit

@@ -18,7 +18,7 @@ from segue.agent.planner import complete_args
 from segue.agent.state import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import keep_answer, keep_made_images, record_start, run_call
-from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, read_steers
+from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, call_key, read_steers
 from segue.agent.waiting_plans import AGENT, blocked_tools, expiring, hold_asking, made_with, request_of, swap_waiting
 from segue.domain.approval_rule import WaitsFor, digest_of_call
 from segue.domain.errors import AppError
@@ -26,15 +26,7 @@ from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, end, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import (
-    PROPOSE_MANDATE,
-    EffectApproval,
-    Tool,
-    ToolFailed,
-    ToolRetry,
-    canonical_args,
-    definition_of,
-)
+from segue.domain.tool import PROPOSE_MANDATE, EffectApproval, Tool, ToolFailed, ToolRetry, definition_of
 from segue.domain.turn_errors import NO_ROOM
 from segue.domain.user_request import BY_PAGE, PAGE, answers_to, has_run_in_page
 from segue.memory.history import NewMessage, append_message
@@ -91,9 +83,8 @@ class PlanRun:
 
 async def execute_plan(turn: TurnCalls, stored: StoredPlan) -> PlanRun:
     """Runs steps until the plan waits or is over; what the user says to the turn between two of them ends it. Calls
-    that the user approved and a failure before them kept from running may still be made in the turn, each once.
-
-    Raises StalePlan if the plan was changed meanwhile.
+    that the user approved and a failure before them kept from running may still be made in the turn, each once. Raises
+    StalePlan if the plan was changed meanwhile.
     """
     run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in
@@ -125,7 +116,7 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan) -> PlanRun:
             _show(run, step, call, await run_call(run.turn, call))
     if run.plan.status == "failed" and not run.steered:
         skipped = (step for step in granted if run.plan.steps[step.id - 1].status == "skipped")
-        turn.approved |= {(step.tool or "", canonical_args(step.args or {})) for step in skipped}
+        turn.approved |= {call_key(request_of(step)) for step in skipped}
     return run
 
 
@@ -163,9 +154,7 @@ async def _note_differences(run: PlanRun, shown: Mapping[str, str]) -> None:
 
 
 async def _run_step(run: PlanRun, step: Step) -> None:
-    """Raises AppError `rate_limited`: then the plan waits, and a later turn goes on with it. It also waits if the model
-    gives no answer after tools have run.
-    """
+    """Raises AppError `rate_limited`: then, and if the model gives no answer after tools have run, the plan waits."""
     try:
         if step.tool is None:
             await _run_without_tool(run, step)
@@ -287,9 +276,7 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 
 
 def _yes_to(run: PlanRun, step: Step, call: ReadyCall) -> EffectApproval | None:
-    """Returns who said yes to a step that was approved: the user in this turn, or those it waited for. What the page
-    runs asks no user.
-    """
+    """Returns who said yes to an approved step: the user in this turn, or those it waited for; none to the page's."""
     yes = run.turn.yes if call.approved and call.request.id not in run.turn.by_page else None
     if yes is None or step.others is None or not step.others.agree:
         return yes
@@ -341,8 +328,8 @@ async def _values_for(run: PlanRun, step: Step) -> Mapping[int, StoredResult]:
 
 
 async def _fail(run: PlanRun, step: Step, error: str) -> None:
-    async with run.context.transaction() as connection:
-        run.stored = await store.swap(connection, run.stored, update_step(run.plan, step.id, "failed", error=error))
+    moved = update_step(run.plan, step.id, "failed", error=error)
+    run.stored = await run.context.transact(store.swap, run.stored, moved)
     run.context.emit(PlanChanged(run.plan))
 
 

@@ -57,7 +57,7 @@ def ask(
 
     `changed`, unless it is None, says that it differs from what was approved, and by tool what of its definition.
     `blocked` holds tools that cannot run now and the reasons; what was approved `is_away` if it waits for one of these.
-    `known` is as `known_things` returns it, `results` are the names of tools by the ids of calls. `unseen` are the
+    `known` is by step what `known_thing` returns, `results` are tools' names by the ids of calls. `unseen` are the
     values that are new to a user who has agreed to the rest already.
     """
     plan, step = stored.plan, stored.plan.waiting_step
@@ -120,9 +120,8 @@ def not_changed(stored: StoredPlan, language: str) -> str:
 
 def done(plan: Plan, language: str) -> str:
     """Returns a line for each step that is complete."""
-    shown = (
-        (_line(step.description), _line(step.result_preview or "")) for step in plan.steps if step.status == "complete"
-    )
+    complete = (step for step in plan.steps if step.status == "complete")
+    shown = ((_line(step.description), _line(step.result_preview or "")) for step in complete)
     return "\n".join(translate("done_step", language, description=step, summary=result) for step, result in shown)
 
 
@@ -137,14 +136,16 @@ def ended(plan: Plan, language: str) -> str:
         case "superseded":
             return superseded(plan, language)
         case _:
-            lines = [done(plan, language), *(_failure_line(step, language) for step in plan.steps)]
-            return "\n".join(line for line in lines if line)
+            lines = [done(plan, language)]
+            for step in plan.steps:
+                if step.status in ("failed", "unknown"):
+                    said = {"description": _line(step.description), "error": _line(step.error or "", MAX_ERROR_CHARS)}
+                    lines.append(translate(step.status, language, number=step.id, **said))
+            return "\n".join(filter(None, lines))
 
 
 def account(calls: Sequence[ToolCall], tools: Mapping[str, Tool], plan: Plan | None, language: str) -> str:
-    """Returns what was called and what came of it, and that the model gave no answer. A `plan` that was carried out
-    tells its own calls.
-    """
+    """Returns what came of the calls, and that the model gave no answer. A `plan` that ran tells its own calls."""
     told = [_outcome_line(call, tools, language) for call in calls if plan is None or call.plan_id != plan.id]
     lines = "\n".join([*(["…"] if len(told) > MAX_CALLS_TOLD else []), *told[-MAX_CALLS_TOLD:]])
     parts = translate("no_words", language), ended(plan, language) if plan else "", lines
@@ -260,26 +261,13 @@ def _view(stored: StoredPlan, language: str) -> CallView:
     return CallView(language, f"GET /sessions/{stored.session_id}/plan")
 
 
-def _failure_line(step: Step, language: str) -> str:
-    if step.status not in ("failed", "unknown"):
-        return ""
-    error = _line(step.error or "", MAX_ERROR_CHARS)
-    return translate(step.status, language, number=step.id, description=_line(step.description), error=error)
-
-
 def _line(text: str, limit: int = MAX_LINE_CHARS) -> str:
     """Returns data in one line that hides nothing and that no renderer turns into something else."""
     return plain(one_line(text, limit))
 
 
-async def known_things(
-    turn: TurnCalls, steps: Sequence[Step], references: Sequence[Reference], language: str
-) -> dict[int, str]:
-    """Returns by step what the newest of these results say of the thing that it names; nothing if it only reads."""
-    return {step.id: await _known_thing(turn, step, references, language) for step in steps}
-
-
-async def _known_thing(turn: TurnCalls, step: Step, references: Sequence[Reference], language: str) -> str:
+async def known_thing(turn: TurnCalls, step: Step, references: Sequence[Reference], language: str) -> str:
+    """Returns what the newest of these results say of the thing that a step names; nothing if it only reads."""
     tool = turn.tools.get(step.tool or "")
     wanted = identifiers(step.args) if tool and tool.spec.effect != "read_only" else ()
     if not wanted or tool is None:

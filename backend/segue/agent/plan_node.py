@@ -262,9 +262,9 @@ async def _amend(
 
 async def _not_changed(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> Update:
     """Says that the change was not made. Only what is said after that can approve the plan."""
-    async with context.transaction() as connection:
-        same = next_version(stored.plan)
-        stored = await store.swap(connection, stored, same, tool_hash=stored.tool_hash, asked_in=context.turn.turn_id)
+    same = next_version(stored.plan)
+    kept: Update = {"tool_hash": stored.tool_hash, "asked_in": context.turn.turn_id}
+    stored = await context.transact(store.swap, stored, same, **kept)
     answer = plan_messages.not_changed(stored, language_of(state))
     return {"acknowledgement": replace(read, rule=NOT_CHANGED)} | _answered(stored, answer)
 

@@ -73,9 +73,8 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
     """Returns the steps still to be done; none if the model writes nothing usable."""
 
     async def ask(note: str, offered: Sequence[ToolSpec], _: Mapping[str, Tool]) -> str:
-        conversation = prompts.with_instruction(
-            state["prompt"], prompts.with_plan(f"{note}\n\n{prompts.AMENDER}", plan)
-        )
+        about = prompts.with_plan(f"{note}\n\n{prompts.AMENDER}", plan)
+        conversation = prompts.with_instruction(state["prompt"], about)
         return (await _ask(context, conversation, offered, PLAN)).text
 
     return await _steps(context, state, ask, done=len(plan.started_steps))
@@ -91,9 +90,8 @@ async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done:
         if searches := [step for step in found if step.tool == FIND_TOOLS.name]:
             queries = [str((step.args or {}).get("query") or step.description) for step in searches]
             more = [definition for query in queries for definition in await chooser.find(query)]
-            text = await ask(
-                f"{note}\n{prompts.fenced_json(prompts.MORE_TOOLS, *more)}" if more else note, offered, tools
-            )
+            note = f"{note}\n{prompts.fenced_json(prompts.MORE_TOOLS, *more)}" if more else note
+            text = await ask(note, offered, tools)
     # JSON can spell out what Postgres refuses in a text, such as `\u0000`.
     steps = tuple(
         replace(step, description=clean(step.description), args=None if step.args is None else clean(step.args))

@@ -35,13 +35,9 @@ _FENCES: Final = {"OPEN": OPEN, "CLOSE": CLOSE, "OPEN_NOTES": OPEN_NOTES, "CLOSE
 _MARKS: Final = {**_FENCES, "LEFT_OUT": LEFT_OUT, **{name: f"## {name}" for name in SECTIONS}}
 
 
-def _with_marks(text: str) -> str:
-    for name, mark in _MARKS.items():
-        text = text.replace(f"{{{name}}}", mark)
-    return text
-
-
-TEXTS: Final = {name: _with_marks(text) for name, text in load_toml("prompts.toml", package="segue.agent").items()}
+_MARK: Final = re.compile("|".join(re.escape(f"{{{name}}}") for name in _MARKS))
+_AS_WRITTEN: Final[Mapping[str, str]] = load_toml("prompts.toml", package="segue.agent")
+TEXTS: Final = {name: _MARK.sub(lambda mark: _MARKS[mark[0][1:-1]], text) for name, text in _AS_WRITTEN.items()}
 SYSTEM: Final = TEXTS["system"]
 ASKED_FIRST: Final = TEXTS["asked_first"]
 MAY_BE_ASKED: Final = TEXTS["may_be_asked"]
@@ -141,9 +137,7 @@ def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: b
 def instructions_of(
     agent: Agent, user: str, confirmation: str = "", *, asked: str | None = None, is_gone: bool = False
 ) -> Instructions:
-    """Returns what an agent is told. `asked` are the client's instructions. `is_gone` says that it answers in the place
-    of the session's own.
-    """
+    """Returns what an agent is told. `asked` are the client's instructions; `is_gone`: the session's agent is."""
     lines = agent.instructions.replace("{user}", user).splitlines()
     dated = [line for line in lines if DATE in line or TIME_ZONE in line]
     own = "\n".join(line for line in lines if line not in dated).strip()

@@ -74,9 +74,8 @@ class SessionContent:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One system message, then the history as far as it fits, ending with the running turn, which begins with notes.
-
-    `before` are the parts before that turn: no request of it changes them.
-    `cut_off` is the seq of the last turn that should go into the summary, if it is time for that.
+    `before` are the parts before that turn: no request of it changes them. `cut_off` is the seq of the last turn that
+    should go into the summary, if it is time for that.
     """
 
     messages: list[BaseMessage]
@@ -170,9 +169,8 @@ def with_texts(report: PromptReport, messages: Sequence[BaseMessage], tools: Ite
 def to_model(
     message: Message, text: str, *, brief: Collection[str] = (), opaque: Mapping[str, Any] | None = None
 ) -> BaseMessage:
-    """Returns a stored message with `text` for its content; the arguments of calls in `brief` are cut shorter.
-
-    A message with opaque parts goes back as the model wrote it, its arguments whole.
+    """Returns a stored message with `text` for its content; the arguments of calls in `brief` are cut shorter. A
+    message with opaque parts goes back as the model wrote it, its arguments whole.
     """
     match message.role:
         case "tool":

@@ -148,8 +148,6 @@ class TurnState(TurnInput, total=False):
 
 
 Update = dict[str, Any]
-
-
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 
 

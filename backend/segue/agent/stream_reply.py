@@ -153,9 +153,7 @@ class _HeardMessage:
 def emit_message(
     context: TurnContext, text: str, started: StartedMessage | None = None, *, message_id: str | None = None
 ) -> str:
-    """Emits a message, or the rest of a started one, to its end. Returns the id to store it under, which may be given.
-    One without words is not emitted.
-    """
+    """Emits a message with words, or the rest of a started one, to its end. Returns the id to store it under."""
     message_id = message_id or new_id("msg", context.clock())
     if started is None and not text:
         return message_id

@@ -75,10 +75,8 @@ class ToolIndex:
         self._words = [_words_of(spec) for spec in specs]
         lengths = [sum(words.values()) for words in self._words]
         mean = sum(lengths) / max(len(lengths), 1)
-        counts = Counter(chain.from_iterable(self._words))
-        self._rarity = {
-            word: math.log(1 + (len(specs) - count + 0.5) / (count + 0.5)) for word, count in counts.items()
-        }
+        counts, all_of = Counter(chain.from_iterable(self._words)), len(specs)
+        self._rarity = {word: math.log(1 + (all_of - count + 0.5) / (count + 0.5)) for word, count in counts.items()}
         self._entries: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for place, (words, length) in enumerate(zip(self._words, lengths, strict=True)):
             bound = SATURATION * (1 - LENGTH + LENGTH * length / mean) if mean else 1
@@ -359,19 +357,14 @@ class ToolChooser:
             self._extend([name], tools, most=GROWN if place < self._most * SURE else MOST_LATER)
 
     def _extend(self, new: Iterable[str], tools: Mapping[str, Tool], *, most: float = GROWN) -> bool:
-        """Adds tools, and those they depend on, to those that came with the turn. Returns False if all are in view, or
-        would not fit.
-        """
+        """Adds tools, and those they depend on, to the turn's. Returns False if all are in view, or do not fit."""
         known = [*self._names, *chain(*self._later.values())]
         more = [name for name in _with_needed(new, tools) if name not in known]
-        if not more or not self._fits([*known, *more], tools, most):
+        specs = [tools[name].spec for name in (*known, *more) if name in tools]
+        if not more or len(specs) > self._most * most or self._tokens(specs) > self._budget * GROWN_TOKENS:
             return False
         self._later[self._seq] = (*self._later.get(self._seq, ()), *more)
         return True
-
-    def _fits(self, names: Iterable[str], tools: Mapping[str, Tool], most: float) -> bool:
-        known = [tools[name].spec for name in names if name in tools]
-        return len(known) <= self._most * most and self._tokens(known) <= self._budget * GROWN_TOKENS
 
     def _made(self, tools: Mapping[str, Tool], ranked: Iterable[str]) -> tuple[str, ...]:
         """Returns a new array: built-in tools, what the session needs, and of the ranking as much as has room."""

@@ -57,7 +57,6 @@ async def run_tool_calls(
     turn: TurnCalls, reply: Reply, *, started: StartedMessage | None = None, offer: Offer | None = None
 ) -> tuple[bool, list[HeldCall]]:
     """Runs the calls of a reply that need no approval, equal ones once. Emits the reply's text if any call runs.
-
     Returns whether any did, and the calls that wait: for the client's page if there are any, else for the user's yes.
     `offer` makes a waiting step of a call whose tool asks the user something first.
     """
@@ -311,9 +310,7 @@ async def _ready(turn: TurnCalls, call: ModelCall) -> Prepared:
 
 
 async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: ModelCall) -> ReadyCall | HeldCall:
-    """Returns the call as one that runs, or that waits for a yes. No user is asked to approve a call that would fail on
-    its arguments anyway, or that is denied.
-    """
+    """Returns the call as one that runs, or that waits for a yes. None is asked for what fails anyway, or is denied."""
     ruling = await turn.ruling(request, tool)
     if call_key(request) in turn.answers or isinstance(ruling, Deny) or not accepts(tool, request.args):
         return ReadyCall(request, tool)
@@ -358,9 +355,8 @@ async def run_together(
 async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
     identity = context.caller(call.request.id, call.answers)
     if _is_recorded(call.tool):
-        identity = replace(
-            identity, report=lambda *progress: context.emit(events.CallProgressed(call.request.id, *progress))
-        )
+        call_id = call.request.id
+        identity = replace(identity, report=lambda *made: context.emit(events.CallProgressed(call_id, *made)))
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, settings=context.settings)
         ended = _tool_outcome(outcome)

@@ -41,7 +41,6 @@ WEB_TOOLS = frozenset({WEB_SEARCH, "web_fetch"})
 async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Leaves `answer` at None if `respond` has to write it: the loop reached a bound, or the model gave no answer."""
     context = runtime.context
-    context.guard.proposes = _proposes(state)
     turn = _calls_of(context, state)
     if note := state.get("note"):
         turn.add_note(note)
@@ -69,7 +68,12 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
 
 
 def _calls_of(context: TurnContext, state: TurnState) -> TurnCalls:
-    """Returns the calls of a turn that begins, with what its message is for each that it approves."""
+    """Returns the calls of a turn that begins, with what its message is for each that it approves. A standing approval
+    may be given if the message gives leave, or if that is a step of the plan which runs.
+    """
+    plan = running_plan(state)
+    is_planned = any(step.tool == PROPOSE_MANDATE for step in plan.steps) if plan else None
+    context.guard.proposes = gives_leave(own_words(state["message"])) if is_planned is None else is_planned
     tools, read = without_forbidden(context.guard.tools(), state["search"]), state["acknowledgement"]
     turn = TurnCalls(context, state, tools, list(state["prompt"]), asked_in=state["answered_turn_id"])
     turn.ledger |= state.get("checked", {})
@@ -80,13 +84,6 @@ def _calls_of(context: TurnContext, state: TurnState) -> TurnCalls:
     if read.carries_yes or read.verdict == "confirm":
         turn.agreement = agreement_in(state)
     return turn
-
-
-def _proposes(state: TurnState) -> bool:
-    """Returns whether a standing approval may be given: the message gives leave, or it is a step that the plan runs."""
-    if (plan := running_plan(state)) is not None:
-        return any(step.tool == PROPOSE_MANDATE for step in plan.steps)
-    return gives_leave(own_words(state["message"]))
 
 
 async def _show_attachments(turn: TurnCalls, attachments: Mapping[str, CallOutcome]) -> None:

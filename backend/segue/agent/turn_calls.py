@@ -43,7 +43,6 @@ from segue.tools.run import CallOutcome
 from segue.tools.summaries import named_objects, one_line
 
 MAX_IMAGES_BYTES = 6_000_000  # of a turn, and as much of PDFs: every later request of it repeats them
-
 MAX_FOUND = 200  # objects of a result that can be named as sources
 MAX_TITLE_CHARS = 200
 
@@ -92,10 +91,9 @@ Prepared = ReadyCall | HeldCall | SettledCall
 
 @dataclass(slots=True)
 class Agreement:
-    """A yes to what the model offered in words: the `answer` that did, and the user's `reply` to it.
-
-    `is_strong` says that the rules read the reply as nothing else. Otherwise `added` are the words that they could not
-    account for. `used` are the calls that were made since, none of which it covers once more.
+    """A yes to what the model offered in words: the `answer` that did, and the user's `reply` to it. `is_strong` says
+    that the rules read the reply as nothing else. Otherwise `added` are the words that they could not account for.
+    `used` are the calls that were made since, none of which it covers once more.
     """
 
     answer: str
@@ -176,9 +174,7 @@ class TurnCalls:
         return needs_confirmation(spec, mode) or (changes_the_world and self.state.get("cautious", False))
 
     def note_effect(self, call: RequestedCall, tool: Tool, yes: EffectApproval | None) -> None:
-        """Notes, before a call is stored as started, that it may change something or that it was approved. One whose
-        arguments do not fit does not run.
-        """
+        """Notes, before a call is stored as started, that it may have an effect or was approved, if it can run."""
         spec, denied = tool.spec, isinstance(self.rulings.get(call_key(call)), Deny)
         asked_in = self.asked_in if yes else None
         if (use := self.under.get(call.id)) is not None:

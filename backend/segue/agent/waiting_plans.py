@@ -37,10 +37,8 @@ async def offer_plan(
     context: TurnContext, goal: str, origin: str, steps: Sequence[Step], *, opaque: Mapping[str, Any] | None = None
 ) -> StoredPlan | None:
     """Stores a new plan and returns it. The session's open plan, if any, is superseded. Returns None and stores nothing
-    if that one is approved for a later turn.
-
-    `goal` is what the user wants, `origin` the id of the message that says so. `opaque` is what came with the calls
-    that are its steps, as `reply.opaque_parts` returns it.
+    if that one is approved for a later turn. `goal` is what the user wants, `origin` the id of the message that says
+    so. `opaque` is what came with the calls that are its steps, as `reply.opaque_parts` returns it.
     """
     offered = _new(context, goal, origin, steps)
     stored = await context.transact(store.offer, replace(offered, opaque=clean(opaque)), context.turn)
@@ -64,9 +62,7 @@ def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step]) ->
 
 
 async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -> Update:
-    """Stores the held calls as a plan that waits for one yes, or for the page. Stores nothing if an approved plan is
-    about to run.
-    """
+    """Stores the held calls as a plan that waits for one yes, or for the page, unless an approved plan is to run."""
     context, calls = turn.context, _distinct(held)
     steps = [_step(turn, call, number, alone=len(calls) == 1) for number, call in enumerate(calls, start=1)]
     opaque = opaque_parts(reply, (call.made for call in calls))
@@ -97,9 +93,8 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool) -> 
         asked = {"requires_confirmation": True, "args_origin": origin, "waits_for": waits}
         moved = expiring(update_step(moved, step.id, "waiting", **asked), waits)
     first = tools.get(stored.plan.steps[0].tool or "")
-    async with turn.context.transaction() as connection:
-        tool_hash = definition_of(first.spec) if first else None
-        stored = await swap_waiting(connection, turn, stored, moved, tool_hash=tool_hash)
+    tool_hash = definition_of(first.spec) if first else None
+    stored = await turn.context.transact(swap_waiting, turn, stored, moved, tool_hash=tool_hash)
     turn.context.emit(PlanChanged(stored.plan))
     return stored
 
@@ -153,13 +148,12 @@ async def swap_waiting(
 
 
 async def question(turn: TurnCalls, stored: StoredPlan, **shown: Any) -> str:
-    """Returns the question for a yes to the steps that wait, with what the session's results say of them. What waits
-    for the page asks the user nothing.
-    """
+    """Returns the question for a yes to the steps that wait, with what results say of them; none for the page's."""
     if stored.plan.page_steps:
         return ""
     language, references = language_of(turn.state), (*turn.references, *turn.state["earlier_results"])
-    known = await plan_messages.known_things(turn, stored.plan.waiting_steps, references, language)
+    about = plan_messages.known_thing
+    known = {step.id: await about(turn, step, references, language) for step in stored.plan.waiting_steps}
     results = {each.tool_call_id: each.tool_name for each in references}
     return plan_messages.ask(stored, language, known=known, results=results, **shown)
 

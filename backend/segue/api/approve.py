@@ -12,38 +12,34 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from html import escape
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
 from segue.api.deps import Services, ServicesDep
 from segue.domain.approval_rule import MAX_REASON_CHARS, is_users
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.plan import BUTTON_MESSAGES, Button, Decision, Step
 from segue.domain.visible import visible
 from segue.language.detect_language import detect_language
 from segue.language.shown_call import CallView, quoted, translate
+from segue.tools.normalize import clean_text
 from segue.turns.approvals import Approval, Decider, get_approval
 from segue.turns.claims import Origin
 from segue.users.api_keys import APPROVE_PATH, OpenedLink
 
+MAX_FORM_BYTES: Final = 16_384
+MAX_FIELDS: Final = 8  # it has three
 # The call, as the question has it: the page has it already, with all of its values.
 _CALL: Final = re.compile(r"^`[^`\n]+`\n\n```text\n.*?\n```$", re.DOTALL | re.MULTILINE)
 _RIGHT_TO_LEFT: Final = frozenset({"ar"})
 _OVER: Final = {"plan_changed": "approve_used", "plan_expired": "expired"}
 _UNKNOWN: Final = "Nothing was done: this link is not valid, or is so no longer."
-_STYLE: Final = """
-:root{color-scheme:light dark}
-body{font:17px/1.5 system-ui,sans-serif;max-width:40rem;margin:0 auto;padding:1rem;overflow-wrap:anywhere}
-h1{font-size:1.3rem} h2{font-size:1rem} small{opacity:.75}
-pre{white-space:pre-wrap;background:#8882;border-radius:.5rem;padding:.75rem;direction:ltr;text-align:left}
-pre,blockquote{margin:.5rem 0;font-size:.9rem} pre{font-family:ui-monospace,monospace}
-blockquote{border-inline-start:3px solid #8888;padding-inline-start:.75rem}
-textarea,button{box-sizing:border-box;width:100%;font:inherit;padding:.75rem;margin:.35rem 0;border:1px solid #8888}
-textarea,button{border-radius:.5rem} button{font-weight:600;color:#fff} .yes{background:#1a6b3c} .no{background:#a3262a}
-"""
+_STYLE: Final = Path(__file__).with_name("approve.css").read_text("utf-8")
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; "
@@ -71,13 +67,24 @@ async def decide_by_link(token: str, request: Request, services: ServicesDep) ->
         return _page(language, translate("expired", language), status=410)
     if (found.status, found.version) != ("waiting", link.version):
         return _page(language, translate("approve_used", language), status=410)
-    given = dict(parse_qsl((await request.body()).decode(errors="replace"))) if request.method == "POST" else {}
+    given = await _form(request) if request.method == "POST" else {}
     decision = next((each for each in BUTTON_MESSAGES if each == given.get("decision")), None)
-    reason = given.get("reason", "").strip()[:MAX_REASON_CHARS] if decision == "reject" else ""
+    reason = clean_text(given.get("reason", "")).strip()[:MAX_REASON_CHARS] if decision == "reject" else ""
     if decision is not None and given.get("sure") == "yes":
         return await _decide(link, Button(decision, link.version), reason, language, request, services)
     form = _choice(language) if decision is None else _once_more(decision, reason, language)
     return _page(language, *_shown(found, language), *form)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Returns the fields. Raises HTTPException 413, AppError `invalid_request`."""
+    body = await request.body()
+    if len(body) > MAX_FORM_BYTES:
+        raise HTTPException(413, f"The form is larger than {MAX_FORM_BYTES} bytes.")
+    try:
+        return dict(parse_qsl(body.decode(errors="replace"), max_num_fields=MAX_FIELDS))
+    except ValueError:
+        raise InvalidRequest(f"The form has {MAX_FIELDS} fields at most.") from None
 
 
 async def _decide(

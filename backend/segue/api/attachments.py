@@ -15,7 +15,6 @@ import structlog
 from fastapi import Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from segue.api.chat import ClientRequest
 from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, UploadRoute, router_of
@@ -77,8 +76,6 @@ async def upload_attachment(
                 raise too_large("The", services.settings.attachment_max_bytes)
             async with attachments.places:
                 return await attachments.add(caller, session_id, file.filename or "", await file.read())
-    except ClientDisconnect:
-        raise HTTPException(400, "The client left before the file had come whole.") from None
     except HTTPException as error:
         if error.status_code != 400:  # noqa: PLR2004 (what Starlette raises for another form than this)
             raise
@@ -94,12 +91,10 @@ async def list_attachments(
     session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[Attachment]:
     """Lists the files of a session. Newest first."""
-    before = paging.after(_POSITION)
+    asked = paging.behind(_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await attachment_store.list_attachments(
-            connection, caller, session_id, before=before, limit=paging.limit + 1
-        )
+        found = await attachment_store.list_attachments(connection, caller, session_id, **asked)
     return paging.page(found, lambda each: each.id)
 
 
@@ -188,15 +183,12 @@ def _fitting(text: str, at_most: int) -> tuple[str, Sequence[SentFile]]:
         return text, ()
     end = min(MAX_END_CHARS, at_most // 4)
     begin = at_most - end - len(_GAP)
-    begin, end = _word_end(text[:begin]), len(text) - end
+    near = begin - MAX_WORD_CHARS, begin
+    # After the last line or word that is whole, if one ends near there.
+    begin = max(text.rfind("\n", *near), text.rfind(" ", *near)) + 1 or begin
+    end = len(text) - end
     between = text[begin:end].encode()
     return f"{text[:begin]}{_GAP}{text[end:]}", [SentFile("message.txt", between, mark=LEFT_OUT)]
-
-
-def _word_end(text: str) -> int:
-    """Returns where the last line or word ends that is whole, if one ends near the end."""
-    near = len(text) - MAX_WORD_CHARS
-    return max(text.rfind("\n", near), text.rfind(" ", near)) + 1 or len(text)
 
 
 def _read(parts: Sequence[dict[str, Any]]) -> tuple[SentFile, ...]:

@@ -71,9 +71,7 @@ class ClientRequest:
     idempotency_key: str | None = None
 
     def request(self, message: str, how: Delivery, *fingerprint: str | int, **more: Any) -> ChatRequest:
-        """`fingerprint` has to be the same in a second request with the same key, `more` are fields of the request.
-        Raises AppError `invalid_request` for a message that is too long.
-        """
+        """`fingerprint` is the same in a second request with the same key, `more` are fields. Raises InvalidRequest."""
         check_length(self.services, message, " Attach a longer text as a file.")
         if isinstance(how, Answerer) and how.model is not None:
             more["options"] = replace(more.get("options", NO_OPTIONS), model=how.model)
@@ -137,8 +135,7 @@ async def chat(session_id: SessionId, body: ChatBody, client: ClientDep) -> Resp
 @turns_router.get("")
 async def list_turns(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Turn]:
     """Lists the turns of a session. Newest first."""
-    before = paging.after(_POSITION)
-    found = await services.turns.list(caller, session_id, before=before, limit=paging.limit + 1)
+    found = await services.turns.list(caller, session_id, **paging.behind(_POSITION))
     return paging.page(found, lambda turn: turn.turn_id)
 
 
@@ -211,8 +208,8 @@ async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, call
 @router.get("/{session_id}/branches")
 async def get_branches(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Branch]:
     """Lists what left the history. Newest first. The messages are read with `GET …/messages?branch=`."""
-    before = paging.after(BY_SEQ)
+    asked = paging.behind(BY_SEQ)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await list_branches(connection, session_id, before=before, limit=paging.limit + 1)
+        found = await list_branches(connection, session_id, **asked)
     return paging.page_of_placed(found)

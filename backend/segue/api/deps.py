@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
 
 import orjson
@@ -50,10 +49,7 @@ class Examine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Services(TurnDeps):
-    """The parts of the service, also those that run turns.
-
-    `forwarded_user` returns the user in a gateway's signed token; None if there is no secret to check one with.
-    """
+    """The parts of the service. `forwarded_user`, None without a secret, returns whom a gateway's token names."""
 
     settings: ApiSettings
     authenticator: Authenticator
@@ -138,9 +134,7 @@ def require_content(identity: Identity) -> None:
 async def record_reading(
     connection: AsyncConnection, identity: Identity, origin: Origin, session_id: str, *, words: bool = True
 ) -> None:
-    """Records in the audit that an operator reads a session of another user's. Raises AppError `forbidden` for one who
-    may not see its `words`.
-    """
+    """Audits that an operator reads another user's session. Raises AppError `forbidden` for its `words`."""
     if words:
         require_content(identity)
     operator = Operator(**asdict(identity), request_id=origin.request_id)
@@ -203,23 +197,24 @@ IdempotencyKey = Annotated[
 ]
 
 
-class StrictJsonRequest(Request):
-    """Only JSON that Postgres returns unchanged: no NaN, infinity, lone surrogate, NUL or number beyond 64 bits.
-
-    It may be nested up to MAX_DEPTH levels.
+def strict_json(text: bytes | str) -> Any:
+    """Returns JSON that Postgres returns unchanged: no NaN, infinity, lone surrogate, NUL or number beyond 64 bits. It
+    may be nested up to MAX_DEPTH levels. Raises JSONDecodeError, which is a ValueError.
     """
+    value = orjson.loads(text)
+    if (fault := _json_fault(value)) is not None:
+        raise orjson.JSONDecodeError(fault, "", 0)
+    return value
 
+
+class StrictJsonRequest(Request):
     async def json(self) -> Any:
-        value = orjson.loads(await self.body())
-        if (fault := _json_fault(value)) is not None:
-            raise orjson.JSONDecodeError(fault, "", 0)
-        return value
+        return strict_json(await self.body())
 
 
 class StrictJsonRoute(APIRoute):
-    """Refuses unknown parameters of the query, as the bodies do unknown fields, and JSON that is not strict.
-
-    `takes` says which setting bounds its body: that of JSON, of a file, or of a conversation that is sent whole.
+    """Refuses unknown parameters of the query, as the bodies do unknown fields, and JSON that is not strict. `takes`
+    says which setting bounds its body: that of JSON, of a file, or of a conversation that is sent whole.
     """
 
     takes: Literal["json", "file", "history"] = "json"
@@ -231,10 +226,8 @@ class StrictJsonRoute(APIRoute):
 
         async def handle_strictly(request: Request) -> Response:
             if unknown := [name for name in request.query_params if name not in known]:
-                takes = f"This takes {', '.join(sorted(known)) or 'no parameters'}"
-                raise RequestValidationError(
-                    [{"type": "extra_forbidden", "loc": ("query", name), "msg": takes} for name in unknown]
-                )
+                fault = {"type": "extra_forbidden", "msg": f"This takes {', '.join(sorted(known)) or 'no parameters'}"}
+                raise RequestValidationError([{**fault, "loc": ("query", name)} for name in unknown])
             return await handle(StrictJsonRequest(request.scope, request.receive))
 
         return handle_strictly
@@ -253,16 +246,23 @@ def router_of(tag: str, prefix: str = "", route_class: type[StrictJsonRoute] = S
     return APIRouter(prefix=prefix, tags=[tag], route_class=route_class, responses=PROBLEMS)
 
 
-def _json_fault(value: Any, depth: int = 0) -> str | None:
-    match value:
-        case str() if "\x00" in value:
-            return "NUL is not text"
-        case float() if abs(value) >= MAX_NUMBER:
-            return "a number beyond 64 bits"
-        case dict() | list() if depth == MAX_DEPTH:
+def _json_fault(value: Any) -> str | None:
+    """Looks at one level after the other: a body of a door may have millions of values."""
+    level, depth = [value], 0
+    while level:
+        if depth == MAX_DEPTH and any(isinstance(part, dict | list) for part in level):
             return f"nested deeper than {MAX_DEPTH} levels"
-        case dict() | list():
-            parts = chain(value, value.values()) if isinstance(value, dict) else value
-            return next(filter(None, (_json_fault(part, depth + 1) for part in parts)), None)
-        case _:
-            return None
+        below: list[Any] = []
+        for part in level:
+            if isinstance(part, str):
+                if "\x00" in part:
+                    return "NUL is not text"
+            elif isinstance(part, list):
+                below += part
+            elif isinstance(part, dict):
+                below += part
+                below += part.values()
+            elif isinstance(part, float) and abs(part) >= MAX_NUMBER:
+                return "a number beyond 64 bits"
+        level, depth = below, depth + 1
+    return None

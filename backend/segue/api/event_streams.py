@@ -73,9 +73,8 @@ StreamTokenParameter = Annotated[
 
 
 class EventStream(EventSourceResponse):
-    """LF framing and a heartbeat. `TimedConnection` ends it for a client that no longer reads.
-
-    `farewell` are the last bytes of a stream that the end of this process cuts off; `options` are of sse_starlette.
+    """LF framing and a heartbeat. `TimedConnection` ends it for a client that no longer reads. `farewell` are the last
+    bytes of a stream that the end of this process cuts off; `options` are of sse_starlette.
     """
 
     def __init__(self, content: AsyncIterator[bytes], *, farewell: bytes = b"", **options: Any) -> None:
@@ -159,14 +158,7 @@ async def framed(parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]
                 yield bytes(frames)
 
 
-FEED_EVENTS = described_stream(
-    "One JSON object in each `data:`; `id:` is its position. By `type`: `session_created` and `session_titled` "
-    "(session_id, title), `turn_started` (session_id, turn_id, title), `turn_ended` (session_id, turn_id, status, of a "
-    "problem its code), `approval_asked` (session_id, turn_id, plan_id, version), `schedule_failed` "
-    "(schedule_id, session_id, turn_id, code), `fact_noted` (memory_id, session_id), `mandate_changed` (mandate_id), "
-    "`replay_gap` (read the lists anew).",
-    'id: 1795355000000000\ndata: {"type":"turn_started","session_id":"ses_…","turn_id":"turn_…"}\n\n',
-)
+FEED_EVENTS = described_stream(*_DESCRIBED["feed"])
 
 
 @feed_router.get(

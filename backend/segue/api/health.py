@@ -66,9 +66,7 @@ async def ready(services: ServicesDep, response: Response) -> Ready:
 
 
 async def _look_at_mcp(services: Services) -> Ready:
-    """Says why servers are down, and what they wrote last, only where every caller may operate: paths of this machine
-    are in the one, the other may tell of users' calls.
-    """
+    """Says why servers are down and what they wrote, which may tell of users, only where every caller may operate."""
     if not await _anyone_operates(services):
         return {"mcp": {name: state.partition(":")[0] for name, state in services.mcp.states().items()}}
     down = [each for each in services.mcp.statuses() if each.state != "ready"]
@@ -97,9 +95,10 @@ async def metrics(services: ServicesDep) -> Response:
     that is away costs only what it knows.
     """
     (backlog, outbox), jobs, failed = await asyncio.gather(
-        _of_postgres(services), services.turns.queue.waiting(), _globally_failed_tools(services)
+        _of_postgres(services), services.turns.queue.waiting(), services.tools.failed_for_all()
     )
-    shared = shared_metrics(backlog=backlog, jobs=jobs, tools_failed=failed, outbox=outbox)
+    of_tools = None if services.cache.degraded else {name: name in failed for name in services.tools.tools()}
+    shared = shared_metrics(backlog=backlog, jobs=jobs, tools_failed=of_tools, outbox=outbox)
     text = await asyncio.to_thread(services.metrics.text, shared)  # it asks the other processes
     return Response(text, media_type=CONTENT_TYPE)
 
@@ -110,11 +109,6 @@ async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, f
             return await read_backlog(connection), await read_pending(connection)
     except (AppError, TimeoutError):
         return None, None
-
-
-async def _globally_failed_tools(services: Services) -> dict[str, bool] | None:
-    failed = await services.tools.failed_for_all()
-    return None if services.cache.degraded else {name: name in failed for name in services.tools.tools()}
 
 
 @doctor_router.get("", responses=problems("forbidden", "session_not_found"))

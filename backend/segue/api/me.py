@@ -37,9 +37,8 @@ AS_LINES: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {LINES: {"s
 ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
 OfSession = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
 Day = Annotated[date, Field(ge=date(2000, 1, 1))]
-_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(
-    tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]]
-)
+_FactId = Annotated[str, Field(pattern=id_pattern("mem"))]
+_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(tuple[Seq, _FactId])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +115,7 @@ async def list_memories(
             raise invalid_cursor()
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
     paging = Paging(limit, cursor)
-    before = paging.after(_MEMORY_POSITION)
-    found = await services.read(facts.list_facts, caller, before=before, limit=limit + 1, session_id=session_id)
+    found = await services.read(facts.list_facts, caller, session_id=session_id, **paging.behind(_MEMORY_POSITION))
     return paging.page_of_placed(found)
 
 
@@ -175,8 +173,6 @@ async def get_usage(
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
     owner = query.user if query.user is not None or of_all else identity.user
-    after = query.paging.after(schemas.BY_NAME)
-    found = await services.read(
-        list_usage, owner, first=first, last=last, group=query.group, after=after, limit=query.limit + 1
-    )
+    asked = query.paging.behind(schemas.BY_NAME, "after")
+    found = await services.read(list_usage, owner, first=first, last=last, group=query.group, **asked)
     return query.paging.page(found, lambda item: item.key or "")

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, assert_never
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -78,9 +77,8 @@ def shared_metrics(
     tools_failed: Mapping[str, bool] | None,
     outbox: tuple[int, float] | None,
 ) -> Iterator[Metric]:
-    """Yields the gauges of all processes together; a value is None while its store cannot be reached.
-
-    `outbox` is how many webhook events wait, and for how many seconds the first of them has.
+    """Yields the gauges of all processes together; a value is None while its store cannot be reached. `outbox` is how
+    many webhook events wait, and for how many seconds the first of them has.
     """
     up = {"postgres": backlog is not None, "redis": tools_failed is not None}
     yield _gauges("segue_store_up", "1 where the store answered just now.", "store", up)
@@ -242,9 +240,8 @@ def _of_all_processes(own: prometheus_client.CollectorRegistry, folder: Path, nu
             found = own.collect() if path.name == str(number) else text_string_to_metric_families(_asked(path))
             for family in found:
                 merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                merged.samples += [
-                    sample._replace(labels={**sample.labels, "process": path.name}) for sample in family.samples
-                ]
+                of = {"process": path.name}
+                merged.samples += [each._replace(labels={**each.labels, **of}) for each in family.samples]
     return families.values()
 
 
@@ -258,9 +255,8 @@ def _asked(path: Path) -> str:
 
 
 class LoopLag:
-    """While it is entered, it observes by how many seconds each timer was late.
-
-    `held_s` is the longest that this process itself held the loop: what a loaded machine adds does not count.
+    """While it is entered, it observes by how many seconds each timer was late. `held_s` is the longest that this
+    process itself held the loop: what a loaded machine adds does not count.
     """
 
     def __init__(self, observe: telemetry.Observe, *, interval_s: float = LAG_INTERVAL_S) -> None:
@@ -273,9 +269,7 @@ class LoopLag:
         self._start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         self._measure()
 
@@ -306,9 +300,8 @@ async def metrics_served(
     except OSError as error:
         detail = f"WORKER_METRICS_PORT={port} cannot be listened on: {error.strerror}."
         raise AppError("port_taken", status=500, title="The port cannot be used", detail=detail) from error
-    server.set_app(
-        _application(prometheus_client.make_wsgi_app(metrics.scraped), asyncio.get_running_loop(), live_within_s)
-    )
+    scrape = prometheus_client.make_wsgi_app(metrics.scraped)
+    server.set_app(_application(scrape, asyncio.get_running_loop(), live_within_s))
     url = f"http://{host}:{server.server_port}"
     log.info("metrics_served", url=f"{url}/metrics")
     try:

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.metrics import METHODS
-from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, app_problem, http_problem, route_path
+from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, app_problem, http_problem, logged_path, route_path
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
@@ -45,9 +45,7 @@ log = structlog.get_logger()
 
 
 class RequestContext:
-    """Gives each request an id (the client's own if it is valid), binds it to the log, and logs the response. Id and
-    release are in the response.
-    """
+    """Gives a request an id, the client's if it is valid, and logs the response, which has the id and the release."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -74,8 +72,7 @@ class RequestContext:
             reason = "Segue has not started: enter its lifespan in that of your application (docs/extend.md)."
             raise RuntimeError(reason)
         scope["state"] = {**scope.get("state", {}), "services": services}
-        method, path = scope["method"], scope["path"][:200]
-        path = f"{APPROVE_PATH}…" if path.startswith(APPROVE_PATH) else path  # who reads a link decides with it
+        method, path = scope["method"], logged_path(scope)
         with _span(services, scope, request_id) as span:
             scope["traceparent"] = span.traceparent
             with structlog.contextvars.bound_contextvars(request_id=request_id, **trace_of(span)):
@@ -92,9 +89,8 @@ class RequestContext:
 
 
 class Gate:
-    """Admits or refuses a request: by its Host and Origin, the caller's key or token, and the caller's rate limit.
-
-    If `hosts` is given, the service answers only to these names and loopback ones. Only pages from there and from
+    """Admits or refuses a request: by its Host and Origin, the caller's key or token, and the caller's rate limit. If
+    `hosts` is given, the service answers only to these names and loopback ones. Only pages from there and from
     `origins` may then send requests that change something.
     """
 

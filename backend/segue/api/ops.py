@@ -122,9 +122,8 @@ async def list_any_turns(
     if not found:
         services.tools.specs(query.tool)
     if words and found:
-        async with services.database.transaction() as connection:
-            read = {"sessions": sorted({turn.session_id for turn in found})}
-            await record_act(connection, operator, "read_session", details=read)
+        read = {"sessions": sorted({turn.session_id for turn in found})}
+        await services.database.write(record_act, operator, "read_session", details=read)
     return query.paging.page(await operations.with_activity(services.cache, found), lambda turn: turn.turn_id)
 
 
@@ -153,10 +152,10 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
     async with services.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
         session = await get_session(connection, owner, session_id)
-        open_turns = await operations.list_any(connection, operations.TurnFilter(session_id=session_id), limit=MAX_OPEN)
-        failed = await operations.list_any(
-            connection, operations.TurnFilter(status="failed", session_id=session_id), limit=FAILED_SHOWN
-        )
+        of_session = operations.TurnFilter(session_id=session_id)
+        open_turns = await operations.list_any(connection, of_session, limit=MAX_OPEN)
+        which = operations.TurnFilter(status="failed", session_id=session_id)
+        failed = await operations.list_any(connection, which, limit=FAILED_SHOWN)
     content = await _content(services, owner, session, operator) if "ops:content" in operator.scopes else None
     states, plan = await services.tools.session_states(session_id), session.pending_plan
     steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps) if plan else ()
@@ -174,8 +173,7 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
 @router.get("/approvals", responses=problems("forbidden"))
 async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsApproval]:
     """Lists what waits for a yes of any user, without words and arguments. Newest first. For the scope `ops`."""
-    before = paging.after(_PLAN_POSITION)
-    found = await services.read(list_all_approvals, before=before, limit=paging.limit + 1, now=services.clock())
+    found = await services.read(list_all_approvals, now=services.clock(), **paging.behind(_PLAN_POSITION))
     return paging.page(found, lambda each: each.plan_id)
 
 
@@ -184,8 +182,7 @@ async def list_audit(
     services: ServicesDep, _: Ops, paging: PagingDep, action: ByAction = None, actor: ByActor = None
 ) -> Page[Act]:
     """Lists what operators did. Newest first. For the scope `ops`."""
-    before = paging.after(BY_SEQ)
-    found = await services.read(list_acts, action=action, actor=actor, before=before, limit=paging.limit + 1)
+    found = await services.read(list_acts, action=action, actor=actor, **paging.behind(BY_SEQ))
     return paging.page(found, lambda act: act.seq)
 
 

@@ -46,10 +46,10 @@ async def list_plans(
     session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[Plan | UnreadablePlan]:
     """Lists all plans of a session. Newest first."""
-    before = paging.after(_POSITION)
+    asked = paging.behind(_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await store.list_plans(connection, caller, session_id, before=before, limit=paging.limit + 1)
+        found = await store.list_plans(connection, caller, session_id, **asked)
     return paging.page(found, lambda plan: plan.id)
 
 
@@ -82,8 +82,8 @@ async def get_approvals(
     """Lists what waits for the caller's yes: in all their sessions and, by the rules of agents, in those of others. The
     newest plan first.
     """
-    before, now = paging.after(_POSITION), services.clock()
-    found = await services.read(list_approvals, identity, before=before, limit=paging.limit + 1, now=now, status=status)
+    asked = {"now": services.clock(), "status": status, **paging.behind(_POSITION)}
+    found = await services.read(list_approvals, identity, **asked)
     return paging.page(found, lambda each: each.plan_id)
 
 
@@ -133,9 +133,8 @@ class NewMandate(Terms):
 @mandates_router.get("")
 async def list_mandates(services: ServicesDep, caller: Caller, origin: OriginDep, paging: PagingDep) -> Page[Mandate]:
     """Lists the caller's standing approvals with what is used of them. Newest first."""
-    before, tools = paging.after(_MANDATE_POSITION), services.tools.tools_for(caller, origin.groups)
-    found = await services.read(mandates.list_mandates, caller, before=before, limit=paging.limit + 1)
-    now = services.clock()
+    tools, now = services.tools.tools_for(caller, origin.groups), services.clock()
+    found = await services.read(mandates.list_mandates, caller, **paging.behind(_MANDATE_POSITION))
     return paging.page([mandates.shown(row, tools, now=now) for row in found], lambda each: each.id)
 
 
@@ -167,10 +166,10 @@ async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: C
 @grants_router.get("")
 async def list_grants(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Grant]:
     """Lists the tools that need not ask again in this session, because a decision said so. By name."""
-    after, tools = paging.after(schemas.BY_NAME), services.tools.tools()
+    asked = paging.behind(schemas.BY_NAME, "after")
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await mandates.list_grants(connection, session_id, tools, after=after, limit=paging.limit + 1)
+        found = await mandates.list_grants(connection, session_id, services.tools.tools(), **asked)
     return paging.page(found, lambda grant: grant.tool)
 
 

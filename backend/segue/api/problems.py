@@ -15,12 +15,14 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Scope
 
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.language.lexicon import load_toml
+from segue.users.api_keys import APPROVE_PATH
 from segue.version import VERSION
 
 _DESCRIBED: Final = load_toml("problems.toml", package="segue.api")
@@ -31,23 +33,12 @@ OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
 OF_CALLERS: Final = OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
-OF_TURNS: Final = {
-    "service_limit_reached", "plan_changed", "turn_cancelled", "turn_interrupted", "turn_gave_up", "turn_timeout",
-    "turn_budget_spent", "model_unavailable", "model_timeout", "output_invalid", "unreadable",
-}  # fmt: skip
-OF_FILES: Final = ("attachment_quota_exceeded", "unsupported_attachment", "unreadable_attachment")
-OF_DOORS: Final = (
-    *OF_FILES, "session_not_found", "unknown_agent", "turn_in_progress", "too_many_queued", "parts_unsupported",
-)  # fmt: skip
-OF_OPENAI: Final = (
-    *OF_DOORS, "may_not_speak_for", "turn_not_found", "not_in_history", "idempotency_key_reused", "option_not_allowed",
-    "unsupported_parameter",
-)  # fmt: skip
-OF_DECISIONS: Final = (
-    "invalid_answer", "invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable",
-    "waits_for_others",
-)  # fmt: skip
-
+_TOGETHER: Final[Mapping[str, Sequence[str]]] = _DESCRIBED["together"]
+OF_TURNS: Final = {*_TOGETHER["turns"]}
+OF_FILES: Final = tuple(_TOGETHER["files"])
+OF_DOORS: Final = (*OF_FILES, *_TOGETHER["doors"])
+OF_OPENAI: Final = (*OF_DOORS, *_TOGETHER["openai"])
+OF_DECISIONS: Final = tuple(_TOGETHER["decisions"])
 OPENAI_PATHS: Final = "/v1/"
 RETRIED: Final = frozenset({408, 409, 429})  # by OpenAI's libraries, twice, as are those from 500 on
 LONGEST_WAIT_S: Final = 60
@@ -151,10 +142,17 @@ def route_path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
+def logged_path(scope: Scope) -> str:
+    """Returns the path without the token of a link to approve: who reads it decides with it."""
+    is_secret = route_path(scope).startswith(APPROVE_PATH)
+    return f"{APPROVE_PATH}…" if is_secret else scope["path"][:MAX_SHOWN_CHARS]
+
+
 def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(AppError, _app_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, http_problem)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -216,8 +214,12 @@ async def http_problem(request: Request, error: Exception) -> Response:
     return response
 
 
+async def _left(request: Request, _: Exception) -> Response:
+    return await http_problem(request, HTTPException(400, "The client left before the body had come whole."))
+
+
 async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("request_raised", path=request.url.path[:MAX_SHOWN_CHARS], error=type(error).__name__, exc_info=error)
+    log.error("request_raised", path=logged_path(request.scope), error=type(error).__name__, exc_info=error)
     detail = "Something went wrong on our side. The request id finds it in the log."
     return _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
 

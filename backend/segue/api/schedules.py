@@ -4,7 +4,7 @@ trigger needs no key: its events are signed.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from fastapi import Request
 from pydantic import Field, model_validator
@@ -62,9 +62,17 @@ class When(Body):
     time_zone: Annotated[TimeZone | None, doc("An IANA name; null for that of the session or of TIME_ZONE.")] = None
     until: Annotated[Moment | None, doc("Not after this moment.")] = None
 
+    needs_one: ClassVar = False
+
     @property
     def kinds(self) -> list[str]:
         return [kind for kind in KINDS if getattr(self, kind) is not None]
+
+    @model_validator(mode="after")
+    def _is_due(self) -> Self:
+        if len(self.kinds) > 1 or (self.needs_one and not self.kinds):
+            raise ValueError("give one of `at`, `cron` and `rrule`")
+        return self
 
 
 class NewSchedule(InSession, When):
@@ -74,12 +82,7 @@ class NewSchedule(InSession, When):
     missed: Annotated[Missed, doc("What was due while nothing ran: once, late, or not at all.")] = "once"
     overlap: Annotated[Overlap, doc("While its last turn is open. `parallel` goes with `new_session`.")] = "skip"
     retries: Annotated[int, Field(ge=0, le=5), doc("How often a turn that failed for now is run again.")] = 2
-
-    @model_validator(mode="after")
-    def _is_due(self) -> Self:
-        if len(self.kinds) != 1:
-            raise ValueError("give one of `at`, `cron` and `rrule`")
-        return self
+    needs_one: ClassVar = True
 
 
 class ScheduleChanges(When):
@@ -92,12 +95,6 @@ class ScheduleChanges(When):
     status: Annotated[Literal["active", "paused"] | None, doc("Paused: what would be due meanwhile is not said.")] = (
         None
     )
-
-    @model_validator(mode="after")
-    def _is_due(self) -> Self:
-        if len(self.kinds) > 1:
-            raise ValueError("give one of `at`, `cron` and `rrule`")
-        return self
 
 
 @router.post("", status_code=201, responses=problems(*CANNOT_BE_MADE, "schedule_not_found"))
@@ -123,8 +120,7 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
 @router.get("")
 async def list_schedules(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Schedule]:
     """Lists the caller's schedules, in all sessions. Newest first."""
-    before = paging.after(_POSITION)
-    found = await services.read(schedules.list_schedules, caller, before=before, limit=paging.limit + 1)
+    found = await services.read(schedules.list_schedules, caller, **paging.behind(_POSITION))
     return paging.page(found, lambda each: each.id)
 
 
@@ -229,7 +225,7 @@ async def create_trigger(
 @triggers_router.get("")
 async def list_triggers(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Trigger]:
     """Lists the caller's triggers. Newest first."""
-    found = await services.triggers.listed(caller, before=paging.after(_TRIGGER_POSITION), limit=paging.limit + 1)
+    found = await services.triggers.listed(caller, **paging.behind(_TRIGGER_POSITION))
     return paging.page(found, lambda each: each.id)
 
 

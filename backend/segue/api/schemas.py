@@ -306,16 +306,17 @@ class Paging:
     cursor: str | None
 
     def after(self, position: TypeAdapter[CursorPosition]) -> CursorPosition | None:
-        """Returns the position in the cursor, None without one.
-
-        Raises AppError `invalid_cursor` if `page` cannot have made it.
-        """
+        """Returns the position in the cursor, None without one. Raises AppError `invalid_cursor` for a forged one."""
         if not self.cursor:
             return None
         try:
             return position.validate_json(base64.b64decode(self.cursor, altchars=b"-_", validate=True))
         except (ValueError, OverflowError) as error:
             raise invalid_cursor() from error
+
+    def behind(self, position: TypeAdapter[Any], name: str = "before") -> Json:
+        """Returns what a list is asked for: `limit`, one more than the page has, and, as `name`, where it begins."""
+        return {name: self.after(position), "limit": self.limit + 1}
 
     def page(self, found: list[Item], position: Callable[[Item], object]) -> Page[Item]:
         """Makes the page; `found` has one item more if there is a next one. A cursor holds a `position`."""

@@ -122,10 +122,8 @@ async def list_sessions(
         )
         position = [each for each in astuple(behind) if each is not None] if behind else None
         return schemas.Page([*hits], schemas.encode_cursor(position) if position else None)
-    before = paging.after(_ACTIVITY)
-    found = await services.read(
-        session_store.list_sessions, caller, archived=archived, pinned=pinned, before=before, limit=paging.limit + 1
-    )
+    which = {"archived": archived, "pinned": pinned, **paging.behind(_ACTIVITY)}
+    found = await services.read(session_store.list_sessions, caller, **which)
     return paging.page(found, lambda session: [session.updated_at, session.id])
 
 
@@ -219,13 +217,9 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
     async with services.database.read_only() as connection:
         session = await session_store.get_session(connection, caller, session_id)
         known = await facts.list_facts(connection, caller, before=None, limit=FACTS_SHOWN)
+    ttl_s, now = services.settings.short_term_memory_ttl, services.clock()
     memory, ttl_s = await working_memory(
-        services.database,
-        services.cache,
-        session_id,
-        message_count=session.message_count,
-        ttl_s=services.settings.short_term_memory_ttl,
-        now=services.clock(),
+        services.database, services.cache, session_id, message_count=session.message_count, ttl_s=ttl_s, now=now
     )
     return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[memory for memory, _ in known])
 
@@ -279,6 +273,5 @@ async def get_feedback(
     services: ServicesDep, _: Ops, paging: schemas.PagingDep, rating: Rated = None
 ) -> schemas.Page[Feedback]:
     """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
-    before = paging.after(schemas.BY_SEQ)
-    found = await services.read(session_store.list_feedback, rating=rating, before=before, limit=paging.limit + 1)
+    found = await services.read(session_store.list_feedback, rating=rating, **paging.behind(schemas.BY_SEQ))
     return paging.page_of_placed(found)

@@ -170,10 +170,10 @@ async def list_state_changes(
     session_id: SessionId, services: ServicesDep, caller: Caller, paging: schemas.PagingDep, tool: StateFilter = None
 ) -> schemas.Page[StatusMoved]:
     """Lists how the states of tools changed in a session. Newest first."""
-    before = paging.after(_CHANGE_POSITION)
+    asked = paging.behind(_CHANGE_POSITION)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=paging.limit + 1)
+        found = await list_changes(connection, caller, session_id, tool=tool, **asked)
     return paging.page(found, lambda change: change.id)
 
 
@@ -277,12 +277,10 @@ async def list_tool_results(
     status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
 ) -> schemas.Page[ToolCall | UnreadableCall]:
     """Lists the calls of tools in a session. Newest first, without their results."""
-    before, most = paging.after(_RESULT_POSITION), paging.limit + 1
+    asked = {"tool": tool, "turn_id": turn_id, "status": status, **paging.behind(_RESULT_POSITION)}
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
-        found = await results.list_calls(
-            connection, caller, session_id, tool=tool, turn_id=turn_id, status=status, before=before, limit=most
-        )
+        found = await results.list_calls(connection, caller, session_id, **asked)
     return paging.page(found, lambda call: call.tool_call_id)
 
 

@@ -27,7 +27,6 @@ from segue.users.audit import record_act
 from segue.users.spending import NO_OWN, Limits, OwnLimits, load_limits, set_limits
 
 keys_router = router_of("ops", "/ops/keys")
-
 router = router_of("ops", "/ops/users")
 
 EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
@@ -81,8 +80,7 @@ KeysDep = Annotated[ApiKeys, Depends(_api_keys)]
 @keys_router.get("", responses=REFUSED)
 async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *, user: OfUser = None) -> Page[OpsKey]:
     """Lists the API keys of all users. Also those that work no more. For the scope `ops`, with AUTH=api_key."""
-    after = paging.after(_KEY_POSITION)
-    found = await services.read(list_keys, user, after=after, limit=paging.limit + 1)
+    found = await services.read(list_keys, user, **paging.behind(_KEY_POSITION, "after"))
     return paging.page([_shown_key(key, services.clock()) for key in found], lambda key: key.id)
 
 
@@ -98,9 +96,8 @@ async def create_api_key(
     if body.expires_at is not None and body.expires_at <= now:
         raise InvalidRequest("`expires_at` has to be later than now.")
     async with services.database.transaction() as connection:
-        made = await create_key(
-            connection, body.user, scopes=body.scopes, name=body.name, now=now, expires_at=body.expires_at
-        )
+        scopes, until = body.scopes, body.expires_at
+        made = await create_key(connection, body.user, scopes=scopes, name=body.name, now=now, expires_at=until)
         details = {"key_id": made.key.id, "user": body.user, "scopes": made.key.scopes}
         await record_act(connection, operator, "create_key", details=details)
     return _shown_new(made, now, response)

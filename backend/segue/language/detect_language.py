@@ -119,9 +119,8 @@ def _shares(languages: tuple[str, ...]) -> Mapping[str, float]:
 
 
 def _read_clues(sections: Mapping[str, Mapping[str, str]]) -> Clues:
-    counts = [
-        Counter(pair for word in split_list(lists["words"]) for pair in _pairs(word)) for lists in sections.values()
-    ]
+    listed = {language: split_list(lists["words"]) for language, lists in sections.items()}
+    counts = [Counter(pair for word in words for pair in _pairs(word)) for words in listed.values()]
     pairs = set().union(*counts)
     totals = [math.log(count.total() + _UNSEEN_COUNT * len(pairs)) for count in counts]
 
@@ -133,7 +132,7 @@ def _read_clues(sections: Mapping[str, Mapping[str, str]]) -> Clues:
         languages=tuple(sections),
         pairs={pair: logs(pair) for pair in pairs},
         unseen=logs(""),
-        words=_scores({language: split_list(lists["words"]) for language, lists in sections.items()}),
+        words=_scores(listed),
         letters=_scores({language: lists.get("letters", "").split() for language, lists in sections.items()}),
     )
 

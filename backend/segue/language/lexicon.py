@@ -55,9 +55,8 @@ class WordList(Generic[ListItem]):
 
 
 def use_folder(folder: Path | None) -> None:
-    """Adds the lists of a folder to those that ship, in place of those of a folder before.
-
-    Raises AppError `language_invalid`, which names the file and what to correct; then nothing changes.
+    """Adds the lists of a folder to those that ship, in place of those of a folder before. Raises AppError
+    `language_invalid`, which names the file and what to correct; then nothing changes.
     """
     found = {each: each.shipped for each in _LISTS.values()}
     if folder is not None and not folder.is_dir():
@@ -132,9 +131,8 @@ def split_list(words: str) -> list[str]:
 def kinds_by_phrase(
     language: str, lists: Mapping[str, str], kinds: Collection[str], *, phrase_of: Callable[[str], Phrase]
 ) -> dict[Joined, str]:
-    """Returns the phrases of a language, each with the name of its list, which is its kind.
-
-    Raises ValueError if a list is none of `kinds`, or if a phrase is in two lists.
+    """Returns the phrases of a language, each with the name of its list, which is its kind. Raises ValueError if a list
+    is none of `kinds`, or if a phrase is in two lists.
     """
     found: dict[Joined, str] = {}
     for kind, words in lists.items():
@@ -149,10 +147,9 @@ def kinds_by_phrase(
 
 @dataclass(frozen=True, slots=True)
 class PhraseMatcher(Generic[Meaning]):
-    """Every step is a look-up by a whole phrase, so that the number of phrases does not matter.
-
-    `matches` gives the values of a phrase. `lengths` gives the words of the phrases that begin with a word, if one has
-    more than the word; `stem_lengths` the letters of the stems that may follow some words; both longest first.
+    """Every step is a look-up by a whole phrase, so that the number of phrases does not matter. `matches` gives the
+    values of a phrase. `lengths` gives the words of the phrases that begin with a word, if one has more than the word;
+    `stem_lengths` the letters of the stems that may follow some words; both longest first.
     """
 
     matches: Mapping[Joined, tuple[Meaning, ...]]
@@ -217,9 +214,8 @@ def _with_length(length: int, longest_first: tuple[int, ...]) -> tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lexicon:
-    """`phrases` finds the kind of a phrase, by language; `speakers` lists the languages that use a word.
-
-    `stretchable` gives a word by its squeezed form, if people hold its letters (`yesss`).
+    """`phrases` finds the kind of a phrase, by language; `speakers` lists the languages that use a word. `stretchable`
+    gives a word by its squeezed form, if people hold its letters (`yesss`).
     """
 
     phrases: Mapping[str, PhraseMatcher[str]]
@@ -231,7 +227,6 @@ def parse_lexicon(
     sections: Mapping[str, Any], *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()
 ) -> Lexicon:
     """`sections` is a word list file: languages, and `any` for what they share; `stretchable` is some of the `kinds`.
-
     Raises ValueError if a list is none of `kinds`, or if a phrase is in two lists of a language.
     """
     by_language: dict[str, dict[Joined, str]] = {}
@@ -288,9 +283,8 @@ def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
 def phrases_of(
     words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preference | None = None
 ) -> list[tuple[str, Phrase]]:
-    """Returns every phrase in order with its kind, which is `unknown` for each word that is in no phrase.
-
-    `prefer` may take words that the lexicon gives another kind or length.
+    """Returns every phrase in order with its kind, which is `unknown` for each word that is in no phrase. `prefer` may
+    take words that the lexicon gives another kind or length.
     """
     matcher = lexicon.phrases[language if language in lexicon.phrases else ANY_LANGUAGE]
     phrases: list[tuple[str, Phrase]] = []

@@ -37,10 +37,7 @@ Sentences = Mapping[str, str]
 
 
 def translate(key: str, language: str | None, /, **values: object) -> str:
-    """Returns the sentence with its values, in English if the language is not known.
-
-    Raises KeyError for an unknown key and for a field without a value.
-    """
+    """Returns the sentence with its values, in English for an unknown language. Raises KeyError for a missing one."""
     primary = (language or ENGLISH).replace("_", "-").partition("-")[0].lower()
     return TRANSLATIONS.now.get(primary, TRANSLATIONS.now[ENGLISH])[key].format_map(values)
 

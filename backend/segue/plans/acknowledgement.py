@@ -236,7 +236,6 @@ def _after_change_of_mind(kinds: list[str]) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class _Reply:
     """What the rules look at: the kinds in the message, the one it opens with, and how many words add to the plan.
-
     `talk` counts the little words, of which sentences are made and answers are not; `repeated` what the question says.
     """
 
@@ -415,10 +414,9 @@ def _chosen(words: Phrase, language: str, ids: Sequence[int]) -> frozenset[int] 
 
 
 def conversation_language(newest_first: Iterable[str]) -> str | None:
-    """Returns the language (ISO 639-1) of the newest message that shows one, None if none does.
-
-    A stock reply that is also one in the language of the messages before it does not change that: a short reply shows
-    little, `vai pure` looks Portuguese, `vielen Dank` Dutch.
+    """Returns the language (ISO 639-1) of the newest message that shows one, None if none does. A stock reply that is
+    also one in the language of the messages before it does not change that: a short reply shows little, `vai pure`
+    looks Portuguese, `vielen Dank` Dutch.
     """
     replies: list[tuple[str, list[str]]] = []
     found = None

@@ -14,21 +14,7 @@ from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, Field, Strict
-from sqlalchemy import (
-    ColumnElement,
-    Date,
-    DateTime,
-    Numeric,
-    Row,
-    Text,
-    bindparam,
-    case,
-    delete,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Date, DateTime, Numeric, Row, Text, bindparam, case, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -218,18 +204,16 @@ def _has_room(row: Row[Any], now: datetime, amount: Decimal) -> bool:
 
 _DAY, _AMOUNT = bindparam("on_day", type_=Date), bindparam("amount", type_=Numeric)
 _COUNTED_TODAY = mandates.c.used_on >= _DAY  # also by a process whose clock is ahead
+_USED_TODAY = func.coalesce(case((_COUNTED_TODAY, mandates.c.used_today)), 0)
 _BOOK = (
     update(mandates)
     .where(
         mandates.c.id == bindparam("of_mandate", type_=Text),
         mandates.c.definition == bindparam("shown", type_=Text),
-        or_(mandates.c.valid_until.is_(None), mandates.c.valid_until > bindparam("at", type_=DateTime(timezone=True))),
-        or_(mandates.c.most_total.is_(None), mandates.c.used_total < mandates.c.most_total),
-        or_(
-            mandates.c.most_per_day.is_(None),
-            func.coalesce(case((_COUNTED_TODAY, mandates.c.used_today)), 0) < mandates.c.most_per_day,
-        ),
-        or_(mandates.c.most_sum.is_(None), mandates.c.used_sum + _AMOUNT <= mandates.c.most_sum),
+        mandates.c.valid_until.is_(None) | (mandates.c.valid_until > bindparam("at", type_=DateTime(timezone=True))),
+        mandates.c.most_total.is_(None) | (mandates.c.used_total < mandates.c.most_total),
+        mandates.c.most_per_day.is_(None) | (mandates.c.most_per_day > _USED_TODAY),
+        mandates.c.most_sum.is_(None) | (mandates.c.used_sum + _AMOUNT <= mandates.c.most_sum),
     )
     .values(
         used_total=mandates.c.used_total + 1,
@@ -267,11 +251,11 @@ async def mandates_for(
     """Returns the user's mandates for the tool as it is defined now that hold in a session, the narrowest first."""
     if spec.always_asks:
         return ()
-    elsewhere = mandates.c.session_id.is_(None) & or_(mandates.c.agent.is_(None), mandates.c.agent == agent)
+    elsewhere = mandates.c.session_id.is_(None) & (mandates.c.agent.is_(None) | (mandates.c.agent == agent))
     found = (
         select(mandates)
         .where(mandates.c.owner == owner, mandates.c.tool == spec.name)
-        .where(or_(mandates.c.session_id == session_id, elsewhere))
+        .where((mandates.c.session_id == session_id) | elsewhere)
         .order_by(mandates.c.session_id.is_(None), mandates.c.agent.is_(None), mandates.c.seq)
         .limit(MAX_OF_USER)
     )
@@ -326,9 +310,7 @@ async def give(
 async def remember(
     connection: AsyncConnection, owner: str, session_id: str, tool: str, definition: str, *, plan_id: str, now: datetime
 ) -> None:
-    """Stores the mandate for all calls of a tool in a session whose values are the user's, in place of the one for
-    another definition of the tool.
-    """
+    """Stores the mandate for a tool's calls in a session with the user's values, in place of one before it."""
     given = {"definition": definition, "plan_id": plan_id, "created_at": now}
     row = {"id": new_id("man", now), "owner": owner, "session_id": session_id, "tool": tool, **given}
     stored = insert(mandates).values(row)

@@ -257,9 +257,8 @@ def _with_later_sequence_words(clauses: Sentence) -> Sentence:
 
 
 def parse_cues(sections: Mapping[str, Mapping[str, Any]]) -> Cues:
-    """`sections` is `multistep.toml`.
-
-    Raises ValueError for an unknown list, an unknown place of the verb, a stem too short, and a phrase in two lists.
+    """`sections` is `multistep.toml`. Raises ValueError for an unknown list, an unknown place of the verb, a stem too
+    short, and a phrase in two lists.
     """
     entries: list[tuple[str, tuple[str, str]]] = []
     places: dict[str, VerbPlace] = {}

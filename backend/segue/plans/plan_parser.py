@@ -67,9 +67,8 @@ class Draft(BaseModel):
 
 
 def parse_plan(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Step, ...]:
-    """Returns the steps of the first JSON object in the text that is a plan; none if one of them cannot be used.
-
-    `done` steps come before these, which count on from there and may refer to them. At most MAX_STEPS in all are kept.
+    """Returns the steps of the first JSON object in the text that is a plan; none if one of them cannot be used. `done`
+    steps come before these, which count on from there and may refer to them. At most MAX_STEPS in all are kept.
     """
     found = first_object(text, Draft)
     drafts = found.steps[: MAX_STEPS - done] if found else []
@@ -133,9 +132,8 @@ class _NoValue(Exception):
 
 
 async def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:
-    """Returns plain arguments, without those whose references lead to nothing: the model fills them in.
-
-    Raises Unresolved for a step without a result and for more than MAX_BYTES, and what `at_path` raises.
+    """Returns plain arguments, without those whose references lead to nothing: the model fills them in. Raises
+    Unresolved for a step without a result and for more than MAX_BYTES, and what `at_path` raises.
     """
     resolved: dict[str, Any] = {}
     for name, value in (args or {}).items():

@@ -47,7 +47,6 @@ _IDENTIFYING: Final = re.compile(
 
 log = structlog.get_logger()
 
-
 PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
 CLAIM_KINDS: Final = frozenset({"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "maybe", "none"})
 UNASKED: Final = WordList("unasked.toml", match_lists)
@@ -72,10 +71,9 @@ class SearchDecision:
 
 
 def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchDecision:
-    """`verdict` is what the message is as an acknowledgement, `force` the client's toggle.
-
-    A yes with a change may ask for a search in words; a plain yes or no never starts one, toggle or not. What the user
-    asks of their own mail, files, calendar, of the plan or of this conversation is not on the web.
+    """`verdict` is what the message is as an acknowledgement, `force` the client's toggle. A yes with a change may ask
+    for a search in words; a plain yes or no never starts one, toggle or not. What the user asks of their own mail,
+    files, calendar, of the plan or of this conversation is not on the web.
     """
     own = own_words(message)
     request = _Request(own, multistep_detector.search_readings(own), force, verdict)
@@ -85,7 +83,6 @@ def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchD
 
 def web_query(message: str) -> str | None:
     """Returns the question that a message asks the web, without the request around it, as an engine may be sent it.
-
     None if it leans on the user or on the conversation, asks for more than an answer, or holds an address or an id.
     """
     text = message.strip()
@@ -124,9 +121,7 @@ def _gives(words: Phrase) -> bool:
 
 
 def says_promise(answer: str) -> bool:
-    """Returns whether an answer says that something will be done later: `I'll remind you tomorrow`. What may be an
-    offer, a condition or words for another is none.
-    """
+    """Returns whether an answer promises something: `I'll remind you tomorrow`, but no offer and no condition."""
     said = _FOR_ANOTHER.split(own_words(answer[:LONGEST_PROMISE]), maxsplit=1)[0]
     language, sentences = detect_language(said), sentences_of(said)
     followed = pairwise([*sentences, ""])
@@ -198,9 +193,8 @@ def _done_behind(kinds: Sequence[str], apart: int) -> str | None:
 
 
 def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:
-    """Returns whether the user is asked before the tool runs. A tool's own configuration overrides its effect.
-
-    Under `always` every tool that has a row in the ledger asks, under `never` none does.
+    """Returns whether the user is asked before the tool runs. A tool's own configuration overrides its effect. Under
+    `always` every tool that has a row in the ledger asks, under `never` none does.
     """
     match mode:
         case "never":

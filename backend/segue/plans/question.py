@@ -36,9 +36,8 @@ _QUESTION_MARKS: Final = "?？؟"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the step does and to what, as names of lists in `actions.toml`, and the words that tell it.
-
-    `beside` are those of the whole answer that asks: they change nothing in a remark.
+    """What the step does and to what, as names of lists in `actions.toml`, and the words that tell it. `beside` are
+    those of the whole answer that asks: they change nothing in a remark.
     """
 
     actions: frozenset[str] = frozenset()
@@ -49,10 +48,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ActionWords:
-    """A language's words for actions and things, and the pronouns on, after and before an action.
-
-    `cues` are words that offer to do something or ask for something else, `asked` are actions in the first person.
-    `covers` names what a tool that is named after a general action may do: `update_booking` may upgrade it.
+    """A language's words for actions and things, and the pronouns on, after and before an action. `cues` are words that
+    offer to do something or ask for something else, `asked` are actions in the first person. `covers` names what a tool
+    that is named after a general action may do: `update_booking` may upgrade it.
     """
 
     actions: PhraseMatcher[str]
@@ -105,18 +103,15 @@ class ActionWords:
     def has_value(self, text: str) -> bool:
         """Returns whether there is a digit in a text, or a name: a capital within a sentence that no thing has."""
         within = chain.from_iterable(each.split()[1:] for each in sentences_of(text))
-        return any(map(str.isdigit, text)) or any(
-            is_value(word) and not self.thing_at(words_of(word), 0)[0] for word in within
-        )
+        names = (word for word in within if is_value(word) and not self.thing_at(words_of(word), 0)[0])
+        return any(map(str.isdigit, text)) or any(names)
 
     def has_cue(self, line: str, cue: str) -> bool:
         words = words_of(line)
         return any(cue in _longest(self.cues, words, at)[1] for at in range(len(words)))
 
     def meant(self, words: Phrase) -> frozenset[str]:
-        """Returns the names of the actions in an offer, by a verb in any person or by a noun that is not the object of
-        a verb: `cancel the booking` books nothing.
-        """
+        """Returns the actions in an offer, by verbs, and nouns that are no object: `cancel the booking` books none."""
         actions = [self.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
         things = [_longest(self.things, words, at)[1] for at in range(len(words))]
         verbs = [bool(action) and not thing for action, thing in zip(actions, things, strict=True)]
@@ -196,10 +191,9 @@ def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
 
 
 def kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
-    """Returns how many words to take here and their kind, given what the question asks and the lexicon says.
-
-    `repeats` is the action asked about, `named` a word of the question, `beside` one of what was said before it;
-    another action or thing is `other`.
+    """Returns how many words to take here and their kind, given what the question asks and the lexicon says. `repeats`
+    is the action asked about, `named` a word of the question, `beside` one of what was said before it; another action
+    or thing is `other`.
     """
     here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
     if kind == UNKNOWN and not here <= question.words:
@@ -246,10 +240,8 @@ def is_about(text: str, tool: str) -> bool:
     if not actions:
         return any(word.startswith(name[:1]) for word in words_of(text))
     actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
-    sentences = sentences_of(text[-LONGEST_OFFER:])
-    return any(
-        not actions.isdisjoint(lists.meant(words_of(each))) for each in sentences for lists in ACTIONS.now.values()
-    )
+    said = [words_of(each) for each in sentences_of(text[-LONGEST_OFFER:])]
+    return any(not actions.isdisjoint(lists.meant(words)) for words in said for lists in ACTIONS.now.values())
 
 
 def names_action(text: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from sqlalchemy import ColumnElement, Row, Select, func, insert, select, update
@@ -18,18 +18,7 @@ from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
 from segue.domain.approval_rule import USER
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.plan import (
-    OPEN,
-    Decision,
-    Plan,
-    Step,
-    StepStatus,
-    UnreadablePlan,
-    approve,
-    correct_step,
-    end,
-    update_step,
-)
+from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, correct_step, end, update_step
 from segue.domain.session import TurnKey
 from segue.domain.user_request import UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
@@ -99,9 +88,8 @@ _read_texts = reader(dict[Annotated[str, Field(pattern="^[1-9]$")], str])
 _read_names = reader(tuple[str, ...])
 _read_hashes = reader(dict[str, str])
 _read_answers = reader(tuple[UserAnswer, ...])
-_WITH_GRANT = select(
-    plans, select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery().label("granted_seq")
-)
+_GRANTED = select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery()
+_WITH_GRANT = select(plans, _GRANTED.label("granted_seq"))
 
 
 async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
@@ -162,9 +150,8 @@ async def list_plans(
 
 async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) -> StoredPlan | None:
     """Stores a turn's new plan as the session's open one, in place of the open one before it. Its first version follows
-    the last of all plans of the session: a button names a version and no plan.
-
-    Returns None, and stores nothing, if that one is approved for a later turn.
+    the last of all plans of the session: a button names a version and no plan. Returns None, and stores nothing, if
+    that one is approved for a later turn.
     """
     while (before := await open_plan(connection, stored.session_id)) is not None:
         if before.is_for_a_later_turn(turn):
@@ -204,10 +191,9 @@ async def swap(
     texts: Mapping[str, str] | None = None,
     taken_on_by: str | None = None,
 ) -> StoredPlan:
-    """Stores `moved` in place of `stored`, from which it was made. A `grant` is a turn and a step.
-
-    What was granted is gone unless it is granted again, and so is `tool_hash`; the rest stays unless it is given.
-    Raises StalePlan if the stored version is another one, or is no longer open.
+    """Stores `moved` in place of `stored`, from which it was made. A `grant` is a turn and a step. What was granted is
+    gone unless it is granted again, and so is `tool_hash`; the rest stays unless it is given. Raises StalePlan if the
+    stored version is another one, or is no longer open.
     """
     after = replace(
         stored,
@@ -237,7 +223,7 @@ async def settle_step(
     connection: AsyncConnection,
     plan_id: str,
     step_id: int,
-    became: StepStatus,
+    became: Literal["complete", "failed"],
     *,
     preview: str | None,
     error: str | None,

@@ -421,6 +421,17 @@ async def test_a_tool_of_the_page_is_called_at_the_end_of_a_run_and_its_result_g
     assert len(await client.turns(session)) == 2
 
 
+async def test_a_result_of_a_page_that_is_no_json_of_a_body_is_text(client: Client, provider: Provider) -> None:
+    for number, odd in enumerate(("[" * 300 + "]" * 300, '["\\u0000"]', "1e300")):
+        provider.will(calls(RED))
+        events = await run(client, said("Paint it"), run=f"asks {number}", tools=[PAINT])
+        [start, *_] = _page_events(events)
+        provider.will(says("Painted."))
+        told = [said("Paint it"), result(start, odd)]
+        assert answer_of(await run(client, *told, run=f"gives {number}", tools=[PAINT])) == "Painted."
+        assert provider.messages(role="tool")[-1]["content"] == odd
+
+
 async def test_words_in_the_place_of_a_result_end_the_waiting_and_the_model_is_told(
     client: Client, provider: Provider
 ) -> None:

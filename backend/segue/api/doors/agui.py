@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 from segue.api.agents import AgentId
 from segue.api.attachments import SentFile, sent_files
 from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
-from segue.api.deps import DoorRoute, router_of
+from segue.api.deps import DoorRoute, router_of, strict_json
 from segue.api.doors import clients
 from segue.api.doors.clients import ClientId, on_disconnect, session_of_client, turn_headers
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
@@ -143,7 +143,7 @@ def _results_of_page(messages: Sequence[Json]) -> Button | None:
     for each in given:
         value = each.get("content")
         with suppress(ValueError):  # a page writes values as JSON; what is none is text
-            value = orjson.loads(value) if isinstance(value, str) else value
+            value = strict_json(value) if isinstance(value, str) else value
         results.append((str(each.get("toolCallId")), result_of_page(value, each.get("error"))))
     return clients.button_of_page(results)
 

@@ -207,10 +207,9 @@ async def _place(connection: AsyncConnection, caller: str, session_id: str, sent
 async def _answer_shown(
     connection: AsyncConnection, caller: str, session_id: str, sent: SentMessage, place: _Place
 ) -> int | None:
-    """Returns the seq of the turn after this place if the client shows its answer, None if it is to be said anew.
-
-    Asked for another version of an answer («More Concise»), Open WebUI shows it with what the user wants of it behind
-    it, but names the turn before that answer.
+    """Returns the seq of the turn after this place if the client shows its answer, None if it is to be said anew. Asked
+    for another version of an answer («More Concise»), Open WebUI shows it with what the user wants of it behind it, but
+    names the turn before that answer.
     """
     if sent.parent_id is None or not (shown := (await _history(sent)).answer):
         return None

@@ -51,10 +51,9 @@ class NameTaken(AppError):
 
 
 async def session_of_client(client: ClientRequest, client_id: str, *, agent: str | None = None) -> Session:
-    """Returns the caller's session of this id, and makes one on first use. An id of ours is that session.
-
-    `agent` answers in it from its next turn on; None leaves it its agent, a new one the default. Raises what
-    `find_session` raises, AppError `unknown_agent`.
+    """Returns the caller's session of this id, and makes one on first use. An id of ours is that session. `agent`
+    answers in it from its next turn on; None leaves it its agent, a new one the default. Raises what `find_session`
+    raises, AppError `unknown_agent`.
     """
     if agent is not None:
         agent_of(client, agent)
@@ -101,12 +100,11 @@ async def make_session(
     """Makes a session with these names: of each, the id of the session that has it until now. With what was `said` as
     its first turns, the last under the idempotency `key`. Raises NameTaken if another session has a name.
     """
-    services, caller, given = client.services, client.caller, {"agent": agent} if agent is not None else {}
+    services, caller = client.services, client.caller
+    given: Json = {"title": None, "metadata": metadata, **({"agent": agent} if agent is not None else {})}
     async with services.database.transaction() as connection:
         now, zone = services.clock(), services.settings.session_time_zone
-        session = await session_store.create_session(
-            connection, caller, title=None, metadata=metadata, now=now, time_zone=zone, **given
-        )
+        session = await session_store.create_session(connection, caller, now=now, time_zone=zone, **given)
         for name, before in names.items():
             if not await session_store.name_session(connection, caller, name, session.id, instead_of=before):
                 raise NameTaken
@@ -121,8 +119,8 @@ async def with_agent(client: ClientRequest, session: Session, agent: str | None)
     bind_contextvars(session_id=session.id)
     if agent is None or session.agent == agent:
         return session
-    async with client.services.database.autocommit() as connection:
-        return await session_store.update_session(connection, client.caller, session.id, changes={"agent": agent})
+    given = client.caller, session.id
+    return await client.services.database.write(session_store.update_session, *given, changes={"agent": agent})
 
 
 def agents_of(client: ClientRequest) -> Mapping[str, Speaker]:
@@ -145,10 +143,9 @@ DoorClientDep = Annotated[ClientRequest, Depends(_client)]
 
 
 def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:
-    """Returns the caller or, if the request names a user of a gateway with the scope `act_as`, that user.
-
-    A caller without the scope is refused: the gateway's users would share all that the agent remembers. Without AUTH
-    all callers are one user anyway. Raises AppError `may_not_speak_for`, Unauthorized.
+    """Returns the caller or, if the request names a user of a gateway with the scope `act_as`, that user. A caller
+    without the scope is refused: the gateway's users would share all that the agent remembers. Without AUTH all callers
+    are one user anyway. Raises AppError `may_not_speak_for`, Unauthorized.
     """
     signed = headers.get(SIGNED_USER)
     named = next((headers[name] for name in NAMED_USERS if headers.get(name)), None)
@@ -229,9 +226,7 @@ async def say(client: ClientRequest, session_id: str, request: ChatRequest, file
 
 
 def button_of_page(results: Sequence[tuple[str, Json]]) -> Button | None:
-    """Returns the decision that has these results, which are by the ids of calls, on the plan that has waited last for
-    one of them; None if none did.
-    """
+    """Returns the decision with these results, by the ids of calls, on the plan that waited last for one, or None."""
     found = [(match, result) for call_id, result in results if (match := CALL_ID.fullmatch(call_id))]
     if not found:
         return None

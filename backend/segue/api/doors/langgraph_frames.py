@@ -134,7 +134,7 @@ def _message_json(message: Message) -> Json:
     return {**shown, "tool_calls": calls, "invalid_tool_calls": []} if message.role == "assistant" else shown
 
 
-def _tool_message(message_id: str, call_id: str | None, reference: Mapping[str, Any]) -> Json:
+def _tool_message(message_id: str, call_id: str | None, reference: Json) -> Json:
     """The content is the reference to a result, as everywhere."""
     of_call = {"tool_call_id": call_id, "name": reference.get("tool_name", ""), "content": to_json(reference).decode()}
     status = "success" if reference.get("status") == "succeeded" else "error"

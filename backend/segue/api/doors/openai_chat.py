@@ -5,7 +5,7 @@ reasoning content. `/v1/responses` reads a turn by the same pieces.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from secrets import token_hex
@@ -97,7 +97,7 @@ class Completion(BaseModel):
     effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
 
 
-def usage_of(usage: Mapping[str, Any], given: str, got: str) -> Json:
+def usage_of(usage: Json, given: str, got: str) -> Json:
     """`usage` is that of a ChatAnswer, or a Charge. `given` and `got` are the words of the API for input and output."""
     return {
         f"{given}_tokens": usage["input_tokens"],
@@ -121,13 +121,12 @@ class Called:
     call_id: str
     name: str
     arguments: str
-    reference: Mapping[str, Any]
+    reference: Json
 
 
 class Writer(Protocol):
-    """Writes an answer, piece by piece, in the events of one of the APIs.
-
-    `interrupted` are the last bytes if this process ends before the turn, `end` those of a stream that is complete.
+    """Writes an answer in the events of one of the APIs. `interrupted` are the last bytes if this process ends before
+    the turn, `end` those of a stream that is complete.
     """
 
     interrupted: bytes
@@ -148,7 +147,7 @@ class Writer(Protocol):
     def in_words(self, text: str) -> bytes:
         """Writes what stands in the place of an answer that was to fit a schema: a question, while a plan waits."""
 
-    def answered(self, answer: Mapping[str, Any]) -> bytes:
+    def answered(self, answer: Json) -> bytes:
         """Writes the end of a turn that has completed, by its ChatAnswer."""
 
     def failed(self, error: AppError) -> bytes: ...
@@ -194,7 +193,7 @@ class TurnReader:
             case _:
                 return b""
 
-    def _call(self, event: Mapping[str, Any]) -> bytes:
+    def _call(self, event: Json) -> bytes:
         call_id = event["toolCallId"]
         if event["type"] == "TOOL_CALL_START":
             name = event["toolCallName"]
@@ -221,7 +220,7 @@ class TurnReader:
         return (self._writer.said(rest) if rest else b"") + self._writer.answered(answer)
 
 
-def is_in_words(answer: Mapping[str, Any]) -> bool:
+def is_in_words(answer: Json) -> bool:
     """Whether a ChatAnswer fits no schema of the client: it is a question to the user, or written by the service."""
     is_asking = bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
     return is_asking or WRITTEN_BY in answer["message"]["metadata"]
@@ -320,12 +319,12 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
     return JSONResponse(completion | {"effects": answer["effects"]}, headers=turn_headers(turn))
 
 
-def finish_reason_of(answer: Mapping[str, Any]) -> str:
+def finish_reason_of(answer: Json) -> str:
     """`answer` is a ChatAnswer, or what there is of one for a task."""
     return str(answer.get("message", {}).get("metadata", {}).get("finish_reason", "stop"))
 
 
-def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[Json]:
+def url_citations(text: str, sources: Sequence[Json]) -> list[Json]:
     """Returns the pages among the sources of an answer, each with the place in its text, in characters, that cites it:
     the end of one that is not cited there.
     """
@@ -339,9 +338,7 @@ def url_citations(text: str, sources: Sequence[Mapping[str, Any]]) -> list[Json]
     return cited
 
 
-def _completion(
-    head: Mapping[str, Any], said: Mapping[str, Any], usage: Mapping[str, Any], finish_reason: str = "stop"
-) -> Json:
+def _completion(head: Json, said: Json, usage: Json, finish_reason: str = "stop") -> Json:
     choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish_reason}
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage_of(usage, "prompt", "completion")}
 
@@ -358,7 +355,7 @@ class Chunks(Writer):
     interrupted = _data(error_body(turn_errors.interrupted())) + DONE
     end = DONE
 
-    def __init__(self, head: Mapping[str, Any], *, usage: bool, events: bool = False) -> None:
+    def __init__(self, head: Json, *, usage: bool, events: bool = False) -> None:
         self._head = {**head, "object": "chat.completion.chunk"}
         self._usage = usage
         self._events = events
@@ -366,7 +363,7 @@ class Chunks(Writer):
     def begin(self) -> bytes:
         return self._delta(role="assistant", content="")
 
-    def whole(self, text: str, usage: Mapping[str, Any]) -> bytes:
+    def whole(self, text: str, usage: Json) -> bytes:
         return self._delta(role="assistant", content=text) + self._ended(usage, "stop") + DONE
 
     def said(self, delta: str) -> bytes:
@@ -379,7 +376,7 @@ class Chunks(Writer):
     def in_words(self, text: str) -> bytes:
         return self._delta(refusal=text)
 
-    def answered(self, answer: Mapping[str, Any]) -> bytes:
+    def answered(self, answer: Json) -> bytes:
         """Open WebUI puts sources with the same `source` in their metadata together, and has a last line of status."""
         told = b""
         for page in answer["sources"]:
@@ -396,10 +393,10 @@ class Chunks(Writer):
     def _delta(self, **delta: str) -> bytes:
         return self._chunk([{"index": 0, "delta": delta, "finish_reason": None}])
 
-    def _event(self, kind: str, data: Mapping[str, Any]) -> bytes:
+    def _event(self, kind: str, data: Json) -> bytes:
         return self._chunk([], event={"type": kind, "data": data}) if self._events else b""
 
-    def _ended(self, usage: Mapping[str, Any], finish_reason: str, **beside: Any) -> bytes:
+    def _ended(self, usage: Json, finish_reason: str, **beside: Any) -> bytes:
         end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}], **beside)
         return end + (self._chunk([], usage=usage_of(usage, "prompt", "completion")) if self._usage else b"")
 

@@ -120,10 +120,8 @@ class ResponseBody(OpenAIBody):
     background: Annotated[bool | None, doc("Answer at once, and do not wait.")] = None
 
 
-async def options_of(http: Request, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> TurnOptions:
-    """Returns what is asked of the turn. Raises AppError `unsupported_parameter` for what would change the answer and
-    is not done.
-    """
+async def options_of(http: Request, messages: Sequence[Json], body: Json) -> TurnOptions:
+    """Returns what is asked of the turn. Raises AppError `unsupported_parameter` for what is not done."""
     tolerated = _OF_OPEN_WEBUI if is_open_webui(http) else frozenset()
     for name, (harmless, why) in _UNSUPPORTED.items():
         value = body.get(name)
@@ -144,7 +142,7 @@ async def options_of(http: Request, messages: Sequence[Mapping[str, Any]], body:
     )
 
 
-async def _schema_of(body: Mapping[str, Any]) -> str | None:
+async def _schema_of(body: Json) -> str | None:
     """Returns the schema in `response_format`, or in `text` of a response."""
     wanted, param = body.get("response_format"), "response_format"
     if wanted is None:
@@ -167,7 +165,7 @@ def unsupported(param: str, why: str) -> AppError:
     return AppError("unsupported_parameter", status=400, title=title, detail=detail, extra={"param": param})
 
 
-async def message_of(http: Request, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> SentMessage:
+async def message_of(http: Request, messages: Sequence[Json], body: Json) -> SentMessage:
     """`body` may name the conversation. A conversation that ends with the output of a tool is that of the turn which
     has run it: the user's last message again. Raises AppError `invalid_request`, `parts_unsupported`,
     `unsupported_parameter`, NotFound for a `previous_response_id` that is none of ours.
@@ -207,10 +205,9 @@ _QUERY: Final = re.compile(r"<((?:user_)?(?:query|question|message|prompt|input|
 
 
 def unwrapped(http: Request, text: str) -> tuple[str, Sequence[SentFile]]:
-    """Returns what the user says in a message, and the sources that Open WebUI found for it.
-
-    Its template, which its operator can change, stands around the sources, then come the files of the chat by name, and
-    the user's words. No part of a source is taken for words of the user's: they begin behind the last end of one.
+    """Returns what the user says in a message, and the sources that Open WebUI found for it. Its template, which its
+    operator can change, stands around the sources, then come the files of the chat by name, and the user's words. No
+    part of a source is taken for words of the user's: they begin behind the last end of one.
     """
     first = _FIRST_SOURCE.search(text)
     template = text[: first.end() - len(SOURCE)].rstrip() if first else ""
@@ -260,7 +257,7 @@ def is_open_webui(http: Request) -> bool:
     return any(name.startswith("x-openwebui-") for name in http.headers)
 
 
-def texts(messages: Sequence[Mapping[str, Any]], *roles: str) -> str:
+def texts(messages: Sequence[Json], *roles: str) -> str:
     return "\n\n".join(_text(each.get("content")) for each in messages if each.get("role") in roles)
 
 
@@ -275,7 +272,7 @@ def turn_of_response(response_id: str) -> tuple[str, str]:
     return f"ses_{names[:26]}", f"turn_{names[26:]}"
 
 
-def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def conversation_of(http: Request, body: Json) -> tuple[str | None, str | None]:
     """Returns the id of the conversation, and the turn to go on after if the client says which."""
     given: list[tuple[object, str | None]] = [(http.headers.get(name), None) for name in CONVERSATION_HEADERS]
     conversation = body.get("conversation")
@@ -302,7 +299,7 @@ def _said(http: Request, content: object, *, is_new: bool = False) -> tuple[str,
     return "\n".join(words for words, _ in parts if words), next((found for _, found in parts if found), ())
 
 
-def _said_earlier(http: Request, message: Mapping[str, Any]) -> Said:
+def _said_earlier(http: Request, message: Json) -> Said:
     text = _said(http, message.get("content"))[0] if message["role"] == "user" else _text(message.get("content"))
     return Said(message["role"], text)
 
@@ -329,7 +326,7 @@ def _part(part: object, *, is_new: bool) -> str:
     raise parts_unsupported(f"A part of the type {str(kind)[:50]!r} cannot be read.")
 
 
-def is_task(client: ClientRequest, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> bool:
+def is_task(client: ClientRequest, messages: Sequence[Json], body: Json) -> bool:
     """Open WebUI says with each request whether it is one, if its headers are set up so. Else the form tells. In a
     session that is named, a text that looks like a task is the user's unless it quotes the conversation.
     """
@@ -346,9 +343,7 @@ def is_task(client: ClientRequest, messages: Sequence[Mapping[str, Any]], body: 
     return CHAT_HISTORY in asked.partition(SOURCE)[0] or not (is_named or SOURCE in asked)
 
 
-async def do_task(
-    client: ClientRequest, messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]
-) -> tuple[str, Charge]:
+async def do_task(client: ClientRequest, messages: Sequence[Json], body: Json) -> tuple[str, Charge]:
     """Returns the text and what it took, which the caller and the session that the task is about are charged. Raises
     what a call of the model raises, AppError `unknown_agent`.
     """

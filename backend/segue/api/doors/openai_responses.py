@@ -168,7 +168,7 @@ async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
     return await client.services.turns.read(client.caller, session_id, turn_id)
 
 
-def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Mapping[str, Any]) -> "ResponseWriter":
+def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Json) -> "ResponseWriter":
     names = {"id": response_id(session_id, turn_id), "conversation": {"id": session_id}}
     return ResponseWriter({**head, **names}, as_functions=is_open_webui(client.http))
 
@@ -183,7 +183,7 @@ class ResponseWriter(Writer):
     )
     end = b""
 
-    def __init__(self, head: Mapping[str, Any], *, as_functions: bool = False) -> None:
+    def __init__(self, head: Json, *, as_functions: bool = False) -> None:
         begun: Json = {"object": "response", "status": "in_progress", "output": [], "error": None}
         self.response: Json = {**_MADE_UP, **head, **begun}
         self._number = 0
@@ -194,7 +194,7 @@ class ResponseWriter(Writer):
     def begin(self) -> bytes:
         return b"".join(self._event(f"response.{name}", response=self.response) for name in ("created", "in_progress"))
 
-    def whole(self, answer: Mapping[str, Any], *, is_structured: bool = False) -> Json:
+    def whole(self, answer: Json, *, is_structured: bool = False) -> Json:
         """Returns the response of a turn that has completed."""
         for call in answer["tool_calls"]:
             reference = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
@@ -211,12 +211,11 @@ class ResponseWriter(Writer):
     def in_words(self, text: str) -> bytes:
         return self._closed() + self._said(text, _REFUSAL)
 
-    def answered(self, answer: Mapping[str, Any]) -> bytes:
+    def answered(self, answer: Json) -> bytes:
         usage = usage_of(answer["usage"], "input", "output")
         closed = self._closed(answer.get("sources", ()))
-        return closed + self._ended(
-            _STATUS_OF[finish_reason_of(answer)], usage=usage, effects=answer.get("effects", [])
-        )
+        status, effects = _STATUS_OF[finish_reason_of(answer)], answer.get("effects", [])
+        return closed + self._ended(status, usage=usage, effects=effects)
 
     def failed(self, error: AppError) -> bytes:
         told = error_body(error)["error"]
@@ -233,15 +232,12 @@ class ResponseWriter(Writer):
         self._text.append(delta)
         return opened + self._event(f"response.{kind}.delta", **self._place, delta=delta, **_BESIDE[kind])
 
-    def _closed(self, sources: Sequence[Mapping[str, Any]] = ()) -> bytes:
+    def _closed(self, sources: Sequence[Json] = ()) -> bytes:
         if self._text is None:
             return b""
         text, kind, done = "".join(self._text), self._kind, b""
-        cited = (
-            [{"type": "url_citation", **each} for each in openai_chat.url_citations(text, sources)]
-            if kind == _TEXT
-            else []
-        )
+        pages = openai_chat.url_citations(text, sources) if kind == _TEXT else ()
+        cited = [{"type": "url_citation", **each} for each in pages]
         for number, each in enumerate(cited):
             about = {**self._place, "annotation_index": number, "annotation": each}
             done += self._event("response.output_text.annotation.added", **about)
@@ -266,10 +262,10 @@ class ResponseWriter(Writer):
         written += self._event(f"response.mcp_call.{item['status']}", **place)
         return written + self._done(item)
 
-    def _added(self, item: Mapping[str, Any]) -> bytes:
+    def _added(self, item: Json) -> bytes:
         return self._event("response.output_item.added", output_index=self._index, item=item)
 
-    def _done(self, item: Mapping[str, Any]) -> bytes:
+    def _done(self, item: Json) -> bytes:
         done = self._event("response.output_item.done", output_index=self._index, item=item)
         self.response["output"].append(item)
         return done
@@ -298,7 +294,7 @@ class ResponseWriter(Writer):
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(event))
 
 
-def _part(kind: str, text: str, cited: Sequence[Mapping[str, Any]] = ()) -> Json:
+def _part(kind: str, text: str, cited: Sequence[Json] = ()) -> Json:
     return {"type": kind, _WORDS[kind]: text, **({"annotations": cited} if kind == _TEXT else {})}
 
 
