@@ -20,7 +20,7 @@ from segue.domain.errors import AppError
 from segue.mcp.mcp_config import read_mcp_config
 from segue.plans.policy import WEB_SEARCH
 from segue.secret_files import read_secrets
-from segue.tools.catalog import BUILTIN
+from segue.tools.builtin.definitions import BUILTIN
 from segue.tools.native import native_tools
 from segue.users.prices import read_prices
 

@@ -31,7 +31,7 @@ from segue.plans.arguments import stands_in
 from segue.plans.plan_parser import Unresolved, first_object, missing, parse_plan, resolve
 from segue.plans.policy import WEB_SEARCH, ClaimedEffect, without_forbidden
 from segue.tools.availability import ToolGuard
-from segue.tools.catalog import BUILTIN
+from segue.tools.builtin.definitions import BUILTIN
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import clean
 from segue.tools.paging import at_path

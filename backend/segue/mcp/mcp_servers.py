@@ -19,8 +19,8 @@ from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.redaction import without
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.mcp.mcp_config import McpConfig, McpServerConfig
-from segue.mcp.status import MAX_URI_CHARS, FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
-from segue.tools.input_schema import object_schema
+from segue.mcp.status import FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
+from segue.tools.builtin.definitions import defined
 from segue.tools.settling_check import unfit
 from segue.tools.tool_health import unknown_members
 
@@ -37,30 +37,6 @@ MAX_GUESSED_SHOWN: Final = 20
 _CLOSE_S: Final = 10.0
 _WELCOME_S: Final = 5.0
 _APPLICATION: Final = ""  # owns the names of native tools; no server is called so
-
-LIST_RESOURCES: Final = ToolSpec(
-    name="mcp_list_resources",
-    description=(
-        "List what the connected servers have to read: documents, files, records, each with its `uri`; and templates, "
-        "whose places in braces you fill in to get one. Read one with mcp_read_resource."
-    ),
-    input_schema=object_schema({"server": {"type": "string", "maxLength": 64, "description": "Only of this one"}}),
-)
-READ_RESOURCE: Final = ToolSpec(
-    name="mcp_read_resource",
-    description=(
-        "Read one resource of a server: its `uri` as mcp_list_resources lists it, as a result links to it if it is "
-        "listed too, or made by filling in a template's places."
-    ),
-    input_schema=object_schema(
-        {
-            "server": {"type": "string", "maxLength": 64, "description": "The server that lists it"},
-            "uri": {"type": "string", "maxLength": MAX_URI_CHARS},
-        },
-        "server",
-        "uri",
-    ),
-)
 
 log = structlog.get_logger()
 
@@ -383,8 +359,11 @@ class ResourceTools:
             return ()
         secrets = frozenset[str]().union(*(server.config.secrets for server in having))
         if self._made is None or self._made[0] != secrets:
-            made = Tool(LIST_RESOURCES, self._list, secrets=secrets), Tool(READ_RESOURCE, self._read, secrets=secrets)
-            self._made = secrets, tuple(tool for tool in made if tool.spec.name not in self._disabled)
+            runs = {"mcp_list_resources": self._list, "mcp_read_resource": self._read}
+            made = (
+                Tool(defined(name), run, secrets=secrets) for name, run in runs.items() if name not in self._disabled
+            )
+            self._made = secrets, tuple(made)
         return self._made[1]
 
     def _having(self) -> "list[Supervisor]":

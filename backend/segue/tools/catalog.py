@@ -27,20 +27,6 @@ from segue.tools.settling_check import unfit
 from segue.tools.tool_health import check_groups, unknown_members
 from segue.watch import Watch
 
-BUILTIN: Final = frozenset(
-    {
-        "current_time",
-        "forget",
-        "get_tool_result",
-        "propose_mandate",
-        "promise",
-        "remember",
-        "search_conversation",
-        "search_memory",
-        "web_fetch",
-        "web_search",
-    }
-)  # all that a service may have
 MAX_ROWS: Final = 3000  # of a source: one that renames its tools all the time would fill the store
 MAX_LISTED: Final = 200  # lists that wait to be noted
 RETRY_S: Final = 5.0

@@ -58,12 +58,6 @@ class InputSchema:
         return [f"{_path(fault.instance_path)}: {fault.message[:_TOLD_CHARS]}" for fault in found]
 
 
-def object_schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    """Returns the schema of an object with these properties and no others."""
-    needed = {"required": list(required)} if required else {}
-    return {"type": "object", "properties": properties, **needed, "additionalProperties": False}
-
-
 def check_args(tool: Tool, args: dict[str, Any]) -> None:
     """Raises ToolRetry with the arguments that are wrong, ToolFailed if the schema itself cannot be used."""
     if faults := faults_of(tool, args):

@@ -10,8 +10,8 @@ import orjson
 from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES
-from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
-from segue.tools.input_schema import object_schema
+from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry
+from segue.tools.builtin.definitions import defined
 from segue.tools.normalize import clean_text
 from segue.tools.paging import Wanted, page_of, part_at
 from segue.tools.results import StoredResult, load_result, search_calls
@@ -23,38 +23,6 @@ NEWEST = 5
 LISTED = 20
 MAX_WORDS = 8
 MAX_ARGS_CHARS = 200
-
-SPEC = ToolSpec(
-    name="get_tool_result",
-    description=(
-        "Load the stored result of an earlier tool call of this session, or a part of it. Use it if a reference's "
-        "preview is not enough. `path` is JMESPath into a JSON result (emails[0].id); text and lists are paged with "
-        "`offset` and `limit` (characters of text, items of a list). Without `tool_call_id` it lists all results of "
-        "the session, newest first, or those that hold every word of `query`. Do not use it for a result that stands "
-        "whole in the conversation, for an identifier that a reference already names, or to get newer data: call the "
-        "tool itself for that. Example: the user asks about an invoice that was found long ago and no reference "
-        'names it: {"query": "invoice rossi"}, then {"tool_call_id": "call_…", "path": "emails[0].body"}.'
-    ),
-    input_schema=object_schema(
-        {
-            "tool_call_id": {"type": "string", "description": "The tool_call_id of a reference, call_…"},
-            "query": {
-                "type": "string",
-                "maxLength": 200,
-                "description": "Without tool_call_id: words of the summary, the tool's name or the arguments",
-            },
-            "path": {"type": "string", "maxLength": 1000},
-            "part": {
-                "type": "integer",
-                "minimum": 0,
-                "description": "Of a file in the result that is text: its number",
-            },
-            "offset": {"type": "integer", "minimum": 0},
-            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ANSWER},
-        }
-    ),
-    ephemeral=True,
-)
 
 
 def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
@@ -74,7 +42,7 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
             stored = await _text_of(stored, args["part"])
         return await _answer(call, stored, args, max_bytes=max_bytes)
 
-    return Tool(SPEC, run)
+    return Tool(defined("get_tool_result"), run)
 
 
 async def _search(database: Database, args: dict[str, Any], context: ToolContext, *, max_bytes: int) -> dict[str, Any]:

@@ -10,14 +10,14 @@ import re
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
 
-from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
 from segue.net.addresses import NoSuchHost, NotPublic
-from segue.tools.input_schema import object_schema
+from segue.tools.builtin.definitions import defined
 
 MAX_TITLE_CHARS = 300
 # Extraction costs up to 100 µs an element, in a thread that cannot be stopped; very large articles have 20,000.
@@ -79,23 +79,6 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
 
     `client` dials checked addresses only (`checked_client`). `timeout_s` bounds the whole call, from name to text.
     """
-    spec = ToolSpec(
-        name="web_fetch",
-        description="Open a public web page or text file by its address and return its readable text.",
-        input_schema=object_schema(
-            {
-                "url": {
-                    "type": "string",
-                    "description": "Full address, starting with http:// or https://",
-                    "minLength": 1,
-                    "maxLength": 4096,
-                }
-            },
-            "url",
-        ),
-        idempotent=True,
-        timeout_s=timeout_s + 5,
-    )
 
     async def run(arguments: dict[str, Any], _: ToolContext) -> object:
         try:
@@ -105,6 +88,7 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
         except TimeoutError:
             raise ToolFailed(f"The page was not read within {timeout_s:g} seconds.") from None
 
+    spec = replace(defined("web_fetch"), timeout_s=timeout_s + 5)
     return Tool(spec=spec, run=run, summarise=_summary)
 
 

@@ -7,6 +7,7 @@ caller owns the HTTP client.
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, assert_never
 
@@ -15,9 +16,9 @@ from ddgs import DDGS
 from ddgs.exceptions import DDGSException, TimeoutException
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolUnauthorized
 from segue.net.http_client import BodyTooLarge, answer_of
-from segue.tools.input_schema import object_schema
+from segue.tools.builtin.definitions import defined
 
 SearchProvider = Literal["ddgs", "searxng", "tavily"]
 Hit = dict[str, str]
@@ -84,19 +85,7 @@ def _tool(search: WebSearch, timeout_s: float) -> Tool:
         answer: dict[str, object] = {"query": query, "results": hits[:limit]}
         return answer if hits else answer | {"note": "Nothing was found, or the search engines gave no answer."}
 
-    spec = ToolSpec(
-        name="web_search",
-        description="Search the public web. Returns titles, addresses and short snippets; web_fetch reads a page.",
-        input_schema=object_schema(
-            {
-                "query": {"type": "string", "minLength": 1, "maxLength": 400, "pattern": r"\S"},
-                "max_results": {"type": "integer", "minimum": 1, "maximum": 10, "default": 5},
-            },
-            "query",
-        ),
-        idempotent=True,
-        timeout_s=timeout_s + 5,
-    )
+    spec = replace(defined("web_search"), timeout_s=timeout_s + 5)
     return Tool(spec=spec, run=run, summarise=_summary)
 
 
