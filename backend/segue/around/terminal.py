@@ -51,19 +51,11 @@ def settings_with(**flags: Any) -> Settings:
         raise refusal("The environment and .env have to be UTF-8 text that you may read.") from None
     never_log(settings.secrets)
     configure_logging(level=settings.log_level, log_format=settings.log_format)
-    for name, meant in _misspelt().items():
-        log.warning("setting_unknown", name=name, did_you_mean=meant)
-    return settings
-
-
-def _misspelt() -> dict[str, str]:
-    """Returns the names in the environment and `.env` that are nearly a setting, each with that setting."""
     given = EnvSettingsSource(Settings).env_vars.keys() | DotEnvSettingsSource(Settings).env_vars.keys()
-    near = {
-        name: get_close_matches(name, Settings.model_fields, n=1, cutoff=ALIKE)
-        for name in sorted(given - Settings.model_fields.keys())
-    }
-    return {name.upper(): found[0].upper() for name, found in near.items() if found}
+    for name in sorted(given - Settings.model_fields.keys()):
+        for meant in get_close_matches(name, Settings.model_fields, n=1, cutoff=ALIKE):
+            log.warning("setting_unknown", name=name.upper(), did_you_mean=meant.upper())
+    return settings
 
 
 def local_url(settings: Settings) -> str:
