@@ -52,11 +52,6 @@ class Refused(Exception):
         self.status = status
         self.code = code
 
-    @property
-    def is_temporary(self) -> bool:
-        """Whether the same request may succeed in a moment."""
-        return self.status >= httpx2.codes.INTERNAL_SERVER_ERROR
-
 
 def client_options(url: str) -> dict[str, Any]:
     proxied = not is_loopback(urlsplit(url).hostname or "")
@@ -212,7 +207,7 @@ class TurnStream:
                             return
             except (httpx2.TransportError, Refused) as cut:
                 error = cut if isinstance(cut, Refused) else self.api.unreachable(cut)
-            if failures == len(PAUSES_S) or not error.is_temporary:
+            if failures == len(PAUSES_S) or error.status < httpx2.codes.INTERNAL_SERVER_ERROR:
                 raise error
             if failures == 1:
                 self.on_lost()
