@@ -91,9 +91,8 @@ async def start(
     clock: Clock | None = None,
     takes_turns: bool = True,
 ) -> Services:
-    """Returns the parts, started in order; the stack stops them in reverse order. `create_app` says what is given.
-
-    Raises AppError if a part cannot be made. Without a clock, the time is PostgreSQL's.
+    """Returns the parts, started in order; the stack stops them in reverse order. `create_app` says what is given;
+    without a clock, the time is PostgreSQL's. Raises AppError if a part cannot be made.
     """
     enter = stack.enter_async_context
     span = await enter(tracing(settings.otel_exporter_otlp_endpoint, content=settings.otel_capture_content))

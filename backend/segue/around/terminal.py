@@ -39,9 +39,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 
 
 def settings_with(**flags: Any) -> Settings:
-    """Returns the settings; a flag wins over the environment. Configures the log.
-
-    Raises typer.Exit if a setting is invalid, and names each one.
+    """Returns the settings, and configures the log; a flag wins over the environment. Raises typer.Exit if a setting is
+    invalid, and names each one.
     """
     try:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})
@@ -114,9 +113,8 @@ def _sentence(error: Any) -> str:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yields a file for this account only. Raises typer.Exit if it is there already, or cannot be written.
-
-    Until the block ends it is called `….part`; the next command to write this file takes over what a `kill -9` leaves.
+    """Yields a file for this account only, called `….part` until the block ends; the next command to write it takes
+    over what a `kill -9` leaves. Raises typer.Exit if it is there already, or cannot be written.
     """
     part = path.with_name(f"{path.name}.part")
     try:

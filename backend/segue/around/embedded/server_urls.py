@@ -60,8 +60,6 @@ async def server_urls(
 
 @dataclass(frozen=True, slots=True)
 class OpenStores:
-    """The clients of PostgreSQL and Redis."""
-
     urls: ServerUrls
     redis: "RedisServer"
     database: "Database"

@@ -339,12 +339,10 @@ class FakeServers:
 
 
 def in_common(args: Mapping[str, Any], others: Mapping[str, Any]) -> int:
-    """Returns how many arguments are equal."""
     return sum(name in others and others[name] == value for name, value in args.items())
 
 
 def _faults(body: dict[str, Any], playback: TurnPlayback) -> Iterable[str]:
-    """Yields what is wrong with what the model is sent."""
     messages = body["messages"]
     if invalid := invalid_history(messages) or invalid_tools(body.get("tools", ())):
         yield f"an invalid request: {invalid}"

@@ -194,9 +194,8 @@ async def replay(
     results_in_view: int = RESULTS_IN_VIEW,
     model: Mapping[str, str] | None = None,
 ) -> ReplayReport:
-    """Plays on a running service, or on one of its own, which it kills after each turn if `restarting`.
-
-    The model that `model` has the settings of answers in place of the recording. Raises CannotPlay.
+    """Plays on a running service, or on one of its own, which it kills after each turn if `restarting`. The model that
+    `model` has the settings of answers in place of the recording. Raises CannotPlay.
     """
     recordings = {str(file): _read(file) for file in files}
     config = replace(replay_config(recordings, model), results_in_view=results_in_view)
