@@ -14,28 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segue.config import Settings
-    from segue.domain.agent import Agent
-    from segue.domain.tool import DependencyGroup, ToolContext, ToolFailed, ToolRetry
-    from segue.domain.user_request import ToolAsks, UserRequest
-    from segue.main import create_app
-    from segue.plans.policy import Deny, ProposedCall
-    from segue.tools.native import tool
-
-__all__ = [
-    "Agent",
-    "Deny",
-    "DependencyGroup",
-    "ProposedCall",
-    "Settings",
-    "ToolAsks",
-    "ToolContext",
-    "ToolFailed",
-    "ToolRetry",
-    "UserRequest",
-    "create_app",
-    "tool",
-]
+    from segue.config import Settings as Settings
+    from segue.domain.agent import Agent as Agent
+    from segue.domain.tool import DependencyGroup as DependencyGroup
+    from segue.domain.tool import ToolContext as ToolContext
+    from segue.domain.tool import ToolFailed as ToolFailed
+    from segue.domain.tool import ToolRetry as ToolRetry
+    from segue.domain.user_request import ToolAsks as ToolAsks
+    from segue.domain.user_request import UserRequest as UserRequest
+    from segue.main import create_app as create_app
+    from segue.plans.policy import Deny as Deny
+    from segue.plans.policy import ProposedCall as ProposedCall
+    from segue.tools.native import tool as tool
 
 _MODULES = {
     "Agent": "segue.domain.agent",
@@ -51,6 +41,7 @@ _MODULES = {
     "create_app": "segue.main",
     "tool": "segue.tools.native",
 }
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

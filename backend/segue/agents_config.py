@@ -95,9 +95,7 @@ def _agent(file: AgentsFile, agent_id: str, table: Any) -> Agent | None:
     try:
         _ID.validate_python(agent_id)
         given = {"name": agent_id.capitalize(), **_with_instructions(file, place, table)}
-        return _AGENT.validate_json(
-            orjson.dumps(given, default=RuleBound.written)
-        )  # which has no instances, so strict is strict
+        return _AGENT.validate_json(orjson.dumps(given, default=RuleBound.written))  # strict: JSON has no instances
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_input=False):
             file.refuse((*place, *map(str, fault["loc"])), _what(fault))
@@ -168,7 +166,10 @@ def declared_agents(
         raise agents_invalid(file.faults)
     default = replace(default, instructions="\n\n".join(filter(None, instructions)))
     agents = {DEFAULT_AGENT: default, **file.agents}
-    return {agent_id: _without_search(agent) for agent_id, agent in agents.items()}
+    for agent_id, agent in agents.items():
+        if agent.web_search is False:
+            agents[agent_id] = replace(agent, not_tools=(*agent.not_tools, WEB_SEARCH))
+    return agents
 
 
 def _check_models(file: AgentsFile, agent_id: str, agent: Agent, settings: Settings) -> None:
@@ -202,10 +203,6 @@ def _added_instructions(settings: Settings, file: AgentsFile) -> str:
     except (OSError, UnicodeDecodeError):
         file.faults.append(f"INSTRUCTIONS_FILE={path} cannot be read as UTF-8 text. Correct it, or leave it out.")
         return ""
-
-
-def _without_search(agent: Agent) -> Agent:
-    return replace(agent, not_tools=(*agent.not_tools, WEB_SEARCH)) if agent.web_search is False else agent
 
 
 def tools_before_start(settings: Settings) -> MayExist:

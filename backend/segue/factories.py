@@ -24,13 +24,12 @@ from segue.agents_config import declared_agents
 from segue.api.deps import Services
 from segue.api.metrics import LoopLag, Metrics, process_metrics
 from segue.around.doctor.examine import Doctor
-from segue.around.embedded.server_urls import OpenStores, server_urls
+from segue.around.embedded.server_urls import OpenStores, open_clients, server_urls
 from segue.around.tracing import tracing
 from segue.config import Settings
-from segue.db.engine import Database
+from segue.db.engine import READING_CONNECTIONS, WRITING_CONNECTIONS, Database
 from segue.db.postgres_server import StoreClock, is_newest
-from segue.db.redis import Cache, Rates, Streams
-from segue.db.redis_server import RedisServer
+from segue.db.redis import Cache, Rates
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock
@@ -92,9 +91,8 @@ async def start(
     clock: Clock | None = None,
     takes_turns: bool = True,
 ) -> Services:
-    """Returns the parts, started in order; the stack stops them in reverse order. `create_app` says what is given.
-
-    Raises AppError if a part cannot be made. Without a clock, the time is PostgreSQL's.
+    """Returns the parts, started in order; the stack stops them in reverse order. `create_app` says what is given;
+    without a clock, the time is PostgreSQL's. Raises AppError if a part cannot be made.
     """
     enter = stack.enter_async_context
     span = await enter(tracing(settings.otel_exporter_otlp_endpoint, content=settings.otel_capture_content))
@@ -115,8 +113,8 @@ async def start(
     if is_offline:  # that model reads all tools there are, at no cost
         settings = settings.model_copy(update={"llm_max_tools": maxsize})
 
-    stores, redis = await _stores(stack, settings)
-    database, cache = stores.database, stores.cache
+    stores = await _stores(stack, settings)
+    redis, database, cache = stores.redis, stores.database, stores.cache
     events = await enter(EventLog(stores.streams, partial(outcomes_of, database), outage_s=settings.turn_lease_s))
     feeds = await enter(UserFeeds(stores.streams))
     if clock is None:
@@ -208,21 +206,18 @@ def _offline_model() -> ProviderModel:
     return OfflineModel()
 
 
-async def _stores(stack: AsyncExitStack, settings: Settings) -> tuple[OpenStores, RedisServer]:
+async def _stores(stack: AsyncExitStack, settings: Settings) -> OpenStores:
     """Raises AppError if embedded servers do not start or the database cannot be migrated."""
     urls = await stack.enter_async_context(server_urls(settings.database_url, settings.redis_url, settings.data_dir))
     told = Outbox(settings.webhook_content).options if settings.webhook_url is not None else {}
     signed = options_of(settings.receipt_key)
-    database = Database(urls.database_url, pooler=settings.database_pooler, options={**told, **signed})
-    redis = RedisServer(urls.redis_url)
-    cache, streams = Cache(redis), Streams(redis)
-    for client in (redis, database, cache, streams):
-        stack.push_async_callback(client.close)
-    if settings.migrate_on_start and not await is_newest(database):
+    pools = {"writing": WRITING_CONNECTIONS, "reading": READING_CONNECTIONS}
+    stores = open_clients(stack, urls, pooler=settings.database_pooler, **pools, options={**told, **signed})
+    if settings.migrate_on_start and not await is_newest(stores.database):
         from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed if there is nothing to migrate)
 
         await asyncio.to_thread(upgrade, urls.database_url)
-    return OpenStores(urls, database, cache, streams), redis
+    return stores
 
 
 async def _sample(

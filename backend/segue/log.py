@@ -24,7 +24,9 @@ def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     lowest = max(logging.getLevelName(level.upper()), logging.WARNING)
-    written: list[Processor] = [structlog.processors.format_exc_info, redact, _renderer(log_format)]
+    console = _Console(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    renderer = structlog.processors.JSONRenderer() if log_format == "json" else console
+    written: list[Processor] = [structlog.processors.format_exc_info, redact, renderer]
     without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     of_libraries = logging.StreamHandler(sys.stderr)
     of_libraries.setFormatter(
@@ -63,12 +65,6 @@ def never_log(secrets: Iterable[str]) -> None:
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     cleaned: EventDict = without_secrets(event, _secrets)
     return cleaned
-
-
-def _renderer(log_format: Literal["console", "json"]) -> Processor:
-    if log_format == "json":
-        return structlog.processors.JSONRenderer()
-    return _Console(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
 class _Console(structlog.dev.ConsoleRenderer):

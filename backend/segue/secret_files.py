@@ -41,9 +41,8 @@ def listed(secrets: str) -> list[str]:
 
 
 class LiveKeys:
-    """The keys of a provider, as the setting or the file called `name` lists them now. They are tried in their order.
-
-    `seen` holds every key that there was; `never_told` may hold other secrets too. `look` reads the file.
+    """The keys of a provider, as the setting or the file called `name` lists them now, tried in their order. `seen`
+    holds every key that there was; `never_told` may hold other secrets too. `look` reads the file.
     """
 
     def __init__(

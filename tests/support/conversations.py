@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from segue.around.replay.fake_servers import RealModel, replay_config
+from segue.around.replay.fake_servers import replay_config
 from segue.around.replay.run_replay import ReplayReport, RunningService, replay
 from segue.config import Settings
 from segue.domain.recording import read_recording
@@ -177,7 +177,7 @@ async def played(settings: Settings, *texts: str, model: str | None = None, **ch
         file.write_text(text, "utf-8")
     port = _free_port()
     base_url = f"http://127.0.0.1:{port}"
-    asked = RealModel(model, {}) if model else None
+    asked = {"LLM_MODEL": model} if model else None
     recordings = {str(number): read_recording(text.encode()) for number, text in enumerate(texts)}
     config = replay_config(recordings, asked)
     settings.mcp_config.write_text(config.mcp_config(base_url))

@@ -182,7 +182,7 @@ def _preload() -> None:
     gc.disable()  # as the command line does
     commands = import_module("segue.around.cli").COMMANDS
     for entry in commands.values():
-        import_module(f"segue.around.{entry.target.partition(':')[0]}")
+        import_module(f"segue.around.{entry['target'].partition(':')[0]}")
     for module in PRELOADED:
         import_module(module)
     gc.freeze()

@@ -34,6 +34,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.migrations import MIGRATION_LOCK, missing_revisions, upgrade
 from segue.db.models import metadata
+from segue.db.postgres_server import REVISION
 from segue.domain.errors import AppError
 from segue.version import VERSION
 
@@ -213,7 +214,14 @@ def unreadable(path: Path | str, why: str) -> AppError:
 
 async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) -> Manifest:
     """Writes the archive. Raises AppError `no_store`, `store_too_new`, `migrating`, `copy_failed`."""
-    present = await database.read(_tables_to_copy)
+    async with database.read_only() as connection:
+        if not await _becomes_true(lambda: connection.scalar(_IS_AT_REST), MIGRATION_S):
+            raise migrating()
+        if (found := await current_revision(connection)) is None:
+            raise AppError("no_store", status=404, title="Nothing to back up", detail="The database is empty.")
+        if missing_revisions(found) is None:
+            raise store_too_new(found)
+        present = await _ours(connection)
     async with database.transaction() as connection, driver_of(connection) as driver:
         await connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         # Before the first query, which fixes what is seen: a table that is rewritten later would be empty then.
@@ -229,23 +237,11 @@ async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) 
     return manifest
 
 
-async def _tables_to_copy(connection: AsyncConnection) -> list[str]:
-    """Raises what `back_up` does."""
-    if not await _becomes_true(lambda: connection.scalar(_IS_AT_REST), MIGRATION_S):
-        raise migrating()
-    revision = await current_revision(connection)
-    if revision is None:
-        raise AppError("no_store", status=404, title="Nothing to back up", detail="The database is empty.")
-    if missing_revisions(revision) is None:
-        raise store_too_new(revision)
-    return await _ours(connection)
-
-
 async def current_revision(connection: AsyncConnection) -> str | None:
     """Returns None if no release has migrated the database."""
     if await connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
         return None
-    revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    revision: str | None = await connection.scalar(REVISION)
     return revision
 
 

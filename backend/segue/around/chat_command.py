@@ -124,7 +124,6 @@ def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
 
 
 def _answers(url: str) -> bool:
-    """Returns whether Segue answers there."""
     try:
         response = httpx2.get(f"{url}/health/live", timeout=ASK_S, trust_env=False)
     except httpx2.HTTPError:

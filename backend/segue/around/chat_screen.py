@@ -116,11 +116,9 @@ class TurnView:
                 screen.problem(turn_problem(event, WHAT_TO_DO))
 
     def _show_result(self, reference: dict[str, Any]) -> None:
-        if reference["status"] == "succeeded":
-            self._screen.item(reference["summary"], "  ←", "dim")
-        else:
-            text = f"{reference['tool_name']} {reference['status']}: {reference['summary']}"
-            self._screen.item(text, "  ←", "red")
+        well = reference["status"] == "succeeded"
+        ended = "" if well else f"{reference['tool_name']} {reference['status']}: "
+        self._screen.item(f"{ended}{reference['summary']}", "  ←", "dim" if well else "red")
 
     def _show_plan(self, plan: dict[str, Any] | None) -> None:
         before, self.plan = self.plan, plan

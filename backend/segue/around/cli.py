@@ -4,21 +4,12 @@ import gc
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-
-class Subcommand(NamedTuple):
-    target: str  # module:name below `segue.around`
-    help: str
-
-
-COMMANDS = {
-    name: Subcommand(**row)
-    for name, row in tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8")).items()
-}
+COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8"))
 
 
 class _Commands(TyperGroup):
@@ -27,15 +18,15 @@ class _Commands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         # What a list of commands shows, and what a misspelt one is compared with; `resolve_command` returns what runs.
-        self.commands = {name: TyperCommand(name, help=entry.help) for name, entry in COMMANDS.items()}
+        self.commands = {name: TyperCommand(name, help=row["help"]) for name, row in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
-        return name, _load(name, COMMANDS[name]) if name else None, rest
+        return name, _load(name) if name else None, rest
 
 
-def _load(name: str, entry: Subcommand) -> Any:
-    module, _, target = entry.target.partition(":")
+def _load(name: str) -> Any:
+    module, _, target = COMMANDS[name]["target"].partition(":")
     gc.disable()  # what modules make stays: to look for garbage in it takes 0.14 s and more, to free 2 MB
     try:
         found = getattr(import_module(f"segue.around.{module}"), target)
@@ -46,7 +37,7 @@ def _load(name: str, entry: Subcommand) -> Any:
         function, found = found, typer.Typer(add_completion=False)
         found.command()(function)
     command = typer.main.get_command(found)
-    command.name, command.help = name, entry.help
+    command.name, command.help = name, COMMANDS[name]["help"]
     return command
 
 

@@ -52,11 +52,6 @@ class Refused(Exception):
         self.status = status
         self.code = code
 
-    @property
-    def is_temporary(self) -> bool:
-        """Whether the same request may succeed in a moment."""
-        return self.status >= httpx2.codes.INTERNAL_SERVER_ERROR
-
 
 def client_options(url: str) -> dict[str, Any]:
     proxied = not is_loopback(urlsplit(url).hostname or "")
@@ -102,7 +97,6 @@ class AsyncApi:
             raise Refused(f"What answers at {self.url} is not Segue. Is the URL right?") from error
 
     def refused(self, response: httpx2.Response) -> Refused:
-        """Returns the error that a response is."""
         status = response.status_code
         try:
             problem = response.json()
@@ -175,11 +169,8 @@ def waiting_step(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class TurnStream:
-    """The events of one turn of the session at `path`, up to its end. A stream that is cut continues after the last
-    event.
-
-    A request to `action` with `body` begins the turn; sent again with its `key`, it is the same turn. With a `turn_id`,
-    it has begun already.
+    """The events of one turn of the session at `path`, up to its end; a stream that is cut goes on after the last one.
+    A request to `action` with `body` begins the turn, once for its `key`. With a `turn_id`, it has begun already.
     """
 
     api: AsyncApi
@@ -193,9 +184,8 @@ class TurnStream:
     _last_id: int = 0
 
     async def events(self) -> AsyncGenerator[StreamEvent]:
-        """Ends with the terminal event. After an interrupt, call it again to read on.
-
-        Raises Refused, also if the service cannot be reached for half a minute.
+        """Ends with the terminal event; after an interrupt, call it again to read on. Raises Refused, also if the
+        service cannot be reached for half a minute.
         """
         failures = 0
         while True:
@@ -212,7 +202,7 @@ class TurnStream:
                             return
             except (httpx2.TransportError, Refused) as cut:
                 error = cut if isinstance(cut, Refused) else self.api.unreachable(cut)
-            if failures == len(PAUSES_S) or not error.is_temporary:
+            if failures == len(PAUSES_S) or error.status < httpx2.codes.INTERNAL_SERVER_ERROR:
                 raise error
             if failures == 1:
                 self.on_lost()

@@ -45,9 +45,8 @@ def migrate() -> None:
 
 
 def with_stores(command: Callable[Concatenate[OpenStores, P], Awaitable[Done]]) -> Callable[P, Done]:
-    """Gives a command the stores that `segue serve` uses, at the newest schema. The service may run at the same time.
-
-    The command raises typer.Exit if the stores cannot be opened or if it raises AppError itself.
+    """Gives a command the stores that `segue serve` uses, at the newest schema, beside the service or without it. The
+    command then raises typer.Exit if they cannot be opened, and in the place of an AppError.
     """
 
     @wraps(command)

@@ -39,9 +39,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 
 
 def settings_with(**flags: Any) -> Settings:
-    """Returns the settings; a flag wins over the environment. Configures the log.
-
-    Raises typer.Exit if a setting is invalid, and names each one.
+    """Returns the settings, and configures the log; a flag wins over the environment. Raises typer.Exit if a setting is
+    invalid, and names each one.
     """
     try:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})
@@ -51,19 +50,11 @@ def settings_with(**flags: Any) -> Settings:
         raise refusal("The environment and .env have to be UTF-8 text that you may read.") from None
     never_log(settings.secrets)
     configure_logging(level=settings.log_level, log_format=settings.log_format)
-    for name, meant in _misspelt().items():
-        log.warning("setting_unknown", name=name, did_you_mean=meant)
-    return settings
-
-
-def _misspelt() -> dict[str, str]:
-    """Returns the names in the environment and `.env` that are nearly a setting, each with that setting."""
     given = EnvSettingsSource(Settings).env_vars.keys() | DotEnvSettingsSource(Settings).env_vars.keys()
-    near = {
-        name: get_close_matches(name, Settings.model_fields, n=1, cutoff=ALIKE)
-        for name in sorted(given - Settings.model_fields.keys())
-    }
-    return {name.upper(): found[0].upper() for name, found in near.items() if found}
+    for name in sorted(given - Settings.model_fields.keys()):
+        for meant in get_close_matches(name, Settings.model_fields, n=1, cutoff=ALIKE):
+            log.warning("setting_unknown", name=name.upper(), did_you_mean=meant.upper())
+    return settings
 
 
 def local_url(settings: Settings) -> str:
@@ -122,9 +113,8 @@ def _sentence(error: Any) -> str:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yields a file for this account only. Raises typer.Exit if it is there already, or cannot be written.
-
-    Until the block ends it is called `….part`; the next command to write this file takes over what a `kill -9` leaves.
+    """Yields a file for this account only, called `….part` until the block ends; the next command to write it takes
+    over what a `kill -9` leaves. Raises typer.Exit if it is there already, or cannot be written.
     """
     part = path.with_name(f"{path.name}.part")
     try:

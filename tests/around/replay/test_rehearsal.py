@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from segue.around.replay.fake_servers import CannotPlay, FakeServers, RealModel, Trial, replay_config
+from segue.around.replay.fake_servers import CannotPlay, FakeServers, Trial, replay_config
 from segue.around.replay.play import Played
 from segue.around.replay.rehearsal import (
     EffectDifference,
@@ -173,7 +173,7 @@ def test_the_tools_of_a_trial_are_as_its_mcp_json_has_them_and_no_value_of_it_is
         file = tmp_path / "mcp.json"
         file.write_text(json.dumps({"mcpServers": servers}))
         trial = Trial(servers=read_mcp_config(file, as_written=True).servers)
-        return list(replay_config(one_tool(), RealModel("m", {}), trial).tools)
+        return list(replay_config(one_tool(), {"LLM_MODEL": "m"}, trial).tools)
 
     [a] = tried({"shelf": {**shelf, **changes}})
     assert (a.name, a.confirm) == ("mcp_a", "always_ask")
@@ -217,7 +217,7 @@ def test_a_tool_of_an_installed_package_is_not_offered_to_a_model_that_rehearses
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: moon\nVersion: 1.0\n", "utf-8")
     (about / "entry_points.txt").write_text("[segue.tools]\nmoon = moon:land\n", "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    environment = replay_config(one_tool(), RealModel("m", {}), Trial()).environment("")
+    environment = replay_config(one_tool(), {"LLM_MODEL": "m"}, Trial()).environment("")
     assert "land" in environment["DISABLED_TOOLS"].split(",")
 
 

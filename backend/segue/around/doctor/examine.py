@@ -89,7 +89,10 @@ class Doctor:
         parts = found.parts | dict.fromkeys(("queue", "turns", "running_turns", "tools", "pgvector"))
         if stores is not None and found.redis_answers:
             parts["queue"] = await look_at_queue(stores.urls.redis_url)
-            parts["tools"] = await _look_at_tools(stores, report)
+            failed = sorted(await failed_for_all(stores.cache))
+            for tool in failed:
+                report.add("tools.failed_for_all", tool=tool)
+            parts["tools"] = {"failed_for_all": failed}
         if readable is not None:
             parts |= await _look_at_turns(readable, parts["queue"], report)
         if found.server:
@@ -121,7 +124,7 @@ async def examine(settings: Settings, session_id: str | None = None) -> Diagnosi
     return report
 
 
-# --- turns and tools ---
+# --- turns ---
 
 
 async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: Diagnosis) -> dict[str, Any]:
@@ -146,13 +149,6 @@ async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: D
     if turns.oldest_queued_s is not None and turns.oldest_queued_s > LATE_S and not turns.running:
         report.add("turns.waiting", waiting_s=turns.oldest_queued_s)
     return {"turns": turns, "running_turns": running}
-
-
-async def _look_at_tools(stores: OpenStores, report: Diagnosis) -> dict[str, list[str]]:
-    failed = sorted(await failed_for_all(stores.cache))
-    for tool in failed:
-        report.add("tools.failed_for_all", tool=tool)
-    return {"failed_for_all": failed}
 
 
 # --- models ---

@@ -4,18 +4,18 @@ Reads no message: of the conversation, only the words of the plan are shown.
 """
 
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from segue.around.doctor.report import Diagnosis
 from segue.around.embedded.server_urls import OpenStores
 from segue.config import Settings
-from segue.db.postgres_server import Share, StoreClock, share_of_session
+from segue.db.postgres_server import StoreClock, share_of_session
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import Clock
 from segue.domain.plan import UnreadablePlan
-from segue.domain.session import Session, Turn, UnreadableSession
+from segue.domain.session import Turn, UnreadableSession
 from segue.domain.telemetry import unobserved
 from segue.domain.tool import ToolState
 from segue.mcp.mcp_servers import McpServers
@@ -36,62 +36,52 @@ from segue.turns.store import last_ended
 LATE_S = 5.0  # a turn that no process has claimed
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """What Postgres holds of the session."""
-
-    owner: str
-    session: Session
-    open_turns: list[OpenTurn]
-    last: Turn | None
-    last_failed: Turn | None
-    plan: StoredPlan | None
-    summary: summary.SummaryState
-    stored: dict[str, Share]
-    last_ended_turn: str | None
-
-    @property
-    def status(self) -> Literal["running", "queued", "waiting", "idle"]:
-        """Returns `waiting` if the plan waits for the user's yes."""
-        if self.open_turns:
-            return "running" if any(turn.status == "running" for turn in self.open_turns) else "queued"
-        return "waiting" if self.plan and self.plan.plan.waiting_step else "idle"
-
-
 async def look_at_session(
     session_id: str, stores: OpenStores, tools: ToolAvailability, clock: Clock, report: Diagnosis, *, words: bool
 ) -> None:
-    """Fills the report; without `words` it holds no text of the conversation. Raises NotFound."""
+    """Fills the report; without `words` it holds no text of the conversation, nor the details of errors, in which a
+    provider may have quoted the user. Raises NotFound.
+    """
     try:
-        rows = await _read(stores, session_id)
+        async with stores.database.read_only() as connection:
+            owner = await owner_of(connection, session_id)
+            session = await get_session(connection, owner, session_id)
+            open_turns = await open_turns_of(connection, session_id)
+            newest = await list_turns(connection, owner, session_id, limit=1)
+            failed = await list_turns(connection, owner, session_id, limit=1, failed=True)
+            stored = await open_plan(connection, session_id)
+            ended = await last_ended(connection, session_id)
+            summarised = await summary.summary_state(connection, session_id)
+            share = await share_of_session(connection, session_id)
         states = await tools.session_states(session_id)
     except NotFound:
         raise
     except AppError as error:
         report.add("session.unread", why=error.detail)
         return
-    now = clock()
-    if not words:
-        rows = _without_words(rows)
-    session = rows.session
     if isinstance(session, UnreadableSession):
         report.add("session.metadata")
+    last = newest[0] if newest else None
+    if open_turns:
+        status = "running" if any(turn.status == "running" for turn in open_turns) else "queued"
+    else:
+        status = "waiting" if stored and stored.plan.waiting_step else "idle"
     report.parts = {
         "session": {
             "id": session_id,
-            "owner": rows.owner,
-            "status": rows.status,
+            "owner": owner,
+            "status": status,
             "created_at": session.created_at,
             "last_activity_at": session.updated_at,
             "message_count": session.message_count,
         },
-        "open_turns": _open_turns(rows, report),
-        "last_error": _last_error(rows, report),
-        "plan": _plan(rows.plan, now, report),
+        "open_turns": _open_turns(open_turns, report),
+        "last_error": _last_error(last, failed[0] if failed else None, report, words=words),
+        "plan": _plan(stored, clock(), report, words=words) if stored else None,
         "tools": _tools(states, report),
-        "stored": rows.stored,
-        "summary": rows.summary,
-        **await _in_redis(stores, session_id, rows),
+        "stored": share,
+        "summary": summarised,
+        **await _in_redis(stores, session_id, last, ended.turn_id if ended else None),
     }
 
 
@@ -108,53 +98,24 @@ async def open_tools(
     return ToolAvailability(catalog, stores.database, everywhere, settings, clock=clock, observe=unobserved), clock
 
 
-async def _read(stores: OpenStores, session_id: str) -> _Rows:
-    async with stores.database.read_only() as connection:
-        owner = await owner_of(connection, session_id)
-        ended = await last_ended(connection, session_id)
-        return _Rows(
-            owner=owner,
-            session=await get_session(connection, owner, session_id),
-            open_turns=await open_turns_of(connection, session_id),
-            last=next(iter(await list_turns(connection, owner, session_id, limit=1)), None),
-            last_failed=next(iter(await list_turns(connection, owner, session_id, limit=1, failed=True)), None),
-            plan=await open_plan(connection, session_id),
-            summary=await summary.summary_state(connection, session_id),
-            stored=await share_of_session(connection, session_id),
-            last_ended_turn=ended.turn_id if ended else None,
-        )
-
-
-def _without_words(rows: _Rows) -> _Rows:
-    """Also empties the details of errors, in which a provider may have quoted the user."""
-    stored, ended = rows.plan, (rows.last, rows.last_failed)
-    if stored is not None:
-        steps = tuple(replace(step, description="") for step in stored.plan.steps)
-        stored = replace(stored, plan=replace(stored.plan, goal="", steps=steps), blocked_tools=())
-    last, last_failed = (each and replace(each, error=each.error and replace(each.error, detail="")) for each in ended)
-    return replace(rows, plan=stored, last=last, last_failed=last_failed)
-
-
-def _open_turns(rows: _Rows, report: Diagnosis) -> list[dict[str, Any]]:
+def _open_turns(turns: list[OpenTurn], report: Diagnosis) -> list[dict[str, Any]]:
     shown = []
-    for turn in rows.open_turns:
+    for turn in turns:
         found = asdict(turn) | {"waiting_s": turn.waiting_s if turn.status == "queued" else None}
         shown.append({"turn_id": found.pop("turn_id"), "held_by": found.pop("worker"), **found})
         if turn.status == "running" and turn.lease_left_s is not None and turn.lease_left_s < 0:
             report.add("turn.lapsed", turn=turn.turn_id, ago_s=-turn.lease_left_s, worker=turn.worker)
         elif turn.status == "running" and turn.cancel_requested_at is not None:
             report.add("turn.cancelling", turn=turn.turn_id)
-    if rows.status == "queued" and rows.open_turns[0].waiting_s > LATE_S:
-        report.add("turn.waiting", turn=rows.open_turns[0].turn_id, waiting_s=rows.open_turns[0].waiting_s)
+    if turns and turns[0].waiting_s > LATE_S and all(turn.status == "queued" for turn in turns):
+        report.add("turn.waiting", turn=turns[0].turn_id, waiting_s=turns[0].waiting_s)
     return shown
 
 
-def _last_error(rows: _Rows, report: Diagnosis) -> dict[str, Any] | None:
-    if rows.last is not None and rows.last.error is not None and rows.last.status == "failed":
-        error = rows.last.error
-        detail = f"{error.detail} ".lstrip()
-        report.add("turn.failed", title=error.title, code=error.code, detail=detail)
-    failed = rows.last_failed
+def _last_error(last: Turn | None, failed: Turn | None, report: Diagnosis, *, words: bool) -> dict[str, Any] | None:
+    if last is not None and last.error is not None and last.status == "failed":
+        detail = f"{last.error.detail} ".lstrip() if words else ""
+        report.add("turn.failed", title=last.error.title, code=last.error.code, detail=detail)
     if failed is None or failed.error is None:
         return None
     return {
@@ -162,14 +123,12 @@ def _last_error(rows: _Rows, report: Diagnosis) -> dict[str, Any] | None:
         "status": failed.status,
         "at": failed.finished_at,
         "code": failed.error.code,
-        "detail": failed.error.detail,
-        "is_last_turn": rows.last is not None and rows.last.turn_id == failed.turn_id,
+        "detail": failed.error.detail if words else "",
+        "is_last_turn": last is not None and last.turn_id == failed.turn_id,
     }
 
 
-def _plan(stored: StoredPlan | None, now: datetime, report: Diagnosis) -> dict[str, Any] | None:
-    if stored is None:
-        return None
+def _plan(stored: StoredPlan, now: datetime, report: Diagnosis, *, words: bool) -> dict[str, Any]:
     plan = stored.plan
     if isinstance(plan, UnreadablePlan):
         report.add("plan.unreadable")
@@ -178,11 +137,13 @@ def _plan(stored: StoredPlan | None, now: datetime, report: Diagnosis) -> dict[s
     elif step:
         report.add("plan.waiting", step=step.id, tool=step.tool, until=plan.expires_at, version=plan.version)
     current = plan.waiting_step or plan.running_step or plan.next_step
+    if not words:
+        plan, current = replace(plan, goal=""), current and replace(current, description="")
     return {
         **{name: getattr(plan, name) for name in ("id", "status", "version", "goal", "expires_at")},
         "steps": [each.status for each in plan.steps],
         "current_step": current and {name: getattr(current, name) for name in ("id", "status", "tool", "description")},
-        "blocked_tools": stored.blocked_tools,
+        "blocked_tools": stored.blocked_tools if words else (),
     }
 
 
@@ -199,14 +160,15 @@ def _tools(states: dict[str, ToolState], report: Diagnosis) -> dict[str, Any]:
     return {"available": [name for name, state in states.items() if state.available], "not_available": not_available}
 
 
-async def _in_redis(stores: OpenStores, session_id: str, rows: _Rows) -> dict[str, Any]:
+async def _in_redis(
+    stores: OpenStores, session_id: str, last: Turn | None, last_ended_turn: str | None
+) -> dict[str, Any]:
     if not await stores.cache.ping():
         return {"short_term_memory": None, "event_log": None}
-    memory = await short_term.read(stores.cache, session_id, last_turn_id=rows.last_ended_turn)
+    memory = await short_term.read(stores.cache, session_id, last_turn_id=last_ended_turn)
     left_s = await short_term.ttl_s(stores.cache, session_id)
-    turn_id = rows.last.turn_id if rows.last else None
-    entries = await stores.streams.length(session_id, turn_id) if turn_id else 0
+    entries = await stores.streams.length(session_id, last.turn_id) if last else 0
     return {
         "short_term_memory": {"present": left_s > 0, "current": memory is not None, "left_s": left_s},
-        "event_log": {"present": bool(entries), "turn_id": turn_id},
+        "event_log": {"present": bool(entries), "turn_id": last.turn_id if last else None},
     }

@@ -99,7 +99,7 @@ async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict
         async with reading(stores.database) as connection:
             started = time.monotonic()
             await connection.exec_driver_sql("SELECT 1")
-            latency_ms = _ms_since(started)
+            latency_ms = round((time.monotonic() - started) * 1000, 2)
             server = await look_at_server(connection)
             pooled = await is_pooled(connection)
         if not missing_revisions(server.revision):
@@ -125,7 +125,7 @@ async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any
     await stores.cache.ping()  # the first connects
     started = time.monotonic()
     facts = await stores.cache.server()
-    latency_ms = _ms_since(started)
+    latency_ms = round((time.monotonic() - started) * 1000, 2)
     if facts is None:
         cause = stores.cache.cause or redis_cause_of(TimeoutError())
         report.add("redis.unusable", where=where, why=cause.why, mend=cause.mend)
@@ -150,7 +150,3 @@ def _place(url: str, port: int) -> str:
     if parts.host:
         return f"{parts.host}:{parts.port or port}/{parts.database or ''}"
     return f"{parts.query.get('host') or f'/{parts.database}'} (socket)"
-
-
-def _ms_since(started: float) -> float:
-    return round((time.monotonic() - started) * 1000, 2)

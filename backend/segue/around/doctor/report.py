@@ -16,17 +16,7 @@ from segue.domain.redaction import without_secret_texts
 from segue.language.lexicon import load_toml
 from segue.tools.summaries import shown_line
 
-SESSION_PARTS = (
-    "session",
-    "open_turns",
-    "last_error",
-    "plan",
-    "tools",
-    "stored",
-    "summary",
-    "short_term_memory",
-    "event_log",
-)
+OF_A_SESSION = "session open_turns last_error plan tools stored summary short_term_memory event_log"
 _FINDINGS = load_toml("findings.toml", package="segue.around.doctor")
 LABEL_WIDTH = 22
 LONG_S = 120
@@ -53,7 +43,7 @@ class Diagnosis:
     @classmethod
     def of(cls, session_id: str | None) -> Self:
         """Returns an empty report: of the service, or of one session, whose parts are all still unread."""
-        return cls(f"Session {session_id}", dict.fromkeys(SESSION_PARTS)) if session_id else cls("Segue")
+        return cls(f"Session {session_id}", dict.fromkeys(OF_A_SESSION.split())) if session_id else cls("Segue")
 
     @property
     def healthy(self) -> bool:
@@ -122,7 +112,6 @@ def _shown(name: str, value: Any) -> str:  # noqa: PLR0911 (one line or two per 
 
 
 def _number(name: str, value: float) -> str:
-    """Takes the unit from the end of the name."""
     if name.endswith("bytes"):
         return filesize.decimal(int(value))
     if name.endswith("_ms"):

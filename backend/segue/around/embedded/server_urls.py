@@ -6,17 +6,19 @@ the libraries of the stores for clients of them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from segue.db.engine import Database, Pooler
     from segue.db.redis import Cache, Streams
+    from segue.db.redis_server import RedisServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +60,32 @@ async def server_urls(
 
 @dataclass(frozen=True, slots=True)
 class OpenStores:
-    """The clients of PostgreSQL and Redis."""
-
     urls: ServerUrls
+    redis: "RedisServer"
     database: "Database"
     cache: "Cache"
     streams: "Streams"
 
 
-def open_clients(stack: AsyncExitStack, urls: ServerUrls, *, pooler: "Pooler" = "none", reading: int = 1) -> OpenStores:
-    """Returns clients of a few connections, for a command. They connect when they are used; the stack closes them."""
+def open_clients(
+    stack: AsyncExitStack,
+    urls: ServerUrls,
+    *,
+    pooler: "Pooler" = "none",
+    writing: int = 1,
+    reading: int = 1,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> OpenStores:
+    """Returns clients, of as few connections as a command needs. They connect when they are used; the stack closes
+    them. `options` are those of Database.
+    """
     from segue.db.engine import Database  # noqa: PLC0415 (see above)
     from segue.db.redis import Cache, Streams  # noqa: PLC0415 (the same)
     from segue.db.redis_server import RedisServer  # noqa: PLC0415 (the same)
 
     redis = RedisServer(urls.redis_url)
-    database = Database(urls.database_url, pooler=pooler, writing=1, reading=reading)
-    stores = OpenStores(urls, database, Cache(redis), Streams(redis))
+    database = Database(urls.database_url, pooler=pooler, writing=writing, reading=reading, options=options)
+    stores = OpenStores(urls, redis, database, Cache(redis), Streams(redis))
     for client in (redis, stores.database, stores.cache, stores.streams):
         stack.push_async_callback(client.close)
     return stores

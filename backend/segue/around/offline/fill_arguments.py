@@ -78,7 +78,6 @@ class Request:
 
 
 def arguments_for(tool: OfferedTool, request: Request) -> dict[str, Any]:
-    """Returns the arguments that the message and earlier results give."""
     found = {name: value for name in tool.properties if (value := _spelled_out(tool, name, request)) is not _NO_VALUE}
     for name in (*tool.required, *((tool.query,) if tool.query else ())):
         if name not in found and (value := _value(tool, name, request)) not in (None, ""):
@@ -196,9 +195,8 @@ def missing_arguments(tool: OfferedTool, args: Mapping[str, Any]) -> list[str]:
 
 
 def promise_in(message: str, now: datetime) -> dict[str, str] | None:
-    """Returns the arguments of `promise` if a message asks to be reminded, or to be shown something, later.
-
-    `now` is the user's local time, without a zone. What is to be done again and again is done for a year.
+    """Returns the arguments of `promise` if a message asks for something later; what is to be done again and again is
+    done for a year. `now` is the user's local time, without a zone.
     """
     text = " ".join(message.split())
     known = (words for words in LATER.values() if not words.found("bars", text) and not dates_in(text))
@@ -266,10 +264,8 @@ def _clock(words: LaterWords, when: str) -> time | None:
 
 
 def extract_facts(request: str) -> str:
-    """Returns as JSON every clause that states a fact; a correction is one fact and supersedes the known
-    one most like it.
-
-    What the user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
+    """Returns as JSON every clause that states a fact; a correction supersedes the known one most like it. What the
+    user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
     """
     asked = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
     facts = [
@@ -285,9 +281,8 @@ def extract_facts(request: str) -> str:
 
 
 def _statements(cued: CuedSentence) -> list[str]:
-    """Returns the facts of a sentence, so that each can be forgotten alone: `I live in Rome`, `I work for Lumen`.
-
-    A clause without a cue of its own belongs to the fact before it, or else to the one after it; a greeting to none.
+    """Returns the facts of a sentence, each to be forgotten alone: `I live in Rome`, `I work for Lumen`. A clause
+    without a cue of its own belongs to the fact before it, or else to the one after it; a greeting to none.
     """
     stated = _statement(cued.sentence)
     if cued.kind == "correction" or not stated:

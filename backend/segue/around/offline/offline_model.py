@@ -76,12 +76,8 @@ class OfflineModel(ProviderModel):
         )
 
 
-def reply_to(messages: Sequence[BaseMessage], options: RequestOptions) -> AIMessage:
+def reply_to(sent: Sequence[BaseMessage], options: RequestOptions) -> AIMessage:
     """Returns the whole reply at once."""
-    return _answer_prompt(messages, options.tools, must_call=options.tool_choice == "required")
-
-
-def _answer_prompt(sent: Sequence[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
     messages = [message for message in sent if message.content not in PLACEHOLDERS]
     if prompts.EXTRACTOR in messages[0].text:
         return AIMessage(extract_facts(messages[-1].text))
@@ -92,9 +88,10 @@ def _answer_prompt(sent: Sequence[BaseMessage], tools: Sequence[dict[str, Any]],
         return AIMessage('{"verdict": "none"}')  # it cannot tell, so the engine asks again in plain words
     if prompts.ANSWER_READER in instruction:
         return AIMessage('{"reading": "other"}')
-    offered = [offered_tool(tool["function"]) for tool in tools]
+    offered = [offered_tool(tool["function"]) for tool in options.tools]
     if prompts.PLANNER in instruction:
         return AIMessage(draft_plan(messages, offered))
+    must_call = options.tool_choice == "required"
     return fill_call(messages, offered[0]) if must_call else answer(messages, offered)
 
 
@@ -157,7 +154,6 @@ def _values_in(talk: Talk) -> dict[str, list[str]]:
 
 
 def _is(kind: str, value: object) -> bool:
-    """Returns whether an argument is of a kind."""
     form = {"address": ADDRESS, "day": _DAY, "number": NUMBER, "name": _NAME_ALONE}[kind]
     return not isinstance(value, bool) and form.fullmatch(str(value)) is not None
 

@@ -69,9 +69,8 @@ UNUSED_TOOLS = frozenset({LOAD, "remember", "search_conversation", "search_memor
 
 @dataclass(frozen=True)
 class Talk:
-    """What a prompt shows of a conversation, and the tools that are offered with it.
-
-    The `messages` are without the engine's words: its `notes` on the turn and its `instruction` for the reply.
+    """What a prompt shows of a conversation, and the tools that are offered with it. The `messages` are without the
+    engine's words: its `notes` on the turn and its `instruction` for the reply.
     """
 
     messages: Sequence[BaseMessage]

@@ -388,9 +388,8 @@ def called_by_name(message: str, tools: Sequence[OfferedTool]) -> OfferedTool | 
 def tool_for(
     message: str, newest_first: Sequence[ShownResult], tools: Sequence[OfferedTool], *, web: bool = False
 ) -> OfferedTool | None:
-    """Returns the tool that shares most words with the message and does what it asks for, or follows the last result.
-
-    The web is searched only if the message says so, or if `web` is wanted and nothing else fits.
+    """Returns the tool that shares most words with the message and does what it asks for, or follows the last result;
+    the one that searches the web only if the message says so, or if `web` is wanted and nothing else fits.
     """
     if (named := called_by_name(message, tools)) is not None:
         return named

@@ -7,7 +7,7 @@ gets an error and is kept as a fault.
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,6 @@ class CannotPlay(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class RealModel:
-    """A model that is asked in place of the recording, and the settings that lead to it."""
-
-    name: str
-    settings: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class Trial:
     """What a rehearsal tries in place of what was recorded, if not None: a file of agents, and servers of mcp.json."""
 
@@ -90,17 +82,19 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
-    """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once."""
+    """`model` has LLM_MODEL and the other settings that lead to a model, which is asked in place of the recording. It
+    must be shown the newest `results_in_view` results of earlier turns; equal calls count once.
+    """
 
     tools: tuple[RecordedTool, ...]
     settings: RecordedSettings
-    model: RealModel | None = None
+    model: Mapping[str, str] | None = None
     trial: Trial | None = None
     results_in_view: int = RESULTS_IN_VIEW
 
     @property
     def model_name(self) -> str:
-        return self.model.name if self.model else "replay"
+        return self.model["LLM_MODEL"] if self.model else "replay"
 
     def environment(self, base_url: str) -> dict[str, str]:
         """Returns settings with which a service uses only this model and these tools."""
@@ -108,7 +102,7 @@ class ReplayConfig:
         disabled += [tool.spec.name for tool in native_tools()]  # those of installed packages act on the world
         provider: Mapping[str, str] = {"OPENAI_BASE_URL": f"{base_url}/v1", "LLM_MAX_RETRIES": "0"}
         if self.model is not None:
-            provider, disabled = self.model.settings, [*disabled, *OUTSIDE]
+            provider, disabled = self.model, [*disabled, *OUTSIDE]
         agents = self.trial.agents if self.trial else None
         return {
             **provider,
@@ -128,17 +122,13 @@ class ReplayConfig:
             "url": f"{base_url}/mcp",
             "prefix": "",
             "confirm": {tool.name: tool.confirm for tool in self.tools if tool.confirm},
-            "depends_on": {
-                tool.name: [{"type": group.type, "tools": group.tools, "optional": group.optional} for group in groups]
-                for tool in self.tools
-                if (groups := tool.depends_on)
-            },
+            "depends_on": {tool.name: list(map(asdict, tool.depends_on)) for tool in self.tools if tool.depends_on},
         }
         return json.dumps({"mcpServers": {"replay": server}})
 
 
 def replay_config(
-    recordings: Mapping[str, Recording], model: RealModel | None = None, trial: Trial | None = None
+    recordings: Mapping[str, Recording], model: Mapping[str, str] | None = None, trial: Trial | None = None
 ) -> ReplayConfig:
     """Takes recordings by file name. Raises CannotPlay if their settings or tools contradict each other."""
     settings = {name: recording.settings for name, recording in recordings.items()}
@@ -301,7 +291,21 @@ class FakeServers:
         return Response('{"error": {"message": "nothing is recorded"}}', 400, media_type="application/json")
 
     async def _list_tools(self, *_: object) -> ListToolsResult:
-        return ListToolsResult(tools=[_definition(tool) for tool in self.tools])
+        defined = [
+            Tool(
+                name=tool.name,
+                description=tool.description,
+                input_schema=tool.input_schema,
+                output_schema=RESULT_SCHEMA,
+                annotations=ToolAnnotations(
+                    read_only_hint=tool.effect == "read_only",
+                    destructive_hint=tool.effect == "destructive",
+                    idempotent_hint=tool.idempotent,
+                ),
+            )
+            for tool in self.tools
+        ]
+        return ListToolsResult(tools=defined)
 
     async def _call_tool(self, _: object, params: CallToolRequestParams) -> CallToolResult:
         playback, args = self.turn, canonical_args(params.arguments or {})
@@ -335,40 +339,20 @@ class FakeServers:
 
 
 def in_common(args: Mapping[str, Any], others: Mapping[str, Any]) -> int:
-    """Returns how many arguments are equal."""
     return sum(name in others and others[name] == value for name, value in args.items())
 
 
 def _faults(body: dict[str, Any], playback: TurnPlayback) -> Iterable[str]:
-    """Yields what is wrong with what the model is sent."""
     messages = body["messages"]
     if invalid := invalid_history(messages) or invalid_tools(body.get("tools", ())):
         yield f"an invalid request: {invalid}"
-    said = (
-        in_own_words(message["content"])
-        for message in messages
-        if message["role"] == "user" and message["content"] != CARRY_ON
-    )
-    users = tuple(filter(None, said))
+    said = (each["content"] for each in messages if each["role"] == "user" and each["content"] != CARRY_ON)
+    users = tuple(filter(None, map(in_own_words, said)))
     if users != playback.sent[-len(users) :]:
         yield "the user's messages in the request are not the last ones sent, each once"
     text = orjson.dumps(messages).decode()
     if missing := [call_id for call_id in playback.earlier if call_id not in text and short_id(call_id) not in text]:
         yield f"results of earlier turns the model cannot see: {', '.join(missing)}"
-
-
-def _definition(tool: RecordedTool) -> Tool:
-    return Tool(
-        name=tool.name,
-        description=tool.description,
-        input_schema=tool.input_schema,
-        output_schema=RESULT_SCHEMA,
-        annotations=ToolAnnotations(
-            read_only_hint=tool.effect == "read_only",
-            destructive_hint=tool.effect == "destructive",
-            idempotent_hint=tool.idempotent,
-        ),
-    )
 
 
 def _result(call: RecordedCall) -> CallToolResult:
@@ -383,19 +367,12 @@ def _error(text: str) -> CallToolResult:
 
 
 def _completion(reply: Round, *, stream: bool) -> Response:
-    calls = [
-        {
-            "index": index,
-            "id": f"call_{index}",
-            "type": "function",
-            "function": {"name": call.tool, "arguments": orjson.dumps(call.args).decode()},
-        }
-        for index, call in enumerate(reply.calls)
-    ]
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
-    if calls:
-        message["tool_calls"] = calls
-    reason = "tool_calls" if calls else "stop"
+    for index, call in enumerate(reply.calls):
+        called = {"name": call.tool, "arguments": orjson.dumps(call.args).decode()}
+        named = {"index": index, "id": f"call_{index}", "type": "function"}
+        message.setdefault("tool_calls", []).append({**named, "function": called})
+    reason = "tool_calls" if reply.calls else "stop"
     if not stream:
         choice = {"index": 0, "message": message, "finish_reason": reason}
         body = {**HEAD, "object": "chat.completion", "choices": [choice], "usage": USAGE}

@@ -7,6 +7,7 @@ import asyncio
 import difflib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import httpx2
@@ -89,12 +90,6 @@ class Player:
                 raise CannotPlay(f"Nothing answers at {self.client.base_url}.") from None
             names = ", ".join(missing)
             raise CannotPlay(f"The service does not take these tools from the replay: {names}.") from None
-
-    async def delete_sessions(self, playbacks: list[Playback]) -> None:
-        """Deletes the sessions without differences; the others stay for a look."""
-        for playback in playbacks:
-            if not playback.differences:
-                await self.client.delete(f"/sessions/{playback.session_id}")
 
     async def _play_turn(self, playback: Playback, turn: RecordedTurn, number: int) -> None:
         before = playback.plans.get(turn.plan.number) if turn.plan else None
@@ -200,12 +195,12 @@ class Difference:
     played: str | None
 
     def __str__(self) -> str:
-        shown = [f"turn {self.turn}: {self.what}"]
-        if self.recorded is not None:
-            shown.append(f"    recorded: {_short(self.recorded)}")
-        if self.played is not None:
-            shown.append(f"    played:   {_short(self.played)}")
-        return "\n".join(shown)
+        lines = [f"turn {self.turn}: {self.what}"]
+        for name, text in (("recorded: ", self.recorded), ("played:   ", self.played)):
+            if text is not None:
+                line = text.replace("\n", "\\n")
+                lines.append(f"    {name}{line[:LINE_CHARS]}{'…' * (len(line) > LINE_CHARS)}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +232,13 @@ def differences(number: int, turn: RecordedTurn, played: Played, *, in_words: bo
     recorded = [_call_line(call.tool, call.args, call.status) for call in turn.calls]
     happened = [_call_line(call["tool_name"], call["args"], call["status"]) for call in played.calls]
     for tag, start, end, begin, until in difflib.SequenceMatcher(None, recorded, happened, False).get_opcodes():
-        if tag != "equal":
-            yield from _unlike_calls(number, recorded[start:end], happened[begin:until])
+        for before, after in zip_longest(recorded[start:end], happened[begin:until]) if tag != "equal" else ():
+            extra = "a call that was not recorded" if before is None else "another call"
+            yield Difference(number, "a call is missing" if after is None else extra, before, after)
     if turn.status == "completed" and played.status == "completed":
-        before, after = _plan_lines(turn.plan), _plan_lines(played.plan)
-        if before != after:
-            yield Difference(number, "the plan stands otherwise", before, after)
+        stood, stands = _plan_lines(turn.plan), _plan_lines(played.plan)
+        if stood != stands:
+            yield Difference(number, "the plan stands otherwise", stood, stands)
 
 
 def usage_line(usage: RecordedUsage | None) -> str:
@@ -251,14 +247,6 @@ def usage_line(usage: RecordedUsage | None) -> str:
     cost = "" if usage.cost is None else f", ${usage.cost:.6f}"
     cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens else ""
     return f"{usage.llm_calls} calls, {usage.input_tokens} tokens in{cached}, {usage.output_tokens} out{cost}"
-
-
-def _unlike_calls(number: int, recorded: Sequence[str], happened: Sequence[str]) -> Iterable[Difference]:
-    common = min(len(recorded), len(happened))
-    for before, after in zip(recorded[:common], happened[:common], strict=True):
-        yield Difference(number, "another call", before, after)
-    yield from (Difference(number, "a call is missing", missing, None) for missing in recorded[common:])
-    yield from (Difference(number, "a call that was not recorded", None, extra) for extra in happened[common:])
 
 
 def _call_line(tool: str, args: Mapping[str, Any], status: str) -> str:
@@ -275,8 +263,3 @@ def _plan_lines(plan: RecordedPlan | Mapping[str, Any] | None) -> str | None:
         for step in shown["steps"]
     )
     return "; ".join([shown["status"], *steps])
-
-
-def _short(text: str) -> str:
-    line = text.replace("\n", "\\n")
-    return line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]}…"

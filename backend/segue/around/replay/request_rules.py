@@ -45,9 +45,8 @@ def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
 
 
 def invalid_history(messages: list[dict[str, Any]], form: WireForm = ANY_MODEL) -> str | None:
-    """Returns why the strictest endpoint or chat template would refuse the messages, or None.
-
-    The rules are those of docs/providers.md. `form` is what the model cannot take beside them.
+    """Returns why the strictest endpoint or chat template would refuse the messages, by the rules of docs/providers.md,
+    or None. `form` is what the model cannot take beside them.
     """
     system = [message["role"] for message in messages].count("system")
     talk = messages if form.no_system_role else messages[1:]

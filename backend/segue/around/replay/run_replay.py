@@ -26,7 +26,6 @@ from segue.around.replay.fake_servers import (
     RESULTS_IN_VIEW,
     CannotPlay,
     FakeServers,
-    RealModel,
     ReplayConfig,
     Trial,
     replay_config,
@@ -70,7 +69,7 @@ def replay_command(
         raise refusal("--restart-between-turns needs a service of its own: leave out --url")
     running = RunningService(url, api_key, (host, int(port)), partial(typer.echo, err=True)) if url else None
     try:
-        real = (RealModel(model, {}) if running else _real_model(model)) if model else None
+        real = ({"LLM_MODEL": model} if running else _real_model(model)) if model else None
         report = asyncio.run(replay(files, running=running, restarting=restart_between_turns, model=real))
     except CannotPlay as error:
         raise refusal(str(error)) from error
@@ -113,8 +112,8 @@ def rehearse_command(
     raise typer.Exit(code=int(any(each.exceeded for each in reports)))
 
 
-def _real_model(name: str | None) -> RealModel:
-    """Takes what leads to the provider from the settings. Nothing else answers: no smaller model and no fallback."""
+def _real_model(name: str | None) -> dict[str, str]:
+    """Returns what leads to the provider, from the settings. Nothing else answers: no smaller model and no fallback."""
     settings = settings_with(llm_model=name)
     if not settings.model_configured:
         raise refusal(f"--model {settings.llm_model} needs its provider: set OPENAI_API_KEY or OPENAI_BASE_URL.")
@@ -126,7 +125,7 @@ def _real_model(name: str | None) -> RealModel:
         elif setting.startswith(_OF_MODELS):
             is_table = isinstance(value, Mapping)
             environment[setting.upper()] = json.dumps(value, default=_revealed) if is_table else str(_revealed(value))
-    return RealModel(settings.llm_model, environment)
+    return environment | {"LLM_MODEL": settings.llm_model}
 
 
 def _revealed(value: Any) -> Any:
@@ -193,11 +192,10 @@ async def replay(
     running: RunningService | None = None,
     restarting: bool = False,
     results_in_view: int = RESULTS_IN_VIEW,
-    model: RealModel | None = None,
+    model: Mapping[str, str] | None = None,
 ) -> ReplayReport:
-    """Plays on a running service, or on one of its own, which it kills after each turn if `restarting`.
-
-    `model` answers in place of the recording. Raises CannotPlay.
+    """Plays on a running service, or on one of its own, which it kills after each turn if `restarting`. The model that
+    `model` has the settings of answers in place of the recording. Raises CannotPlay.
     """
     recordings = {str(file): _read(file) for file in files}
     config = replace(replay_config(recordings, model), results_in_view=results_in_view)
@@ -208,7 +206,7 @@ async def replay(
         return await _on_running_service(config, playbacks, running)
 
 
-async def rehearse(files: Iterable[Path], model: RealModel, trial: Trial) -> list[Playback]:
+async def rehearse(files: Iterable[Path], model: Mapping[str, str], trial: Trial) -> list[Playback]:
     """Plays with a real model on services of its own: recordings that cannot be played together have one each. Effects
     are answered from the recordings. Raises CannotPlay.
     """
@@ -289,7 +287,8 @@ async def _on_running_service(config: ReplayConfig, playbacks: list[Playback], t
         try:
             await player.wait_until_ready(lambda: None)
             await player.play(playbacks)
-            await player.delete_sessions(playbacks)
+            for same in (each for each in playbacks if not each.differences):  # the others stay for a look
+                await client.delete(f"/sessions/{same.session_id}")
         except httpx2.TransportError as error:
             raise CannotPlay(f"{target.url} was lost on the way ({type(error).__name__}).") from error
         return ReplayReport(playbacks, 0)
