@@ -208,6 +208,12 @@ def test_an_installed_segue_has_the_migrations_and_the_words_of_a_checkout(insta
     assert len(wheel["words"]) > 4
 
 
+def test_the_wheel_has_every_table_that_stands_beside_the_code(installed: Path) -> None:
+    tables = [path.relative_to(ROOT / "backend") for path in (ROOT / "backend" / "segue").rglob("*.toml")]
+    assert len(tables) > 20
+    assert [str(path) for path in tables if not (installed / path).is_file()] == []
+
+
 @needs_pages
 def test_the_wheel_has_the_pages_that_a_checkout_serves(installed: Path) -> None:
     served = {file.name: file.read_bytes() for file in FOLDER.iterdir()}

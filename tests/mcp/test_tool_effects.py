@@ -219,9 +219,9 @@ async def test_a_guessed_effect_is_asked_about_and_named_in_the_log_the_list_and
     ]
     provider.will(says("ok"))
     report = await examine(settings)
-    [note] = [each for each in report.notes if each.area == "mcp"]
-    assert "server shop do is guessed from their names: mcp_cancel_order, mcp_tag_order." in note.what
-    assert "unannotated" in note.do
+    [note] = [each for each in report.notes if each["area"] == "mcp"]
+    assert "server shop do is guessed from their names: mcp_cancel_order, mcp_tag_order." in note["what"]
+    assert "unannotated" in note["do"]
 
 
 async def test_what_mcp_json_says_of_a_tool_by_name_wins_over_what_it_says_of_all(

@@ -64,8 +64,8 @@ async def test_a_release_serves_what_the_next_one_left_and_says_that_the_schema_
         assert [line["revision"] for line in logs if line["event"] == "schema_is_newer"] == ["0999"]
         assert await stores.database.fetchval("SELECT version_num FROM alembic_version") == "0999"
     report = await examine(settings, readable)
-    assert [note.what for note in report.notes if note.area == "migrations"]
-    assert not [problem for problem in report.problems if problem.area == "migrations"]
+    assert [note["what"] for note in report.notes if note["area"] == "migrations"]
+    assert not [problem for problem in report.problems if problem["area"] == "migrations"]
 
 
 async def test_rolling_back_as_the_page_says_changes_nothing_and_says_so(settings: Settings, database_url: str) -> None:

@@ -75,8 +75,9 @@ class Doctor:
 
     async def look(self, report: Diagnosis, session_id: str | None, *, words: bool = True) -> None:
         settings, stores = self.settings, self.stores
-        found = await look_at_stores(stores, report)
-        readable = stores if found.has_schema else None
+        found, server = await look_at_stores(stores, report)
+        migrations, redis = found["migrations"], found["redis"]
+        readable = stores if migrations and not migrations["missing"] else None
         if session_id is not None:
             _look_at_mcp(self.mcp, report)
             if readable is not None:
@@ -86,8 +87,8 @@ class Doctor:
                     tools, clock = self.own or await open_tools(stack, settings, readable, self.mcp)
                     await look_at_session(session_id, readable, tools, clock, report, words=words)
             return
-        parts = found.parts | dict.fromkeys(("queue", "turns", "running_turns", "tools", "pgvector"))
-        if stores is not None and found.redis_answers:
+        parts = found | dict.fromkeys(("queue", "turns", "running_turns", "tools", "pgvector"))
+        if stores is not None and redis["reachable"]:
             parts["queue"] = await look_at_queue(stores.urls.redis_url)
             failed = sorted(await failed_for_all(stores.cache))
             for tool in failed:
@@ -95,9 +96,9 @@ class Doctor:
             parts["tools"] = {"failed_for_all": failed}
         if readable is not None:
             parts |= await _look_at_turns(readable, parts["queue"], report)
-        if found.server:
-            parts["pgvector"] = {"version": found.server.pgvector, "embedding_model": settings.embedding_model}
-            if settings.embedding_model and found.server.pgvector is None:
+        if server:
+            parts["pgvector"] = {"version": server.pgvector, "embedding_model": settings.embedding_model}
+            if settings.embedding_model and server.pgvector is None:
                 report.add("pgvector.missing")
         models = await _look_at_models(settings, self.files, report)
         report.parts = {

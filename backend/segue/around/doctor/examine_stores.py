@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.engine import make_url
@@ -24,16 +23,6 @@ from segue.turns.queries import CHANGES_NOTHING
 LOOK_S = 6.0
 NEARLY_FULL = 0.9
 POSTGRES_FACTS = ("version", "connections", "max_connections", "database_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class StoresFound:
-    """`parts` are shown. `server` is None if Postgres cannot be used; `has_schema`: no migration is missing."""
-
-    parts: dict[str, Any]
-    server: ServerFacts | None = None
-    has_schema: bool = False
-    redis_answers: bool = False
 
 
 class Unreachable(Exception):
@@ -70,9 +59,10 @@ def _unreachable() -> Iterator[None]:
         raise Unreachable(error) from error
 
 
-async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> StoresFound:
+async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> tuple[dict[str, Any], ServerFacts | None]:
+    """Returns the parts `postgres`, `redis` and `migrations`, and what Postgres says, None if it cannot be used."""
     if stores is None:
-        return StoresFound(dict.fromkeys(("postgres", "redis", "migrations")))
+        return dict.fromkeys(("postgres", "redis", "migrations")), None
     from segue.db.migrations import missing_revisions  # noqa: PLC0415 (alembic is not needed to serve)
 
     postgres, server = await _look_at_postgres(stores, report)
@@ -83,12 +73,7 @@ async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> Stores
         report.add("migrations.unknown", revision=server.revision)
     elif missing:
         report.add("migrations.missing", revisions=", ".join(missing))
-    return StoresFound(
-        {"postgres": postgres, "redis": redis, "migrations": migrations},
-        server=server,
-        has_schema=server is not None and not missing,
-        redis_answers=redis["reachable"],
-    )
+    return {"postgres": postgres, "redis": redis, "migrations": migrations}, server
 
 
 async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict[str, Any], ServerFacts | None]:

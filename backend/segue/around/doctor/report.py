@@ -24,21 +24,14 @@ _line = partial(shown_line, limit=200)
 _UNIT = re.compile(r"_(bytes|ms|s)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    area: str
-    what: str
-    do: str
-
-
 @dataclass(slots=True)
 class Diagnosis:
     """`parts` by name, in the order in which they are shown. A part is None if it could not be read."""
 
     title: str
     parts: dict[str, Any] = field(default_factory=dict)
-    problems: list[Finding] = field(default_factory=list)
-    notes: list[Finding] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+    notes: list[dict[str, str]] = field(default_factory=list)
 
     @classmethod
     def of(cls, session_id: str | None) -> Self:
@@ -53,7 +46,7 @@ class Diagnosis:
         """Adds a row of `findings.toml`, such as `redis.full`, to the problems or the notes."""
         area, _, name = finding.partition(".")
         row = _FINDINGS[area][name]
-        found = Finding(area, row["what"].format(**values), row["do"].format(**values))
+        found = {"area": area, "what": row["what"].format(**values), "do": row["do"].format(**values)}
         (self.notes if row.get("note") else self.problems).append(found)
 
     def as_json(self, at: datetime) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from segue.tools.native import native_tools
 
 NOT_STARTED = frozenset({"pending", "skipped"})
 STARTED = frozenset({"running", "complete", "failed", "unknown"})
-RESULTS_IN_VIEW = 5  # of the newest; how many more there is room for depends on their size
+RESULTS_SHOWN = 5  # of the newest; how many more there is room for depends on their size
 MANY = 10**6
 OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate")  # what no recording can stand in for
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
@@ -90,7 +90,7 @@ class ReplayConfig:
     settings: RecordedSettings
     model: Mapping[str, str] | None = None
     trial: Trial | None = None
-    results_in_view: int = RESULTS_IN_VIEW
+    results_in_view: int = RESULTS_SHOWN
 
     @property
     def model_name(self) -> str:

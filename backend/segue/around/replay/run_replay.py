@@ -22,14 +22,7 @@ from pydantic import SecretStr
 
 from segue.around.embedded.server_urls import server_urls
 from segue.around.replay import rehearsal
-from segue.around.replay.fake_servers import (
-    RESULTS_IN_VIEW,
-    CannotPlay,
-    FakeServers,
-    ReplayConfig,
-    Trial,
-    replay_config,
-)
+from segue.around.replay.fake_servers import RESULTS_SHOWN, CannotPlay, FakeServers, ReplayConfig, Trial, replay_config
 from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
 from segue.around.service_client import HOST, OwnService, key_header
 from segue.around.terminal import printable, refusal, settings_with
@@ -191,7 +184,7 @@ async def replay(
     *,
     running: RunningService | None = None,
     restarting: bool = False,
-    results_in_view: int = RESULTS_IN_VIEW,
+    results_in_view: int = RESULTS_SHOWN,
     model: Mapping[str, str] | None = None,
 ) -> ReplayReport:
     """Plays on a running service, or on one of its own, which it kills after each turn if `restarting`. The model that
