@@ -248,7 +248,11 @@ async def _amend(
     steps = await amend_plan(context, state, stored.plan)
     before = [step for step in stored.plan.steps if step.status in NOT_STARTED]
     if not steps or list(map(_call_of, steps)) == list(map(_call_of, before)):
-        return await _not_changed(context, state, stored, read)
+        same = next_version(stored.plan)  # only what is said after this can approve the plan
+        kept: Update = {"tool_hash": stored.tool_hash, "asked_in": context.turn.turn_id}
+        stored = await context.transact(store.swap, stored, same, **kept)
+        answer = plan_messages.not_changed(stored, language_of(state))
+        return {"acknowledgement": replace(read, rule=NOT_CHANGED)} | _answered(stored, answer)
     asked = {step.tool for step in before if step.status == "waiting" or step.requires_confirmation}
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     amended = replace_open_steps(stored.plan, wanted)
@@ -258,15 +262,6 @@ async def _amend(
     grant, tool_hash = ((turn_id, done + waiting), stored.tool_hash) if is_approved else (None, None)
     of_grant: Update = {"taken_on_by": turn_id, "grant": grant, "tool_hash": tool_hash}
     return _run(await context.transact(store.swap, changed, amended, **of_grant))
-
-
-async def _not_changed(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> Update:
-    """Says that the change was not made. Only what is said after that can approve the plan."""
-    same = next_version(stored.plan)
-    kept: Update = {"tool_hash": stored.tool_hash, "asked_in": context.turn.turn_id}
-    stored = await context.transact(store.swap, stored, same, **kept)
-    answer = plan_messages.not_changed(stored, language_of(state))
-    return {"acknowledgement": replace(read, rule=NOT_CHANGED)} | _answered(stored, answer)
 
 
 def _call_of(step: Step) -> tuple[str | None, object]:

@@ -82,7 +82,11 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
 
 async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done: int = 0) -> tuple[Step, ...]:
     """Returns the steps of the planner's answer. It is asked again, once, if it looks for tools instead."""
-    tools, chooser = _plannable(context.guard, state), context.chooser
+    chooser, usable = context.chooser, without_forbidden(context.guard.tools(), state["search"])
+    lasting = {name: tool for name, tool in usable.items() if not tool.spec.ephemeral}
+    states = context.guard.states(tool.spec for tool in lasting.values())
+    # An earlier step may unlock a tool, but none can mend one that has failed.
+    tools = {name: tool for name, tool in lasting.items() if not is_blocked(states[name])}
     offered, note = _offered(context.guard, tools, state)
     text = await ask(note, offered, tools)
     if FIND_TOOLS in offered:
@@ -168,14 +172,6 @@ async def _ask(
 ) -> Reply:
     # With the tools that the loop offers the request begins as the loop's does, and providers have it in their cache.
     return await context.model.reply(conversation, offered, tool_choice="none", small=True, schema=schema)
-
-
-def _plannable(guard: ToolGuard, state: TurnState) -> dict[str, Tool]:
-    """Returns the tools a plan may name: an earlier step may unlock one, but none can mend one that has failed."""
-    usable = without_forbidden(guard.tools(), state["search"])
-    tools = {name: tool for name, tool in usable.items() if not tool.spec.ephemeral}
-    states = guard.states(tool.spec for tool in tools.values())
-    return {name: tool for name, tool in tools.items() if not is_blocked(states[name])}
 
 
 def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) -> tuple[list[ToolSpec], str]:

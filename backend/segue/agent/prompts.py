@@ -214,14 +214,13 @@ def brought(event: str) -> str:
 
 def plan_block(plan: Plan) -> str:
     """Returns a plan's goal and a line of JSON for each step. Fenced, since steps quote what tools said."""
-    return fenced_json(f"Goal: {plan.goal}", *map(_shown_step, plan.steps))
-
-
-def _shown_step(step: Step) -> dict[str, Any]:
-    asks = replace(step.asks, schema=None) if step.asks else None
-    known = asdict(replace(step, args_origin=None, asks=asks))
-    shown = {name: value for name, value in known.items() if value not in (None, False)}
-    return shown | ({"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {})
+    steps = []
+    for step in plan.steps:
+        asks = replace(step.asks, schema=None) if step.asks else None
+        known = asdict(replace(step, args_origin=None, asks=asks))
+        args = {"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {}
+        steps.append({name: value for name, value in known.items() if value not in (None, False)} | args)
+    return fenced_json(f"Goal: {plan.goal}", *steps)
 
 
 def message_and_instruction(text: str) -> tuple[str, str]:
