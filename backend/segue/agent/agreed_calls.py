@@ -167,9 +167,7 @@ async def find_origins(
 
 
 async def who_decides(turn: TurnCalls, call: RequestedCall, tool: Tool) -> WaitsFor | Literal["self"]:
-    """Returns who approves a call, by the first rule of the agent that is about it: no yes of the user's stands in for
-    theirs. Calls that leave no row are the user's alone.
-    """
+    """Returns who approves a call, by the agent's first rule about it. Calls that leave no row are the user's alone."""
     context = turn.context
     if tool.spec.ephemeral or not context.approvals:
         return "self"

@@ -225,9 +225,7 @@ class TurnCalls:
             self.found.append(Source("", one_line(title, MAX_TITLE_CHARS), url, call_id, part))
 
     def show_images(self) -> None:
-        """Adds the images of the calls that have ended since to the conversation, in a message behind their results,
-        and PDFs in another: a model may take only one of the two.
-        """
+        """Adds the images of calls that ended since as a message, and PDFs as another: a model may take only one."""
         new = {made: self.images.pop(made) for made in self.ledger if made in self.images}
         pdfs = {made: parts for made, parts in new.items() if parts[0].kind == PDF}
         images = {made: parts for made, parts in new.items() if made not in pdfs}

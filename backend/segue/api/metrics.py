@@ -147,9 +147,7 @@ class Metrics:
         self.registry.register(_Scraped(read))
 
     async def share(self, folder: Path, number: int) -> None:
-        """Gives and takes the metrics of all processes of one supervisor, which differ in the label `process`. Each
-        gives its own at a socket in `folder`, for as long as the process lives.
-        """
+        """Gives this process's metrics at a socket in `folder`, and takes the others' too, by the label `process`."""
 
         async def give(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(OSError):

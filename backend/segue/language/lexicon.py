@@ -283,9 +283,7 @@ def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
 def phrases_of(
     words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preference | None = None
 ) -> list[tuple[str, Phrase]]:
-    """Returns every phrase in order with its kind, which is `unknown` for each word that is in no phrase. `prefer` may
-    take words that the lexicon gives another kind or length.
-    """
+    """Returns every phrase with its kind, `unknown` for a word in none. `prefer` may take another kind or length."""
     matcher = lexicon.phrases[language if language in lexicon.phrases else ANY_LANGUAGE]
     phrases: list[tuple[str, Phrase]] = []
     at = 0

@@ -190,9 +190,7 @@ def _done_behind(kinds: Sequence[str], apart: int) -> str | None:
 
 
 def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:
-    """Returns whether the user is asked before the tool runs. A tool's own configuration overrides its effect. Under
-    `always` every tool that has a row in the ledger asks, under `never` none does.
-    """
+    """Returns whether the user is asked before the tool runs. A tool's own configuration overrides its effect."""
     match mode:
         case "never":
             return False
