@@ -188,9 +188,7 @@ def _with_calls(said: str, stored: StoredPlan, language: str) -> str:
 
 
 def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> list[str]:
-    """Returns what a tool asks in its own words, marked as such, and how to answer. A call that may have taken effect
-    before it asked is shown: it is made again from its beginning.
-    """
+    """Returns what a tool asks in its own words, and how to answer. A call that runs anew is shown."""
     question = question_of_step(stored.answers, step.id)
     parts = [_next_step(step, language)]
     if question is None or not question.may_repeat:

@@ -168,9 +168,7 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
 async def _read_reply(
     context: TurnContext, state: TurnState, plan: Plan
 ) -> tuple[Acknowledgement, frozenset[int] | None]:
-    """Returns how the message is to be read, and which of several steps it picks: by the rules, and by the model too
-    where these see a change, a yes with more in it, or a short message that they cannot tell.
-    """
+    """Returns how a message is to be read and the steps it picks: by the rules, or by the model where these doubt."""
     read, waiting = state["acknowledgement"], plan.waiting_steps
     if carries_files(state) or state["amends"]:
         return read, None

@@ -108,9 +108,7 @@ async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done:
 async def complete_args(
     turn: TurnCalls, plan: Plan, step: Step, tool: Tool, results: Mapping[int, StoredResult]
 ) -> dict[str, Any]:
-    """Returns the arguments of a step's call: its references are resolved by the `results` of the steps before, and one
-    model call bound to the tool fills what is still open. Raises Unresolved.
-    """
+    """Returns a step's arguments: references resolved, and what is open filled by one model call. Raises Unresolved."""
     args = await resolve(
         step.args,
         results,

@@ -113,9 +113,7 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What an agent is told. `fixed` begins every prompt. `dated` are the lines that would change it from day to day:
-    filled in, they stand among the notes of the running turn.
-    """
+    """What an agent is told. `fixed` begins every prompt; `dated` lines change each day and stand among the notes."""
 
     fixed: str = SYSTEM
     dated: str = ""

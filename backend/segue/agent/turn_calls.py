@@ -237,9 +237,7 @@ class TurnCalls:
 
 
 async def mark_refused(turn: TurnCalls, reply: Reply) -> None:
-    """Stores which tools the endpoint refused, as their states, with its words. What it had given and could not verify
-    goes back neither in this conversation nor in a later turn's.
-    """
+    """Stores which tools the endpoint refused, with its words. What it could not verify goes into no later request."""
     context = turn.context
     for name, said in reply.left_out.items():
         spec = turn.tools[name].spec

@@ -290,9 +290,7 @@ class LoopLag:
 async def metrics_served(
     metrics: Metrics, host: str, port: int, *, live_within_s: float = LIVE_WITHIN_S
 ) -> AsyncIterator[str]:
-    """Yields the URL. The process is alive if its event loop answers within `live_within_s` seconds, because a thread
-    goes on where that stands still. Raises AppError `port_taken`.
-    """
+    """Yields the URL. The process is alive if its loop answers within `live_within_s`. Raises AppError `port_taken`."""
     try:
         server, thread = prometheus_client.start_http_server(port, host, metrics.scraped)
     except OSError as error:

@@ -131,9 +131,7 @@ def split_list(words: str) -> list[str]:
 def kinds_by_phrase(
     language: str, lists: Mapping[str, str], kinds: Collection[str], *, phrase_of: Callable[[str], Phrase]
 ) -> dict[Joined, str]:
-    """Returns the phrases of a language, each with the name of its list, which is its kind. Raises ValueError if a list
-    is none of `kinds`, or if a phrase is in two lists.
-    """
+    """Returns by phrase its list, which is its kind. Raises ValueError for unknown kinds and phrases in two lists."""
     found: dict[Joined, str] = {}
     for kind, words in lists.items():
         if kind not in kinds:

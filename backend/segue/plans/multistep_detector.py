@@ -253,9 +253,7 @@ def _with_later_sequence_words(clauses: Sentence) -> Sentence:
 
 
 def parse_cues(sections: Mapping[str, Mapping[str, Any]]) -> Cues:
-    """`sections` is `multistep.toml`. Raises ValueError for an unknown list, an unknown place of the verb, a stem too
-    short, and a phrase in two lists.
-    """
+    """Reads `multistep.toml`. Raises ValueError for unknown lists and places, short stems, and phrases in two lists."""
     entries: list[tuple[str, tuple[str, str]]] = []
     places: dict[str, VerbPlace] = {}
     for language, section in sections.items():

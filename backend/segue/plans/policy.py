@@ -226,9 +226,7 @@ class _Request:
 
     @property
     def is_small_talk(self) -> bool:
-        """Thanks in a message that asks nothing, a greeting with hardly anything else, or words about the conversation
-        and for words alone: `are you sure?`, a poem.
-        """
+        """Thanks that ask nothing, a mere greeting, or words about the conversation, as `are you sure?`, or a poem."""
         greets = self.has("greeting") and any(
             len(kinds) - kinds.count("greeting") - kinds.count("thanks") < SHORTEST_QUESTION for kinds in self.readings
         )

@@ -325,9 +325,7 @@ def finish_reason_of(answer: Json) -> str:
 
 
 def url_citations(text: str, sources: Sequence[Json]) -> list[Json]:
-    """Returns the pages among the sources of an answer, each with the place in its text, in characters, that cites it:
-    the end of one that is not cited there.
-    """
+    """Returns the pages among the sources, each with where the text cites it, in characters, or else its end."""
     cited = []
     for each in filter(lambda source: source["url"], sources):
         at = place_of(each["url"], text)
