@@ -195,8 +195,8 @@ async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, r
     if not found:
         return False
     origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)
-    reads_only, by, now = tool.spec.effect == "read_only", turn.brought_by, context.clock()
-    uses = (use_of(row, call.args, origins, reads_only=reads_only, brought_by=by, now=now) for row in found)
+    asked, now = RuledCall(tool.spec.name, tool.spec.effect, call.args, {}, origins, turn.brought_by), context.clock()
+    uses = (use_of(row, asked, now) for row in found)
     if (use := next(filter(None, uses), None)) is None:
         return False
     turn.under[call.id] = use

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import Any, Protocol, TypedDict
 
 from langchain_core.messages import BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.agent_settings import AgentSettings
 from segue.agent.tool_choice import ToolChooser
+from segue.db.engine import Asked, Loaded, Statement
 from segue.db.redis import Cache
 from segue.domain import session
 from segue.domain.approval_rule import ApprovalRule
@@ -37,8 +38,6 @@ from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import CallOutcome
 from segue.tools.summaries import place_of
 
-Statement = ParamSpec("Statement")
-Outcome = TypeVar("Outcome")
 MAX_SOURCES = 50
 MAX_CITING_CHARS = 100_000  # of an answer
 MIN_TITLE_CHARS = 8  # shorter ones are words like others
@@ -201,12 +200,7 @@ class TurnContext:
     span: OpenSpan
     has_listener: Callable[[], Awaitable[bool]]
 
-    async def transact(
-        self,
-        statement: Callable[Concatenate[AsyncConnection, Statement], Awaitable[Outcome]],
-        *args: Statement.args,
-        **named: Statement.kwargs,
-    ) -> Outcome:
+    async def transact(self, statement: Statement[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
         """Returns what one statement gives, in a transaction of its own."""
         async with self.transaction() as connection:
             return await statement(connection, *args, **named)

@@ -1,8 +1,8 @@
 """What routes are declared with: a router, the services of this process, the caller, ids in the path, strict JSON."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Path, Request, Security, params
@@ -18,6 +18,7 @@ from structlog.contextvars import bind_contextvars
 from segue.api.api_settings import ApiSettings
 from segue.api.metrics import Metrics
 from segue.api.problems import PROBLEMS
+from segue.db.engine import Asked, Loaded, Statement
 from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import Identity, Operator
 from segue.domain.ids import Prefix, is_id
@@ -35,8 +36,6 @@ from segue.users.spending import LimitsInForce
 if TYPE_CHECKING:  # not needed without logins
     from segue.mcp.oauth.logins import Logins
 
-Asked = ParamSpec("Asked")
-Loaded = TypeVar("Loaded")
 MAX_DEPTH = 64
 _NOT_IN_QUERY = (params.Path, params.Header, params.Cookie)
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers
@@ -72,22 +71,12 @@ class Services(TurnDeps):
         named = self.agents.groups() | self.tools.groups() | self.books.groups.keys() | {*self.settings.schedule_groups}
         return tuple(sorted(identity.groups & named))
 
-    async def read(
-        self,
-        load: Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]],
-        *args: Asked.args,
-        **named: Asked.kwargs,
-    ) -> Loaded:
+    async def read(self, load: Statement[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
         """Returns what one statement reads: `load` gets a connection before its other arguments."""
         async with self.database.read_only() as connection:
             return await load(connection, *args, **named)
 
-    async def write(
-        self,
-        store: Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]],
-        *args: Asked.args,
-        **named: Asked.kwargs,
-    ) -> Loaded:
+    async def write(self, store: Statement[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
         """The same for one statement that writes."""
         async with self.database.autocommit() as connection:
             return await store(connection, *args, **named)

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 import asyncpg
 import orjson
@@ -74,6 +74,9 @@ _GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 Scoped = TypeVar("Scoped")
 SendStatement = Callable[[], Awaitable[Any]]
+Asked = ParamSpec("Asked")
+Loaded = TypeVar("Loaded")
+Statement = Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]]  # with what it takes and gives
 Pooler = Literal["none", "session", "transaction"]
 
 _outage_s: ContextVar[float] = ContextVar("outage_s", default=0.0)
