@@ -14,6 +14,7 @@ from anyio import to_thread
 from pydantic import ValidationError
 
 from segue.agent.planner import classify_agreement
+from segue.agent.prompts import TEXTS
 from segue.agent.shown_values import SeenText, Shown
 from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
@@ -274,12 +275,7 @@ def proposal_tool(
 
 PROPOSAL: Final = ToolSpec(
     name=PROPOSE_MANDATE,
-    description=(
-        "Propose a standing approval, only when the user says in this very message that a tool may run without being "
-        "asked about. The user sees every bound and decides. `args` bounds the tool's arguments by path, with values "
-        "that the user has said; one without a bound has to be the user's own words each time, and `origin: any` lets "
-        "you write it."
-    ),
+    description=TEXTS["propose_mandate"],
     input_schema=Proposal.model_json_schema(),
     effect="write",
     confirm="always_ask",

@@ -16,7 +16,7 @@ from pydantic import BaseModel, field_validator
 
 from segue.agent import prompts
 from segue.agent.state import TurnContext, TurnState
-from segue.agent.tool_choice import FIND_TOOLS, PLAN_TO_FIND
+from segue.agent.tool_choice import FIND_TOOLS
 from segue.agent.turn_calls import TurnCalls, mark_refused
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.ids import digest_of_json
@@ -180,7 +180,7 @@ def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) 
     locked = [tool.spec for name, tool in guard.chosen(plannable).items() if name not in shown]
     barred = [name for name in names if name not in plannable and name != FIND_TOOLS.name]
     note = prompts.planner_note(locked=locked, barred=barred)
-    return offered, f"{note}\n{PLAN_TO_FIND}" if FIND_TOOLS in offered else note
+    return offered, f"{note}\n{prompts.TEXTS['plan_to_find']}" if FIND_TOOLS in offered else note
 
 
 @dataclass(frozen=True, slots=True)
