@@ -79,9 +79,7 @@ async def not_covered(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Ma
 
 
 def _offers(agreement: Agreement, tool: ToolSpec) -> bool:
-    """Returns whether the action of the call is what was offered, or what the user asks for with their yes. An offer
-    that names no action, as "shall I go on with this?", is about what the answer says before it.
-    """
+    """Returns whether the call's action is offered or asked for or, if the offer names none, what stands before it."""
     offer = offer_in(agreement.answer) or ""
     name = tool.original_name or tool.name
     named = is_about(offer, name) or is_about(agreement.reply, name)
@@ -186,9 +184,7 @@ async def who_decides(turn: TurnCalls, call: RequestedCall, tool: Tool) -> Waits
 
 
 async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, ruling: Ruling) -> bool:
-    """Returns whether the call may run unasked, and then notes under which mandate, and what it takes of it: that is
-    booked when the call starts. A mandate does not answer what the operator's rule asks.
-    """
+    """Returns whether the call may run unasked; what it takes of which mandate is noted, and booked when it starts."""
     if ruling != "allow" or tool.spec.ephemeral:
         return False
     context = turn.context

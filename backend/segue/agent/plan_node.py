@@ -240,9 +240,7 @@ async def _decide(
 async def _amend(
     context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement, *, may_approve: bool
 ) -> Update:
-    """Replaces the open steps by what the user wants now. Tools that waited for a yes are asked about again, unless the
-    message is a yes to what waited, changed by its own words to the letter and in nothing else.
-    """
+    """Replaces the open steps. What waited is asked again, unless the message is a yes that only its words change."""
     steps = await amend_plan(context, state, stored.plan)
     before = [step for step in stored.plan.steps if step.status in NOT_STARTED]
     if not steps or list(map(_call_of, steps)) == list(map(_call_of, before)):

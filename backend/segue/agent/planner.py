@@ -142,9 +142,7 @@ async def classify_agreement(context: TurnContext, answer: str, reply: str, call
 
 
 async def claims_in_vain(context: TurnContext, claimed: ClaimedEffect, done: Sequence[str]) -> bool:
-    """Returns whether an effect that an answer claims is none of those that the session had. Where the rules cannot
-    tell, and something was done or could have been, the model reads it with these in view.
-    """
+    """Returns whether the session had no effect as is claimed: a model reads that where the rules cannot tell."""
     if claimed.is_sure and not done:
         return True
     could = (tool.spec for tool in context.guard.tools().values() if tool.spec.name not in BUILTIN)

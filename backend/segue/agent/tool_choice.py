@@ -143,9 +143,7 @@ class Embed(Protocol):
 
 
 class ToolSearch:
-    """Ranks the tools of a catalogue for a text, by words and by meaning. One for a process. Tools get their embeddings
-    in the background; until then, and without an embedder, they are found by words alone.
-    """
+    """Ranks tools for a text, by words and, once they have embeddings, by meaning. One for a process."""
 
     def __init__(self, embed: Embed) -> None:
         self._embed = embed
@@ -245,9 +243,7 @@ class ToolTokens:
 
 
 class ToolChooser:
-    """Chooses for one turn. `seq` is the turn's, `save` stores a choice under the turn's fence. `_names` are the tools
-    in the array of its requests, `_later` those that came since, by the turn they came with.
-    """
+    """Chooses for the turn `seq`; `save` stores that. `_names` are in its array, `_later` came since, by their turn."""
 
     def __init__(
         self,

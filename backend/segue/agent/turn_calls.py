@@ -66,9 +66,7 @@ class ReadyCall:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """A call, `made` by the model, that waits for a yes. `unseen` values are new to a user who agreed to the rest. One
-    `by_page` waits for the client's page to run it.
-    """
+    """A call `made` by the model that waits for a yes or, `by_page`, to be run. `unseen` values are new to the user."""
 
     request: RequestedCall
     tool: Tool

@@ -253,9 +253,7 @@ def _asked(path: Path) -> str:
 
 
 class LoopLag:
-    """While it is entered, it observes by how many seconds each timer was late. `held_s` is the longest that this
-    process itself held the loop: what a loaded machine adds does not count.
-    """
+    """Observes by how many seconds each timer was late. `held_s` is the longest that this process held the loop."""
 
     def __init__(self, observe: telemetry.Observe, *, interval_s: float = LAG_INTERVAL_S) -> None:
         self.held_s = 0.0

@@ -55,9 +55,7 @@ class WordList(Generic[ListItem]):
 
 
 def use_folder(folder: Path | None) -> None:
-    """Adds the lists of a folder to those that ship, in place of those of a folder before. Raises AppError
-    `language_invalid`, which names the file and what to correct; then nothing changes.
-    """
+    """Adds a folder's lists to those that ship. Raises AppError `language_invalid`, and then nothing changes."""
     found = {each: each.shipped for each in _LISTS.values()}
     if folder is not None and not folder.is_dir():
         raise _invalid(f"LANGUAGE_DIR={folder} is no folder. Correct it, or leave it out for the lists that ship.")
@@ -212,9 +210,7 @@ def _with_length(length: int, longest_first: tuple[int, ...]) -> tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lexicon:
-    """`phrases` finds the kind of a phrase, by language; `speakers` lists the languages that use a word. `stretchable`
-    gives a word by its squeezed form, if people hold its letters (`yesss`).
-    """
+    """`phrases` finds kinds, `speakers` the languages of a word; `stretchable` has words by their squeezed form."""
 
     phrases: Mapping[str, PhraseMatcher[str]]
     speakers: Mapping[str, tuple[str, ...]]
@@ -224,9 +220,7 @@ class Lexicon:
 def parse_lexicon(
     sections: Mapping[str, Any], *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()
 ) -> Lexicon:
-    """`sections` is a word list file: languages, and `any` for what they share; `stretchable` is some of the `kinds`.
-    Raises ValueError if a list is none of `kinds`, or if a phrase is in two lists of a language.
-    """
+    """Reads languages, and `any` for what they share. Raises ValueError for unknown kinds and phrases in two lists."""
     by_language: dict[str, dict[Joined, str]] = {}
     for language, lists in sections.items():
         folded = {kind: fold(words) for kind, words in lists.items()}  # a list at once: word by word takes a second

@@ -109,9 +109,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a call takes of a mandate. `covered` says by path where its values come from; `amount` is what it adds to
-    the sum, `day` the one that it is counted for.
-    """
+    """What a call takes of a mandate: `covered` are origins by path, `amount` goes to the sum, `day` is its day."""
 
     mandate_id: str
     definition: str

@@ -36,9 +36,7 @@ _QUESTION_MARKS: Final = "?？؟"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the step does and to what, as names of lists in `actions.toml`, and the words that tell it. `beside` are
-    those of the whole answer that asks: they change nothing in a remark.
-    """
+    """What a step does, to what, by lists of `actions.toml`, and its words. `beside` are those of the whole answer."""
 
     actions: frozenset[str] = frozenset()
     things: frozenset[str] = frozenset()

@@ -154,9 +154,7 @@ class Writer(Protocol):
 
 
 class TurnReader:
-    """Has written what each event adds to the answer, which begins with what is said before a tool is called and ends
-    with the message that counts: the only one if it is read `at_its_end`.
-    """
+    """Has written what each event adds to the answer; the message that counts alone if it is read `at_its_end`."""
 
     def __init__(self, writer: Writer, *, at_its_end: bool = False) -> None:
         self._writer = writer
