@@ -14,6 +14,7 @@ from anyio import to_thread
 from pydantic import ValidationError
 
 from segue.agent.planner import classify_agreement
+from segue.agent.prompts import TEXTS
 from segue.agent.shown_values import SeenText, Shown
 from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
@@ -78,9 +79,7 @@ async def not_covered(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Ma
 
 
 def _offers(agreement: Agreement, tool: ToolSpec) -> bool:
-    """Returns whether the action of the call is what was offered, or what the user asks for with their yes. An offer
-    that names no action, as "shall I go on with this?", is about what the answer says before it.
-    """
+    """Returns whether the call's action is offered or asked for or, if the offer names none, what stands before it."""
     offer = offer_in(agreement.answer) or ""
     name = tool.original_name or tool.name
     named = is_about(offer, name) or is_about(agreement.reply, name)
@@ -167,9 +166,7 @@ async def find_origins(
 
 
 async def who_decides(turn: TurnCalls, call: RequestedCall, tool: Tool) -> WaitsFor | Literal["self"]:
-    """Returns who approves a call, by the first rule of the agent that is about it: no yes of the user's stands in for
-    theirs. Calls that leave no row are the user's alone.
-    """
+    """Returns who approves a call, by the agent's first rule about it. Calls that leave no row are the user's alone."""
     context = turn.context
     if tool.spec.ephemeral or not context.approvals:
         return "self"
@@ -187,9 +184,7 @@ async def who_decides(turn: TurnCalls, call: RequestedCall, tool: Tool) -> Waits
 
 
 async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, ruling: Ruling) -> bool:
-    """Returns whether the call may run unasked, and then notes under which mandate, and what it takes of it: that is
-    booked when the call starts. A mandate does not answer what the operator's rule asks.
-    """
+    """Returns whether the call may run unasked; what it takes of which mandate is noted, and booked when it starts."""
     if ruling != "allow" or tool.spec.ephemeral:
         return False
     context = turn.context
@@ -197,8 +192,8 @@ async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, r
     if not found:
         return False
     origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)
-    reads_only, by, now = tool.spec.effect == "read_only", turn.brought_by, context.clock()
-    uses = (use_of(row, call.args, origins, reads_only=reads_only, brought_by=by, now=now) for row in found)
+    asked, now = RuledCall(tool.spec.name, tool.spec.effect, call.args, {}, origins, turn.brought_by), context.clock()
+    uses = (use_of(row, asked, now) for row in found)
     if (use := next(filter(None, uses), None)) is None:
         return False
     turn.under[call.id] = use
@@ -276,12 +271,7 @@ def proposal_tool(
 
 PROPOSAL: Final = ToolSpec(
     name=PROPOSE_MANDATE,
-    description=(
-        "Propose a standing approval, only when the user says in this very message that a tool may run without being "
-        "asked about. The user sees every bound and decides. `args` bounds the tool's arguments by path, with values "
-        "that the user has said; one without a bound has to be the user's own words each time, and `origin: any` lets "
-        "you write it."
-    ),
+    description=TEXTS["propose_mandate"],
     input_schema=Proposal.model_json_schema(),
     effect="write",
     confirm="always_ask",

@@ -111,7 +111,6 @@ async def _store_settled(
         await append_receipt(connection, request.id)
         if call.plan_id is not None and call.step_id is not None:
             became: Literal["complete", "failed"] = "complete" if outcome.status == "succeeded" else "failed"
-            moved = await store.settle_step(
-                connection, call.plan_id, call.step_id, became, preview=outcome.gist or None, error=outcome.error
-            )
+            found = {"result_preview": outcome.gist or None, "error": outcome.error}
+            moved = await store.settle_step(connection, call.plan_id, call.step_id, became, **found)
     return reference, moved

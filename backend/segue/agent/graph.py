@@ -146,9 +146,7 @@ def _has_changed_something(state: TurnState, unlisted: Container[str], reads: Co
 
 
 async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, StartedMessage | None, AppError | None]:
-    """Asks the model for words without calls, after a bound or an answer that was none. If a turn that has acted gets
-    none, the answer is what the service knows of its calls, and the error that is why.
-    """
+    """Asks for words without calls. A turn that acted and gets none has the service's account, and the error."""
     problem, tools = state.get("problem"), without_forbidden(context.guard.tools(), state["search"])
     if problem is None or may_answer_otherwise(problem):
         wanted, tries = (prompts.IN_WORDS, 1) if problem else (prompts.OUT_OF_ROUNDS, MAX_EMPTY_ANSWERS)

@@ -26,7 +26,7 @@ from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, end, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import PROPOSE_MANDATE, EffectApproval, Tool, ToolFailed, ToolRetry, definition_of
+from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolFailed, ToolRetry, definition_of
 from segue.domain.turn_errors import NO_ROOM
 from segue.domain.user_request import BY_PAGE, PAGE, answers_to, has_run_in_page
 from segue.memory.history import NewMessage, append_message
@@ -267,20 +267,15 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
         tool_hash = shown.get(moved.next_step.tool or "") if left and moved.next_step else None
         run.stored = await store.swap(connection, run.stored, moved, grant=left, tool_hash=tool_hash)
 
-    run.turn.note_effect(request, call.tool, _yes_to(run, step, call))
+    yes = run.turn.yes if call.approved and request.id not in run.turn.by_page else None
+    if yes and step.others and step.others.agree:  # those whom it waited for, and not the user in this turn
+        yes = replace(yes, how="approver", by=", ".join(step.others.yes_by))
+    run.turn.note_effect(request, call.tool, yes)
     plan_step, opaque = PlanStep(run.plan.id, step.id), run.stored.opaque_of(step)
     await record_start(run.turn, "", [request], opaque=opaque, step=plan_step, also=move_to_running)
     run.context.emit(PlanChanged(run.plan))
     run.turn.count += 1
     await _finish_call(run, step, call)
-
-
-def _yes_to(run: PlanRun, step: Step, call: ReadyCall) -> EffectApproval | None:
-    """Returns who said yes to an approved step: the user in this turn, or those it waited for; none to the page's."""
-    yes = run.turn.yes if call.approved and call.request.id not in run.turn.by_page else None
-    if yes is None or step.others is None or not step.others.agree:
-        return yes
-    return replace(yes, how="approver", by=", ".join(step.others.yes_by))
 
 
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:

@@ -76,7 +76,7 @@ def ask(
     for each in plan.waiting_steps:
         parts += [*([] if unseen else [_next_step(each, language)]), *_call_block(stored, each, language)]
         parts.append(known.get(each.id, ""))
-        parts += _not_from_you(stored, each, language, results, shown_above=True)
+        parts += _not_from_you(stored, each, language, results)
     if plan.waits_for is None and len(plan.waiting_steps) > 1:
         parts.append(translate("ask_several", language, count=len(plan.waiting_steps)))
     parts.append(translate("waits_for_tool", language) if is_away else _asks_for(plan, language, "ask"))
@@ -188,9 +188,7 @@ def _with_calls(said: str, stored: StoredPlan, language: str) -> str:
 
 
 def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> list[str]:
-    """Returns what a tool asks in its own words, marked as such, and how to answer. A call that may have taken effect
-    before it asked is shown: it is made again from its beginning.
-    """
+    """Returns what a tool asks in its own words, and how to answer. A call that runs anew is shown."""
     question = question_of_step(stored.answers, step.id)
     parts = [_next_step(step, language)]
     if question is None or not question.may_repeat:
@@ -239,19 +237,14 @@ def _call_line(stored: StoredPlan, step: Step, language: str) -> str:
     return " — ".join((call, *_not_from_you(stored, step, language)))
 
 
-def _not_from_you(
-    stored: StoredPlan,
-    step: Step,
-    language: str,
-    results: Mapping[str, str] = MappingProxyType({}),
-    *,
-    shown_above: bool = False,
-) -> list[str]:
-    """Returns which values of the call are not the user's, and of what a known result has, which tool said it."""
+def _not_from_you(stored: StoredPlan, step: Step, language: str, results: Mapping[str, str] | None = None) -> list[str]:
+    """Returns which values of the call are not the user's; with the `results`, which tool said what one of these has.
+    Then the values are shown above.
+    """
     lines = []
     for origin, values in not_from_user(step.args, step.args_origin).items():
-        shown = _view(stored, language).in_line(values, shown_above=shown_above)
-        tool = results.get(origin.removeprefix("result:"))
+        shown = _view(stored, language).in_line(values, shown_above=results is not None)
+        tool = (results or {}).get(origin.removeprefix("result:"))
         source = translate("from_result", language, values=shown, tool=tool) if tool else None
         lines.append(source or translate("not_from_you", language, values=shown))
     return lines

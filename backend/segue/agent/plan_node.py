@@ -168,9 +168,7 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
 async def _read_reply(
     context: TurnContext, state: TurnState, plan: Plan
 ) -> tuple[Acknowledgement, frozenset[int] | None]:
-    """Returns how the message is to be read, and which of several steps it picks: by the rules, and by the model too
-    where these see a change, a yes with more in it, or a short message that they cannot tell.
-    """
+    """Returns how a message is to be read and the steps it picks: by the rules, or by the model where these doubt."""
     read, waiting = state["acknowledgement"], plan.waiting_steps
     if carries_files(state) or state["amends"]:
         return read, None
@@ -242,13 +240,15 @@ async def _decide(
 async def _amend(
     context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement, *, may_approve: bool
 ) -> Update:
-    """Replaces the open steps by what the user wants now. Tools that waited for a yes are asked about again, unless the
-    message is a yes to what waited, changed by its own words to the letter and in nothing else.
-    """
+    """Replaces the open steps. What waited is asked again, unless the message is a yes that only its words change."""
     steps = await amend_plan(context, state, stored.plan)
     before = [step for step in stored.plan.steps if step.status in NOT_STARTED]
     if not steps or list(map(_call_of, steps)) == list(map(_call_of, before)):
-        return await _not_changed(context, state, stored, read)
+        same = next_version(stored.plan)  # only what is said after this can approve the plan
+        kept: Update = {"tool_hash": stored.tool_hash, "asked_in": context.turn.turn_id}
+        stored = await context.transact(store.swap, stored, same, **kept)
+        answer = plan_messages.not_changed(stored, language_of(state))
+        return {"acknowledgement": replace(read, rule=NOT_CHANGED)} | _answered(stored, answer)
     asked = {step.tool for step in before if step.status == "waiting" or step.requires_confirmation}
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     amended = replace_open_steps(stored.plan, wanted)
@@ -258,15 +258,6 @@ async def _amend(
     grant, tool_hash = ((turn_id, done + waiting), stored.tool_hash) if is_approved else (None, None)
     stored = await context.transact(store.swap, changed, amended, taken_on_by=turn_id, grant=grant, tool_hash=tool_hash)
     return _run(stored)
-
-
-async def _not_changed(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> Update:
-    """Says that the change was not made. Only what is said after that can approve the plan."""
-    same = next_version(stored.plan)
-    kept: Update = {"tool_hash": stored.tool_hash, "asked_in": context.turn.turn_id}
-    stored = await context.transact(store.swap, stored, same, **kept)
-    answer = plan_messages.not_changed(stored, language_of(state))
-    return {"acknowledgement": replace(read, rule=NOT_CHANGED)} | _answered(stored, answer)
 
 
 def _call_of(step: Step) -> tuple[str | None, object]:

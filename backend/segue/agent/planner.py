@@ -16,7 +16,7 @@ from pydantic import BaseModel, field_validator
 
 from segue.agent import prompts
 from segue.agent.state import TurnContext, TurnState
-from segue.agent.tool_choice import FIND_TOOLS, PLAN_TO_FIND
+from segue.agent.tool_choice import FIND_TOOLS
 from segue.agent.turn_calls import TurnCalls, mark_refused
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.ids import digest_of_json
@@ -82,7 +82,11 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
 
 async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done: int = 0) -> tuple[Step, ...]:
     """Returns the steps of the planner's answer. It is asked again, once, if it looks for tools instead."""
-    tools, chooser = _plannable(context.guard, state), context.chooser
+    chooser, usable = context.chooser, without_forbidden(context.guard.tools(), state["search"])
+    lasting = {name: tool for name, tool in usable.items() if not tool.spec.ephemeral}
+    states = context.guard.states(tool.spec for tool in lasting.values())
+    # An earlier step may unlock a tool, but none can mend one that has failed.
+    tools = {name: tool for name, tool in lasting.items() if not is_blocked(states[name])}
     offered, note = _offered(context.guard, tools, state)
     text = await ask(note, offered, tools)
     if FIND_TOOLS in offered:
@@ -104,9 +108,7 @@ async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done:
 async def complete_args(
     turn: TurnCalls, plan: Plan, step: Step, tool: Tool, results: Mapping[int, StoredResult]
 ) -> dict[str, Any]:
-    """Returns the arguments of a step's call: its references are resolved by the `results` of the steps before, and one
-    model call bound to the tool fills what is still open. Raises Unresolved.
-    """
+    """Returns a step's arguments: references resolved, and what is open filled by one model call. Raises Unresolved."""
     args = await resolve(
         step.args,
         results,
@@ -140,9 +142,7 @@ async def classify_agreement(context: TurnContext, answer: str, reply: str, call
 
 
 async def claims_in_vain(context: TurnContext, claimed: ClaimedEffect, done: Sequence[str]) -> bool:
-    """Returns whether an effect that an answer claims is none of those that the session had. Where the rules cannot
-    tell, and something was done or could have been, the model reads it with these in view.
-    """
+    """Returns whether the session had no effect as is claimed: a model reads that where the rules cannot tell."""
     if claimed.is_sure and not done:
         return True
     could = (tool.spec for tool in context.guard.tools().values() if tool.spec.name not in BUILTIN)
@@ -170,14 +170,6 @@ async def _ask(
     return await context.model.reply(conversation, offered, tool_choice="none", small=True, schema=schema)
 
 
-def _plannable(guard: ToolGuard, state: TurnState) -> dict[str, Tool]:
-    """Returns the tools a plan may name: an earlier step may unlock one, but none can mend one that has failed."""
-    usable = without_forbidden(guard.tools(), state["search"])
-    tools = {name: tool for name, tool in usable.items() if not tool.spec.ephemeral}
-    states = guard.states(tool.spec for tool in tools.values())
-    return {name: tool for name, tool in tools.items() if not is_blocked(states[name])}
-
-
 def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) -> tuple[list[ToolSpec], str]:
     """Returns the tools that the loop offers, and the planner's instruction with how they differ from `plannable`."""
     offered = guard.offered(without_forbidden(guard.tools(), state["search"]))
@@ -186,7 +178,7 @@ def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) 
     locked = [tool.spec for name, tool in guard.chosen(plannable).items() if name not in shown]
     barred = [name for name in names if name not in plannable and name != FIND_TOOLS.name]
     note = prompts.planner_note(locked=locked, barred=barred)
-    return offered, f"{note}\n{PLAN_TO_FIND}" if FIND_TOOLS in offered else note
+    return offered, f"{note}\n{prompts.TEXTS['plan_to_find']}" if FIND_TOOLS in offered else note
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,9 +113,7 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What an agent is told. `fixed` begins every prompt. `dated` are the lines that would change it from day to day:
-    filled in, they stand among the notes of the running turn.
-    """
+    """What an agent is told. `fixed` begins every prompt; `dated` lines change each day and stand among the notes."""
 
     fixed: str = SYSTEM
     dated: str = ""
@@ -214,14 +212,13 @@ def brought(event: str) -> str:
 
 def plan_block(plan: Plan) -> str:
     """Returns a plan's goal and a line of JSON for each step. Fenced, since steps quote what tools said."""
-    return fenced_json(f"Goal: {plan.goal}", *map(_shown_step, plan.steps))
-
-
-def _shown_step(step: Step) -> dict[str, Any]:
-    asks = replace(step.asks, schema=None) if step.asks else None
-    known = asdict(replace(step, args_origin=None, asks=asks))
-    shown = {name: value for name, value in known.items() if value not in (None, False)}
-    return shown | ({"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {})
+    steps = []
+    for step in plan.steps:
+        asks = replace(step.asks, schema=None) if step.asks else None
+        known = asdict(replace(step, args_origin=None, asks=asks))
+        args = {"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {}
+        steps.append({name: value for name, value in known.items() if value not in (None, False)} | args)
+    return fenced_json(f"Goal: {plan.goal}", *steps)
 
 
 def message_and_instruction(text: str) -> tuple[str, str]:

@@ -169,9 +169,7 @@ def with_texts(report: PromptReport, messages: Sequence[BaseMessage], tools: Ite
 def to_model(
     message: Message, text: str, *, brief: Collection[str] = (), opaque: Mapping[str, Any] | None = None
 ) -> BaseMessage:
-    """Returns a stored message with `text` for its content; the arguments of calls in `brief` are cut shorter. A
-    message with opaque parts goes back as the model wrote it, its arguments whole.
-    """
+    """Returns a stored message with this `text`. Arguments in `brief` are cut; with opaque parts all are whole."""
     match message.role:
         case "tool":
             return ToolMessage(text, tool_call_id=message.tool_call_id)

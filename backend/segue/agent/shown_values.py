@@ -124,9 +124,7 @@ class _TooMuch(Exception):
 
 
 class Shown:
-    """What a session has shown to its user. `texts` and `results`, which are JSON values, come the newest first.
-    `quoted` are messages of which the user has not said all.
-    """
+    """What a user was shown. `texts` and `results`, JSON values, are newest first; `quoted` are not all the user's."""
 
     def __init__(self, texts: Sequence[SeenText], results: Sequence[Any], quoted: Sequence[str] = ()) -> None:
         self._texts = texts

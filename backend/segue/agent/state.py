@@ -253,9 +253,7 @@ def web_search_report(state: TurnState) -> session.WebSearchReport:
 
 
 def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ...]:
-    """Returns the steps of the turn's plan that wait for a yes to change something, and those the user said no to. What
-    waits for the client's page asks the user nothing.
-    """
+    """Returns the plan's steps that wait for a yes to change something, but for the page's, and those denied."""
     plan = state["touched_plan"].plan if state["touched_plan"] else None
     held = []
     for step in plan.steps if plan and not plan.page_steps else ():

@@ -169,9 +169,7 @@ def emit_message(
 async def structured_answer(
     context: TurnContext, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], answer: str
 ) -> str:
-    """Returns the answer as JSON text that fits the client's schema; the model has one try to mend it. Raises AppError
-    `output_invalid`, and what asking the model raises.
-    """
+    """Returns the answer as JSON of the client's schema, mended once by the model. Raises AppError `output_invalid`."""
     schema = context.options.output_schema or ANY_OBJECT
     text, faults = await asyncio.to_thread(_read, schema, answer)
     if not faults:

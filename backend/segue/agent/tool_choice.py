@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from segue.agent.agent_settings import AgentSettings
+from segue.agent.prompts import TEXTS
 from segue.domain.tool import Tool, ToolChoice, ToolContext, ToolRetry, ToolSpec
 from segue.domain.user_request import PAGE
 from segue.memory.fact_cues import search_words
@@ -29,6 +30,7 @@ from segue.models.tool_schemas import CALL_TOOL, MAX_TOOLS
 from segue.models.untrusted import clipped
 from segue.plans.question import english_words, tool_words
 from segue.tools.availability import ToolGuard
+from segue.tools.input_schema import object_schema
 from segue.tools.summaries import shortened
 from segue.tools.tool_health import is_blocked
 
@@ -52,7 +54,6 @@ MAX_KNOWN: Final = 5000
 
 _NAMES: Final = re.compile(r"[\w:./-]*\w")
 _BUILTIN: Final = "builtin"
-_NOTHING_MORE: Final = "Nothing more was found. Look through the tools you have, or try other words."
 STEM_LETTERS: Final = 7
 _ENDING: Final = re.compile(r"(?<=...)[aeios]+$")  # `emails`, `fatture` and `fattura` lose theirs
 
@@ -142,9 +143,7 @@ class Embed(Protocol):
 
 
 class ToolSearch:
-    """Ranks the tools of a catalogue for a text, by words and by meaning. One for a process. Tools get their embeddings
-    in the background; until then, and without an embedder, they are found by words alone.
-    """
+    """Ranks tools for a text, by words and, once they have embeddings, by meaning. One for a process."""
 
     def __init__(self, embed: Embed) -> None:
         self._embed = embed
@@ -203,21 +202,9 @@ def _embedded_text(spec: ToolSpec) -> str:
 
 FIND_TOOLS: Final = ToolSpec(
     name="find_tools",
-    description=(
-        "Find more tools: not all there are stand in your list. Call it before you say that you have no tool for "
-        "something. `query` says in a few words what a tool has to do. Those it finds are called by call_tool."
-    ),
-    input_schema={
-        "type": "object",
-        "properties": {"query": {"type": "string", "minLength": 1, "maxLength": 400}},
-        "required": ["query"],
-        "additionalProperties": False,
-    },
+    description=TEXTS["find_tools"],
+    input_schema=object_schema({"query": {"type": "string", "minLength": 1, "maxLength": 400}}, "query"),
     ephemeral=True,
-)
-PLAN_TO_FIND: Final = (
-    "- You are not shown every tool there is. If none of yours does what a step needs, give that step the tool "
-    'find_tools and the args {"query": "what the tool has to do"}: you are asked again with the tools that are found.'
 )
 
 CountToolTokens = Callable[[Iterable[ToolSpec]], int]
@@ -256,9 +243,7 @@ class ToolTokens:
 
 
 class ToolChooser:
-    """Chooses for one turn. `seq` is the turn's, `save` stores a choice under the turn's fence. `_names` are the tools
-    in the array of its requests, `_later` those that came since, by the turn they came with.
-    """
+    """Chooses for the turn `seq`; `save` stores that. `_names` are in its array, `_later` came since, by their turn."""
 
     def __init__(
         self,
@@ -333,7 +318,7 @@ class ToolChooser:
 
     async def _find(self, args: dict[str, Any], _: ToolContext) -> object:
         found = await self.find(args["query"])
-        return {"tools": found} if found else {"tools": [], "note": _NOTHING_MORE}
+        return {"tools": found} if found else {"tools": [], "note": TEXTS["nothing_found"]}
 
     async def _ranked(self, text: str, tools: Mapping[str, Tool]) -> list[str]:
         """Returns the names of tools that may be offered, best first."""

@@ -146,9 +146,7 @@ async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> None:
 
 
 async def keep_made_images(turn: TurnCalls, reply: Reply) -> str:
-    """Stores the images that the model has made as results of calls by the engine, as files of tools are. Returns the
-    words of the reply; without any, what was made.
-    """
+    """Stores images that the model made, as a tool's files are. Returns the words or, without any, what was made."""
     most, now = turn.context.settings.tool_result_max_bytes, turn.context.clock()
     read, calls = partial(make_payload, max_bytes=most), []
     for payload in await to_thread.run_sync(lambda: [read({"image": url}) for url in reply.images[:MAX_IMAGES]]):

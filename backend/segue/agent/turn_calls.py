@@ -66,9 +66,7 @@ class ReadyCall:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """A call, `made` by the model, that waits for a yes. `unseen` values are new to a user who agreed to the rest. One
-    `by_page` waits for the client's page to run it.
-    """
+    """A call `made` by the model that waits for a yes or, `by_page`, to be run. `unseen` values are new to the user."""
 
     request: RequestedCall
     tool: Tool
@@ -225,9 +223,7 @@ class TurnCalls:
             self.found.append(Source("", one_line(title, MAX_TITLE_CHARS), url, call_id, part))
 
     def show_images(self) -> None:
-        """Adds the images of the calls that have ended since to the conversation, in a message behind their results,
-        and PDFs in another: a model may take only one of the two.
-        """
+        """Adds the images of calls that ended since as a message, and PDFs as another: a model may take only one."""
         new = {made: self.images.pop(made) for made in self.ledger if made in self.images}
         pdfs = {made: parts for made, parts in new.items() if parts[0].kind == PDF}
         images = {made: parts for made, parts in new.items() if made not in pdfs}
@@ -239,9 +235,7 @@ class TurnCalls:
 
 
 async def mark_refused(turn: TurnCalls, reply: Reply) -> None:
-    """Stores which tools the endpoint refused, as their states, with its words. What it had given and could not verify
-    goes back neither in this conversation nor in a later turn's.
-    """
+    """Stores which tools the endpoint refused, with its words. What it could not verify goes into no later request."""
     context = turn.context
     for name, said in reply.left_out.items():
         spec = turn.tools[name].spec

@@ -202,9 +202,7 @@ def _origin(state: TurnState) -> str:
 
 
 def _step(turn: TurnCalls, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:
-    """Returns the step that makes a call, described for the user: by the tool's title, by what the user wants if the
-    call is `alone`, or by the tool's name. The tool's own description is written for models.
-    """
+    """Returns the step of a call, told by the tool's title, by what the user wants if it is `alone`, or by its name."""
     spec, read = call.tool.spec, turn.state["acknowledgement"]
     description = plan_messages.called(spec.name, {spec.name: call.tool})
     if not spec.title and alone and read.verdict in ("none", "amend") and not read.carries_yes:

@@ -176,9 +176,7 @@ class TimedConnection(HttpToolsProtocol):
         self._write_timer = self.loop.call_later(self._write_stall_s, self._check_writing)
 
     def _refuse(self, status: int, phrase: str = "") -> None:
-        """Writes the response directly, for there is no complete request to pass to the application; none if it would
-        fall into the response to an earlier request, or into one that has begun.
-        """
+        """Writes the response directly, for no request is complete; none if it would fall into another response."""
         is_within_another = self._in_head or self.pipeline or (self.cycle is not None and self.cycle.response_started)
         if not (self._is_responding and is_within_another):
             line = f"HTTP/1.1 {status} {phrase or HTTPStatus(status).phrase}"

@@ -67,18 +67,15 @@ async def ready(services: ServicesDep, response: Response) -> Ready:
 
 async def _look_at_mcp(services: Services) -> Ready:
     """Says why servers are down and what they wrote, which may tell of users, only where every caller may operate."""
-    if not await _anyone_operates(services):
+    try:
+        anyone_operates = "ops" in (await services.authenticator.identify(None)).scopes
+    except Unauthorized:
+        anyone_operates = False
+    if not anyone_operates:
         return {"mcp": {name: state.partition(":")[0] for name, state in services.mcp.states().items()}}
     down = [each for each in services.mcp.statuses() if each.state != "ready"]
     said = {each.name: "\n".join(each.stderr[-STDERR_SHOWN:]) for each in down if each.stderr}
     return {"mcp": services.mcp.states(), **({"mcp_stderr": said} if said else {})}
-
-
-async def _anyone_operates(services: Services) -> bool:
-    try:
-        return "ops" in (await services.authenticator.identify(None)).scopes
-    except Unauthorized:
-        return False
 
 
 @metrics_router.get(

@@ -147,9 +147,7 @@ class Metrics:
         self.registry.register(_Scraped(read))
 
     async def share(self, folder: Path, number: int) -> None:
-        """Gives and takes the metrics of all processes of one supervisor, which differ in the label `process`. Each
-        gives its own at a socket in `folder`, for as long as the process lives.
-        """
+        """Gives this process's metrics at a socket in `folder`, and takes the others' too, by the label `process`."""
 
         async def give(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(OSError):
@@ -255,9 +253,7 @@ def _asked(path: Path) -> str:
 
 
 class LoopLag:
-    """While it is entered, it observes by how many seconds each timer was late. `held_s` is the longest that this
-    process itself held the loop: what a loaded machine adds does not count.
-    """
+    """Observes by how many seconds each timer was late. `held_s` is the longest that this process held the loop."""
 
     def __init__(self, observe: telemetry.Observe, *, interval_s: float = LAG_INTERVAL_S) -> None:
         self.held_s = 0.0
@@ -292,9 +288,7 @@ class LoopLag:
 async def metrics_served(
     metrics: Metrics, host: str, port: int, *, live_within_s: float = LIVE_WITHIN_S
 ) -> AsyncIterator[str]:
-    """Yields the URL. The process is alive if its event loop answers within `live_within_s` seconds, because a thread
-    goes on where that stands still. Raises AppError `port_taken`.
-    """
+    """Yields the URL. The process is alive if its loop answers within `live_within_s`. Raises AppError `port_taken`."""
     try:
         server, thread = prometheus_client.start_http_server(port, host, metrics.scraped)
     except OSError as error:

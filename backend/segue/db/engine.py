@@ -75,7 +75,7 @@ _GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 Scoped = TypeVar("Scoped")
 Asked = ParamSpec("Asked")
 Loaded = TypeVar("Loaded")
-Statements = Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]]
+Statements = Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]]  # with what they take and give
 SendStatement = Callable[[], Awaitable[Any]]
 Pooler = Literal["none", "session", "transaction"]
 

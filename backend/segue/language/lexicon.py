@@ -55,9 +55,7 @@ class WordList(Generic[ListItem]):
 
 
 def use_folder(folder: Path | None) -> None:
-    """Adds the lists of a folder to those that ship, in place of those of a folder before. Raises AppError
-    `language_invalid`, which names the file and what to correct; then nothing changes.
-    """
+    """Adds a folder's lists to those that ship. Raises AppError `language_invalid`, and then nothing changes."""
     found = {each: each.shipped for each in _LISTS.values()}
     if folder is not None and not folder.is_dir():
         raise _invalid(f"LANGUAGE_DIR={folder} is no folder. Correct it, or leave it out for the lists that ship.")
@@ -131,9 +129,7 @@ def split_list(words: str) -> list[str]:
 def kinds_by_phrase(
     language: str, lists: Mapping[str, str], kinds: Collection[str], *, phrase_of: Callable[[str], Phrase]
 ) -> dict[Joined, str]:
-    """Returns the phrases of a language, each with the name of its list, which is its kind. Raises ValueError if a list
-    is none of `kinds`, or if a phrase is in two lists.
-    """
+    """Returns by phrase its list, which is its kind. Raises ValueError for unknown kinds and phrases in two lists."""
     found: dict[Joined, str] = {}
     for kind, words in lists.items():
         if kind not in kinds:
@@ -214,9 +210,7 @@ def _with_length(length: int, longest_first: tuple[int, ...]) -> tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lexicon:
-    """`phrases` finds the kind of a phrase, by language; `speakers` lists the languages that use a word. `stretchable`
-    gives a word by its squeezed form, if people hold its letters (`yesss`).
-    """
+    """`phrases` finds kinds, `speakers` the languages of a word; `stretchable` has words by their squeezed form."""
 
     phrases: Mapping[str, PhraseMatcher[str]]
     speakers: Mapping[str, tuple[str, ...]]
@@ -226,9 +220,7 @@ class Lexicon:
 def parse_lexicon(
     sections: Mapping[str, Any], *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()
 ) -> Lexicon:
-    """`sections` is a word list file: languages, and `any` for what they share; `stretchable` is some of the `kinds`.
-    Raises ValueError if a list is none of `kinds`, or if a phrase is in two lists of a language.
-    """
+    """Reads languages, and `any` for what they share. Raises ValueError for unknown kinds and phrases in two lists."""
     by_language: dict[str, dict[Joined, str]] = {}
     for language, lists in sections.items():
         folded = {kind: fold(words) for kind, words in lists.items()}  # a list at once: word by word takes a second
@@ -283,9 +275,7 @@ def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
 def phrases_of(
     words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preference | None = None
 ) -> list[tuple[str, Phrase]]:
-    """Returns every phrase in order with its kind, which is `unknown` for each word that is in no phrase. `prefer` may
-    take words that the lexicon gives another kind or length.
-    """
+    """Returns every phrase with its kind, `unknown` for a word in none. `prefer` may take another kind or length."""
     matcher = lexicon.phrases[language if language in lexicon.phrases else ANY_LANGUAGE]
     phrases: list[tuple[str, Phrase]] = []
     at = 0

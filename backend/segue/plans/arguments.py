@@ -68,7 +68,12 @@ def leaves(value: Any) -> Iterator[tuple[str, Any]]:
 
 def open_keys(args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, list[str]]:
     """Returns by path the keys before a value that the schema does not name, of those values that have any."""
-    named = _named_in(schema)
+    named = set[str]()
+    parts: list[Any] = [schema]
+    for part in parts:  # which grows by all that is in the schema
+        own = part.get("properties") if isinstance(part, dict) else None
+        named.update(own if isinstance(own, dict) else ())
+        parts.extend(part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())
     found = {path: [key for key in keys if key not in named] for path, _, keys in _leaves(args)}
     return {path: keys for path, keys in found.items() if keys}
 
@@ -106,17 +111,6 @@ def _leaves(value: Any, path: str = "", keys: tuple[str, ...] = ()) -> Iterator[
                 yield from _leaves(item, f"{path}[{index}]", keys)
         case _:
             yield path, value, keys
-
-
-def _named_in(schema: Any) -> set[str]:
-    """Returns the names of properties anywhere in a schema."""
-    named, parts = set[str](), [schema]
-    for part in parts:  # which grows
-        if isinstance(part, dict):
-            own = part.get("properties")
-            named.update(own if isinstance(own, dict) else ())
-        parts.extend(part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())
-    return named
 
 
 def _is_value(value: object) -> bool:

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants, mandates
 from segue.db.rows import came_before, newest_first, readable, reader
-from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, as_number, is_at, is_over
+from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, RuledCall, as_number, is_at, is_over
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import Operator
@@ -109,9 +109,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a call takes of a mandate. `covered` says by path where its values come from; `amount` is what it adds to
-    the sum, `day` the one that it is counted for.
-    """
+    """What a call takes of a mandate: `covered` are origins by path, `amount` goes to the sum, `day` is its day."""
 
     mandate_id: str
     definition: str
@@ -133,36 +131,20 @@ _SHOWN: Final = [name for name in Mandate.__slots__ if name in mandates.c]
 _read_bounds = reader(dict[str, Bound])
 
 
-def use_of(
-    row: Row[Any],
-    args: Mapping[str, Any],
-    origins: Mapping[str, str],
-    *,
-    reads_only: bool,
-    brought_by: str | None,
-    now: datetime,
-) -> Use | None:
-    """Returns what a call takes of a mandate, None if it is not covered. `origins` are by path those of all values,
-    `brought_by` is the message of a schedule, a trigger or another program that began the turn while its user is away.
-    """
+def use_of(row: Row[Any], call: RuledCall, now: datetime) -> Use | None:
+    """Returns what a call takes of a mandate, None if it is not covered. Its `origins` are those of all values."""
     bounds = readable(_read_bounds, row.args, "mandates", row.id)
-    amount = _amount(row.sum_path, args)
-    if bounds is None or amount is None or (brought_by is not None and not row.unattended):
+    amount = _amount(row.sum_path, call.args)
+    if bounds is None or amount is None or (call.brought_by is not None and not row.unattended):
         return None
-    if not _has_room(row, now, amount) or not _fits(bounds, args, origins, brought_by, reads_only=reads_only):
+    if not _has_room(row, now, amount) or not _fits(bounds, call):
         return None
-    return Use(row.id, row.definition, origins, amount, _day(row, now), row.session_id is not None)
+    return Use(row.id, row.definition, call.origins, amount, _day(row, now), row.session_id is not None)
 
 
-def _fits(
-    bounds: Mapping[str, Bound],
-    args: Mapping[str, Any],
-    origins: Mapping[str, str],
-    by: str | None,
-    *,
-    reads_only: bool,
-) -> bool:
-    values = dict(islice(leaves(args), MAX_VALUES + 1)) if args else {}
+def _fits(bounds: Mapping[str, Bound], call: RuledCall) -> bool:
+    values = dict(islice(leaves(call.args), MAX_VALUES + 1)) if call.args else {}
+    reads_only = call.effect == "read_only"
     if len(values) > MAX_VALUES and (bounds or not reads_only):
         return False
     if any(bound.fixes and not any(is_at(path, leaf) for leaf in values) for path, bound in bounds.items()):
@@ -172,7 +154,8 @@ def _fits(
     def keeps(leaf: str, value: object) -> bool:
         over = [(path, bound) for path, bound in bounds.items() if is_over(path, leaf)]
         return all(
-            bound.holds(value, origins.get(leaf, MODEL), brought_by=by) and (not bound.fixes or is_at(path, leaf))
+            bound.holds(value, call.origins.get(leaf, MODEL), brought_by=call.brought_by)
+            and (not bound.fixes or is_at(path, leaf))
             for path, bound in over or [("", unbounded)]
         )
 

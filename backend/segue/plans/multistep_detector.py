@@ -156,15 +156,11 @@ def asks_for_several_steps(message: str) -> bool:
     text = _QUOTED.sub(" ", message[:LONGEST_READ])
     if any(map(_are_in_a_row, _sentences(text).values())) or needs_own_things_first(text):
         return True
-    read_items = (sentences for item in _list_items(text) for sentences in _sentences(item).values())
-    return any(clause.requests for sentences in read_items for sentence in sentences for clause in sentence)
-
-
-def _list_items(text: str) -> Sequence[str]:
-    """Returns the items of a list of two or more, one a line or `1) … 2) …` in a line."""
-    items: list[str] = _ITEM.findall(text)
+    listed: list[str] = _ITEM.findall(text)  # a list has two items or more, one a line or `1) … 2) …` in a line
     inline = _INLINE_ITEMS.search(text)
-    return items if len(items) > 1 else inline.groups() if inline else ()
+    items = listed if len(listed) > 1 else inline.groups() if inline else ()
+    read_items = (sentences for item in items for sentences in _sentences(item).values())
+    return any(clause.requests for sentences in read_items for sentence in sentences for clause in sentence)
 
 
 def _are_in_a_row(sentences: Iterable[Sentence]) -> bool:
@@ -257,9 +253,7 @@ def _with_later_sequence_words(clauses: Sentence) -> Sentence:
 
 
 def parse_cues(sections: Mapping[str, Mapping[str, Any]]) -> Cues:
-    """`sections` is `multistep.toml`. Raises ValueError for an unknown list, an unknown place of the verb, a stem too
-    short, and a phrase in two lists.
-    """
+    """Reads `multistep.toml`. Raises ValueError for unknown lists and places, short stems, and phrases in two lists."""
     entries: list[tuple[str, tuple[str, str]]] = []
     places: dict[str, VerbPlace] = {}
     for language, section in sections.items():

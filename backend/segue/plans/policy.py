@@ -22,7 +22,7 @@ from segue.domain.plan import Confirm, Planning
 from segue.domain.session import RequestedCall, Verdict
 from segue.domain.tool import Effect, Tool, ToolContext, ToolSpec
 from segue.language.detect_language import detect_language
-from segue.language.lexicon import UNKNOWN, Phrase, WordList, kinds_of, match_lists, parse_lexicon
+from segue.language.lexicon import UNKNOWN, WordList, kinds_of, match_lists, parse_lexicon
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.plans import multistep_detector
 from segue.plans.acknowledgement import LEXICON
@@ -108,31 +108,28 @@ def should_plan(message: str, *, mode: Planning, verdict: Verdict) -> bool:
 
 def gives_leave(message: str) -> bool:
     """Returns whether a message says that something may be done without asking; `never send it without asking` not."""
-    return any(_gives(words_of(sentence)) for sentence in sentences_of(message[: multistep_detector.LONGEST_READ]))
-
-
-def _gives(words: Phrase) -> bool:
-    """Returns whether words of a sentence say so, and no other of it denies."""
-    cues = {at: found for at in range(len(words)) if (found := UNASKED.now.longest_at(words, at))}
-    said = {at + more for at, (length, _) in cues.items() for more in range(length)}
-    rest = tuple(word for at, word in enumerate(words) if at not in said)
-    languages = {language for _, language in cues.values()}
-    return any(_DENIALS.isdisjoint(kinds_of(rest, language, LEXICON.now)) for language in languages)
+    for words in map(words_of, sentences_of(message[: multistep_detector.LONGEST_READ])):
+        cues = {at: found for at in range(len(words)) if (found := UNASKED.now.longest_at(words, at))}
+        said = {at + more for at, (length, _) in cues.items() for more in range(length)}
+        rest = tuple(word for at, word in enumerate(words) if at not in said)  # none of which may deny it
+        languages = {language for _, language in cues.values()}
+        if any(_DENIALS.isdisjoint(kinds_of(rest, language, LEXICON.now)) for language in languages):
+            return True
+    return False
 
 
 def says_promise(answer: str) -> bool:
     """Returns whether an answer promises something: `I'll remind you tomorrow`, but no offer and no condition."""
     said = _FOR_ANOTHER.split(own_words(answer[:LONGEST_PROMISE]), maxsplit=1)[0]
     language, sentences = detect_language(said), sentences_of(said)
-    followed = pairwise([*sentences, ""])
-    return any(not parse_utterance(each + after).asks and _promises(each, language) for each, after in followed)
-
-
-def _promises(sentence: str, language: str) -> bool:
-    words = words_of(sentence)
-    kinds = {*kinds_of(words, language, PROMISES.now)}
-    is_one = "promise" in kinds and "none" not in kinds
-    return is_one and ("later" in kinds or any(map(str.isdecimal, words)))
+    for each, after in pairwise([*sentences, ""]):
+        words = words_of(each)
+        kinds = {*kinds_of(words, language, PROMISES.now)}
+        is_one = "promise" in kinds and "none" not in kinds
+        is_later = "later" in kinds or any(map(str.isdecimal, words))
+        if is_one and is_later and not parse_utterance(each + after).asks:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +190,7 @@ def _done_behind(kinds: Sequence[str], apart: int) -> str | None:
 
 
 def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:
-    """Returns whether the user is asked before the tool runs. A tool's own configuration overrides its effect. Under
-    `always` every tool that has a row in the ledger asks, under `never` none does.
-    """
+    """Returns whether the user is asked before the tool runs. A tool's own configuration overrides its effect."""
     match mode:
         case "never":
             return False
@@ -231,9 +226,7 @@ class _Request:
 
     @property
     def is_small_talk(self) -> bool:
-        """Thanks in a message that asks nothing, a greeting with hardly anything else, or words about the conversation
-        and for words alone: `are you sure?`, a poem.
-        """
+        """Thanks that ask nothing, a mere greeting, or words about the conversation, as `are you sure?`, or a poem."""
         greets = self.has("greeting") and any(
             len(kinds) - kinds.count("greeting") - kinds.count("thanks") < SHORTEST_QUESTION for kinds in self.readings
         )

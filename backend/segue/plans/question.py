@@ -36,9 +36,7 @@ _QUESTION_MARKS: Final = "?？؟"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the step does and to what, as names of lists in `actions.toml`, and the words that tell it. `beside` are
-    those of the whole answer that asks: they change nothing in a remark.
-    """
+    """What a step does, to what, by lists of `actions.toml`, and its words. `beside` are those of the whole answer."""
 
     actions: frozenset[str] = frozenset()
     things: frozenset[str] = frozenset()
@@ -67,7 +65,9 @@ class ActionWords:
         start = at + _longest(self.before, words, at)[0]
         length, names = _longest(self.actions, words, start)
         if not length and start < len(words):
-            length, names = self._with_pronoun(words[start])
+            stems = (words[start].removesuffix(each) for each in self.attached if words[start].endswith(each))
+            with_pronoun = (_longest(self.actions, (stem,), 0) for stem in stems)
+            length, names = next((each for each in with_pronoun if each[0]), (0, _NO_NAMES))
         if not length:
             return 0, frozenset()
         end = start + length
@@ -126,11 +126,6 @@ class ActionWords:
         listed = (phrase for phrase, names in self.actions.matches.items() if action in names)
         plain = {phrase for phrase in listed if phrase not in self.things.matches}
         return frozenset(plain | {word + ending for word in plain if " " not in word for ending in self.attached})
-
-    def _with_pronoun(self, word: str) -> tuple[int, frozenset[str]]:
-        stems = (word.removesuffix(ending) for ending in self.attached if word.endswith(ending))
-        found = (_longest(self.actions, (stem,), 0) for stem in stems)
-        return next((each for each in found if each[0]), (0, frozenset()))
 
 
 def question_of(tool: str | None, description: str, args: Mapping[str, Any] | None) -> Question:

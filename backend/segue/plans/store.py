@@ -220,19 +220,12 @@ async def swap(
 
 
 async def settle_step(
-    connection: AsyncConnection,
-    plan_id: str,
-    step_id: int,
-    became: Literal["complete", "failed"],
-    *,
-    preview: str | None,
-    error: str | None,
+    connection: AsyncConnection, plan_id: str, step_id: int, became: Literal["complete", "failed"], **found: str | None
 ) -> StoredPlan | None:
-    """Stores what became of a step whose turn had died in it: an open plan goes on or fails, the step of one that has
-    ended is corrected. Returns the plan; None if the step was settled before, or the plan has moved on.
+    """Stores what became of a step whose turn had died in it, with the fields `found`: an open plan goes on or fails,
+    the step of one that has ended is corrected. Returns the plan; None if the step was settled, or the plan moved on.
     """
     stored = await get_plan(connection, plan_id)
-    found = {"result_preview": preview, "error": error}
     match next((step.status for step in stored.plan.steps if step.id == step_id), None):
         case "running" if stored.plan.is_open:
             moved = update_step(stored.plan, step_id, became, **found)

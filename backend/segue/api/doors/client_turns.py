@@ -175,9 +175,7 @@ async def _named(
     *,
     instead_of: str | None = None,
 ) -> Session:
-    """Returns the session that was found, which has the name from now on, or makes one that begins with what was said
-    and takes its name from the session `instead_of`. Raises NameTaken.
-    """
+    """Returns the session found, now of this name, or a new one that takes it from `instead_of`. Raises NameTaken."""
     if found is None:
         names = {name: instead_of}
         return await make_session(client, names, agent=sent.agent, said=history.said, key=history.name_before)

@@ -204,9 +204,7 @@ async def _instead_of(client: ClientRequest, session: Session, place: str | None
 
 
 async def _resume(client: ClientRequest, place: str | None, session: Session, given: object) -> TurnKey:
-    """Answers the question whose id is given, else what waits now, if the client does not name an older state. The same
-    answer to the same question is the same turn.
-    """
+    """Answers the question of this id, else what waits. The same answer to the same question is the same turn."""
     plan = session.pending_plan
     shown, resume = frames.named_interrupt(given)
     seen = [*shown] if shown else [place] if place else None

@@ -154,9 +154,7 @@ class Writer(Protocol):
 
 
 class TurnReader:
-    """Has written what each event adds to the answer, which begins with what is said before a tool is called and ends
-    with the message that counts: the only one if it is read `at_its_end`.
-    """
+    """Has written what each event adds to the answer; the message that counts alone if it is read `at_its_end`."""
 
     def __init__(self, writer: Writer, *, at_its_end: bool = False) -> None:
         self._writer = writer
@@ -325,9 +323,7 @@ def finish_reason_of(answer: Json) -> str:
 
 
 def url_citations(text: str, sources: Sequence[Json]) -> list[Json]:
-    """Returns the pages among the sources of an answer, each with the place in its text, in characters, that cites it:
-    the end of one that is not cited there.
-    """
+    """Returns the pages among the sources, each with where the text cites it, in characters, or else its end."""
     cited = []
     for each in filter(lambda source: source["url"], sources):
         at = place_of(each["url"], text)

@@ -174,9 +174,7 @@ def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Json) ->
 
 
 class ResponseWriter(Writer):
-    """Writes one turn as the events of a response. `response` is what it has become until then. Calls of tools are
-    written `as_functions` for Open WebUI, which shows no others, and runs none of these.
-    """
+    """Writes a turn as the events of a response, which `response` becomes; calls `as_functions` for Open WebUI."""
 
     interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
         {"type": "error", **error_body(turn_errors.interrupted())["error"]}
