@@ -179,7 +179,7 @@ class ResponseWriter(Writer):
     """
 
     interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
-        {"type": "error", **error_body(turn_errors.interrupted())["error"]}
+        {"type": "error", **error_body(turn_errors.of("turn_interrupted"))["error"]}
     )
     end = b""
 
