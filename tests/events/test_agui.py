@@ -80,7 +80,7 @@ async def test_the_answer_is_byte_for_byte_what_fastapi_writes(at: datetime) -> 
 
 
 def test_an_error_comes_out_of_its_terminal_event_as_it_went_in() -> None:
-    error = turn_errors.interrupted().with_extra(turn_id="turn_1")
+    error = turn_errors.of("turn_interrupted").with_extra(turn_id="turn_1")
     with pytest.raises(AppError) as raised:
         answer_json(run_ended(TURN, error))
     assert vars(raised.value) == vars(error)

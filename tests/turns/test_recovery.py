@@ -74,7 +74,7 @@ async def writes_nothing(database: Database, claim: Claim) -> None:
                 charges={(utc_now().date(), "late"): Charge("late")},
             )
         assert await connection.scalar(select(func.count()).where(usage.c.model == "late")) == 0
-        failed = turn_errors.internal()
+        failed = turn_errors.of("internal_error")
         assert not await terminations.end_turn(connection, claim, failed, now=utc_now(), timeline=RunTimeline())
         assert not await terminations.requeue(connection, claim, "handed_back", timeout_s=300)
         assert await claims.renew_leases(connection, [claim], worker="late", lease_s=600) == set()
@@ -111,7 +111,9 @@ async def test_a_turn_whose_owner_has_come_back_is_neither_taken_from_it_nor_end
         [seen] = await terminations.neglected_turns(connection, timeout_s=300)
         assert await claims.renew_leases(connection, [claim], worker="back", lease_s=600) == {claim.key.turn_id}
         assert not await terminations.requeue(connection, seen, "process_lost", timeout_s=300)
-        assert not await terminations.end_turn(connection, seen, turn_errors.gave_up(3), now=utc_now())
+        assert not await terminations.end_turn(
+            connection, seen, turn_errors.of("turn_gave_up", attempts=3), now=utc_now()
+        )
         assert (await connection.execute(select(turns.c.status))).scalar_one() == "running"
 
 

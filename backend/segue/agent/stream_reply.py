@@ -180,7 +180,7 @@ async def structured_answer(
     reply = await context.model.reply(asked, tools, tool_choice="none", schema=of_client(schema), sampling=sampling)
     text, faults = await asyncio.to_thread(_read, schema, reply.text)
     if faults:
-        raise turn_errors.output_invalid(faults)
+        raise turn_errors.of("output_invalid", faults="; ".join(faults))
     return text
 
 

@@ -218,7 +218,7 @@ class Database:
         event.listen(engine.sync_engine, "checkin", _forget_statements)
         if not self._is_shared:
             event.listen(engine.sync_engine, "connect", _sets(SESSION_SETTINGS | session_settings))
-        event.listen(engine.sync_engine, "connect", _remember_age)
+        event.listen(engine.sync_engine, "connect", lambda _, record: record.info.update(since=time.monotonic()))
         event.listen(engine.sync_engine, "checkout", self._refuse_stale)
         return engine
 
@@ -242,10 +242,6 @@ class Database:
         """After a restart of the server asyncpg knows that the socket is closed. The pool opens a new connection."""
         if connection.driver_connection.is_closed() or record.info["since"] <= self._stale_before:
             raise DisconnectionError("the server has closed this connection, or does not write any more")
-
-
-def _remember_age(_: object, record: ConnectionPoolEntry) -> None:
-    record.info["since"] = time.monotonic()
 
 
 def _sets(session_settings: Mapping[str, str]) -> Callable[[Any, ConnectionPoolEntry], None]:

@@ -152,9 +152,9 @@ class EventBuffer:
             if self.complete:
                 return
             if self._shutting_down and not patient:
-                raise turn_errors.interrupted()
+                raise turn_errors.of("turn_interrupted")
             if self._postgres_lost and not patient and not self.published_here:
-                raise turn_errors.storage_lost()
+                raise turn_errors.of("storage_lost")
             await self._change(position)
 
     async def _change(self, position: int) -> None:

@@ -58,7 +58,7 @@ async def fork_session(
     found = await connection.execute(_CUT, {"source": session_id, "message": message_id})
     cut = existing("message", found.one_or_none())
     if cut.branch is not None:
-        raise turn_errors.not_in_history()
+        raise turn_errors.of("not_in_history")
     if cut.busy is not None:
         raise turn_errors.in_progress(cut.busy)
     fork_id = new_id("ses", now)
@@ -166,7 +166,7 @@ def _turns() -> sa.Insert:
             "status": sa.case((is_divided, "cancelled"), else_=turns.c.status),
             "request": turns.c.request.op("||")(sa.literal(unplanned, JSONB)),
             "report": sa.case((is_divided, sa.null()), else_=report),
-            "error": sa.case((is_divided, sa.literal(error_row(turn_errors.forked()), JSONB)), else_=turns.c.error),
+            "error": sa.case((is_divided, sa.literal(error_row(turn_errors.of("forked")), JSONB)), else_=turns.c.error),
             "error_extra": sa.case((is_divided, sa.null()), else_=turns.c.error_extra),
             "idempotency_key": sa.null(),
             "body_hash": sa.null(),

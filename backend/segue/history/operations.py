@@ -5,7 +5,7 @@ in Redis after a second. `turns.timeline` has the attempts before. Only reads, a
 argument of a call. Callers check that the asker may see the turns of all users.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
@@ -138,7 +138,12 @@ def _told(turn: OpsTurn, said: ActivityReport | None) -> OpsTurn:
 
 
 async def _with_tools(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[OpsTurn]:
-    calls = await _running_calls(connection, [row.turn_id for row in rows if row.status == "running"])
+    calls: dict[str, tuple[Running, ...]] = {}
+    if running := [row.turn_id for row in rows if row.status == "running"]:
+        statement = select(tool_calls.c.turn_id, tool_calls.c.tool_name, tool_calls.c.started_at)
+        statement = statement.where(tool_calls.c.turn_id.in_(running), tool_calls.c.status == "running")
+        for row in await connection.execute(statement.order_by(*oldest_first(tool_calls))):
+            calls[row.turn_id] = (*calls.get(row.turn_id, ()), Running("tool", row.tool_name, row.started_at))
     return [_listed(row, calls.get(row.turn_id, ())) for row in rows]
 
 
@@ -146,17 +151,6 @@ def _listed(row: Row[Any], running: tuple[Running, ...]) -> OpsTurn:
     shown = row._asdict()
     told = {"status": status_of(row), "running": running, "usage": row.usage and cached(_read_usage, row.usage)}
     return OpsTurn(**{**shown, **told, "said": first_words(shown.get("said") or "") or None})
-
-
-async def _running_calls(connection: AsyncConnection, turn_ids: Collection[str]) -> dict[str, tuple[Running, ...]]:
-    if not turn_ids:
-        return {}
-    statement = select(tool_calls.c.turn_id, tool_calls.c.tool_name, tool_calls.c.started_at)
-    statement = statement.where(tool_calls.c.turn_id.in_(turn_ids), tool_calls.c.status == "running")
-    calls: dict[str, tuple[Running, ...]] = {}
-    for row in await connection.execute(statement.order_by(*oldest_first(tool_calls))):
-        calls[row.turn_id] = (*calls.get(row.turn_id, ()), Running("tool", row.tool_name, row.started_at))
-    return calls
 
 
 def _turns() -> Select[Any]:

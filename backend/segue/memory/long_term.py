@@ -5,7 +5,7 @@ is given and Postgres has pgvector. Knows nothing of models, tools and rows.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -74,15 +74,12 @@ class LongTermMemory:
         async with self._database.read_only() as connection:
             vital, _ = await facts.find_facts(connection, owner, fact_cues.FACT_WORDS.now.health, limit=most, now=now)
             newest = await facts.list_facts(connection, owner, before=None, limit=most)
-        ranked = [*vital, *about, *(fact for fact, _ in newest)]
-        return sorted(self._fitting(dict.fromkeys(ranked)), key=lambda fact: fact.id)
-
-    def _fitting(self, ranked: Iterable[Memory]) -> Iterator[Memory]:
-        left = self._budget
-        for fact in ranked:
+        fitting, left = [], self._budget
+        for fact in dict.fromkeys([*vital, *about, *(fact for fact, _ in newest)]):
             if (tokens := _tokens(fact)) <= left:
                 left -= tokens
-                yield fact
+                fitting.append(fact)
+        return sorted(fitting, key=lambda fact: fact.id)
 
     async def recall(self, owner: str, message: str, *, now: datetime, limit: int = MOST_RECALLED) -> list[Memory]:
         """Returns the facts that a message is about, best first, then those that may always be of use."""

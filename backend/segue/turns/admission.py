@@ -200,7 +200,7 @@ async def find_retry(
     if (busy := await first_open_turn(connection, session_id)) is not None:
         raise turn_errors.in_progress(busy)
     if last is None or last.id != turn.turn_id or last.status not in ("failed", "cancelled"):
-        raise turn_errors.cannot_retry()
+        raise turn_errors.of("cannot_retry")
     return Admitted(turn)
 
 
@@ -214,7 +214,7 @@ async def retry(
         if not found.fresh:
             return found
         if (turn := await run_again(connection, found.turn, request, now=now, room=1)) is None:
-            raise turn_errors.cannot_retry()
+            raise turn_errors.of("cannot_retry")
     return Admitted(turn)
 
 
@@ -391,7 +391,7 @@ async def accepted_before(
     if once is None or stored is None:
         return None
     if stored.body_hash != once.body_hash:
-        raise turn_errors.key_reused()
+        raise turn_errors.of("idempotency_key_reused")
     for_now = stored.status == "failed" and bool(stored.error["retryable"]) and stored.branch is None
     turn = turn_key(session_id, stored)
     return Admitted(turn, stored.status, fresh=False, failed_for_now=for_now)
@@ -413,7 +413,7 @@ async def _admit_locked(
 
     while (turn := await begin()) is None:
         if request.on_busy in ("enqueue", "steer"):
-            raise turn_errors.too_many_queued(MAX_QUEUED)
+            raise turn_errors.of("too_many_queued", limit=MAX_QUEUED)
         if (busy := await first_open_turn(connection, session_id)) is not None:  # else it has ended just now
             raise turn_errors.in_progress(busy)
     return Admitted(turn)

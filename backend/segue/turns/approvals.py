@@ -142,7 +142,9 @@ async def list_all_approvals(
 async def get_approval(connection: AsyncConnection, identity: Identity, plan_id: str, *, now: datetime) -> Approval:
     """Returns one that is their own, or is or was for a group of theirs. Raises NotFound."""
     row = (await connection.execute(_listed(None, 1).where(plans.c.id == plan_id))).one_or_none()
-    if row is None or not (row.owner == identity.user or _asked_of(_plan(row), identity, now)):
+    steps = _plan(row).steps if row is not None else ()
+    is_asked = any(isinstance(each.waits_for, WaitsFor) and each.waits_for.is_for(identity, now) for each in steps)
+    if row is None or not (row.owner == identity.user or is_asked):
         raise NotFound("approval")
     return await _approval(connection, row)
 
@@ -171,11 +173,6 @@ def _listed(before: str | None, limit: int) -> Select[Any]:
 
 def _plan(row: Row[Any]) -> Plan:
     return plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})
-
-
-def _asked_of(plan: Plan, identity: Identity, now: datetime) -> bool:
-    """Returns whether a step is, or was, for a group of theirs."""
-    return any(isinstance(each.waits_for, WaitsFor) and each.waits_for.is_for(identity, now) for each in plan.steps)
 
 
 async def _approval(connection: AsyncConnection, row: Row[Any]) -> Approval:

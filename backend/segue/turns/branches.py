@@ -63,11 +63,11 @@ async def put_in_place(
     if (busy := await first_open_turn(connection, session_id)) is not None:
         raise turn_errors.in_progress(busy)
     if row.branch is not None:
-        raise turn_errors.not_in_history()
+        raise turn_errors.of("not_in_history")
     if request.message and row.role != "user":
-        raise turn_errors.not_the_users()
+        raise turn_errors.of("not_the_users")
     if request.message and row.at != row.seq:
-        raise turn_errors.cannot_edit_steer()
+        raise turn_errors.of("cannot_edit_steer")
     await _leave_history(connection, session_id, from_seq=row.seq, now=now)
     asked, note = request_of(row.request, row.id), await _note_of_calls(connection, session_id, tools)
     request = replace(request, force_web_search=asked is not None and asked.force_web_search, note=note)

@@ -97,9 +97,9 @@ def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:
     if turn.cancelled:
         return turn_errors.cancelled()
     if turn.attempts >= MAX_ATTEMPTS:
-        return turn_errors.gave_up(turn.attempts)
+        return turn_errors.of("turn_gave_up", attempts=turn.attempts)
     if turn.left_s is None or turn.left_s <= 0:
-        return turn_errors.turn_timeout(timeout_s)
+        return turn_errors.of("turn_timeout", seconds=timeout_s)
     return None
 
 

@@ -221,10 +221,11 @@ class TurnRun:
                 log.warning("turn_cut_off", code=error.code)
                 await self._stop_for(None)
                 return None
-            failure = turn_errors.storage_lost() if isinstance(error, StorageUnavailable) else error
+            failure = turn_errors.of("storage_lost") if isinstance(error, StorageUnavailable) else error
         except Exception as error:  # a turn that fails in any way ends with an error of its own
-            failure = turn_errors.turn_timeout(timeout_s) if limit.expired() else turn_errors.internal()
-            log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
+            is_late = limit.expired()
+            failure = turn_errors.of("turn_timeout" if is_late else "internal_error", seconds=timeout_s)
+            log.exception("turn_raised", error=type(error).__name__, exc_info=None if is_late else error)
         span.fail(failure.code)
         await self._stop_for(failure)
         return None

@@ -130,21 +130,14 @@ class TurnWorker:
             with outage.logged():
                 await self._unstored.store()
                 await self._check_claims(worker, renew=due)
-                await self._end_leases_unheard()
+                if self._unheard:
+                    found = await self._deps.database.write(claims.end_leases_unheard, list(self._unheard))
+                    at = time.monotonic()
+                    self._unheard = {turn: end for turn, end in self._unheard.items() if turn not in found and at < end}
                 renewed, renewed_as = (time.monotonic() if due else renewed), worker
-            await self._say_activity()
-
-    async def _end_leases_unheard(self) -> None:
-        if not self._unheard:
-            return
-        found = await self._deps.database.write(claims.end_leases_unheard, list(self._unheard))
-        now = time.monotonic()
-        self._unheard = {turn: until for turn, until in self._unheard.items() if turn not in found and now < until}
-
-    async def _say_activity(self) -> None:
-        running = {turn_id: run.activity() for turn_id, run in self._running.items()}
-        if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:
-            await report_activity(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
+            running = {turn_id: run.activity() for turn_id, run in self._running.items()}
+            if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:
+                await report_activity(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
 
     async def _drain(self, session_id: str, expected: asyncio.Future[Claim | None] | None = None) -> None:
         """A line. One that begins with an `expected` claim has its place already."""

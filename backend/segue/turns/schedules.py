@@ -268,7 +268,7 @@ async def begin_unattended(
     await lock_session(connection, row.owner, session_id)
     turn = await begin_turn(connection, row.owner, session_id, request, now=now, room=MAX_QUEUED + 1)
     if turn is None:
-        raise turn_errors.too_many_queued(MAX_QUEUED)
+        raise turn_errors.of("too_many_queued", limit=MAX_QUEUED)
     return Admitted(turn)
 
 

@@ -187,9 +187,14 @@ class ApiKeys:
             raise Unauthorized("no_key" if credential is None else "not_a_key")
         key = await self._find(f"key_{parts[1]}")
         is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, digest_of_secret(parts[2]))
-        if key is None or not is_right or not key.works(self._clock()):
+        now = self._clock()
+        if key is None or not is_right or not key.works(now):
             raise Unauthorized("wrong_key")
-        await self._mark_used(key)
+        if key.last_used_at is None or now - key.last_used_at >= MARK_USED_EVERY:
+            async with self._database.autocommit() as connection:
+                row = (await connection.execute(_USED, {"key_id": key.id, "used_at": now})).one_or_none()
+            if row is not None:
+                self._cache(row)
         return key.identity
 
     def forget(self, key_id: str) -> None:
@@ -213,15 +218,6 @@ class ApiKeys:
         key = _api_key(row)
         self._cached[key.id] = time.monotonic(), key
         return key
-
-    async def _mark_used(self, key: ApiKey) -> None:
-        now = self._clock()
-        if key.last_used_at is not None and now - key.last_used_at < MARK_USED_EVERY:
-            return
-        async with self._database.autocommit() as connection:
-            row = (await connection.execute(_USED, {"key_id": key.id, "used_at": now})).one_or_none()
-        if row is not None:
-            self._cache(row)
 
 
 _WORDS = ("scopes", "groups", "roles")

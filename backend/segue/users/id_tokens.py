@@ -9,8 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import httpx2
@@ -68,48 +67,40 @@ class OneKey:
         return self.key
 
 
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """The Authenticator for tokens: `sub` is the user, the scopes are the words of `scope` and `scp`, the groups are in
     the claim `groups`, as a list or one name, and give the `roles` they map to. A token without an expiry is refused.
     """
 
-    def __init__(
-        self,
-        keys: KeySource,
-        *,
-        issuer: str,
-        audience: str,
-        groups: str = "groups",
-        roles: Mapping[str, Collection[str]] = MappingProxyType({}),
-    ) -> None:
-        self._keys = keys
-        self._issuer = issuer
-        self._audience = audience
-        self._groups = groups
-        self._roles = roles
+    keys: KeySource
+    issuer: str
+    audience: str
+    groups: str = "groups"
+    roles: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     async def identify(self, credential: str | None) -> Identity:
         if credential is None or len(credential) > MAX_TOKEN_CHARS:
             raise Unauthorized("no_token" if credential is None else "token_too_long")
         try:
-            key = await self._keys.find(jwt.get_unverified_header(credential).get("kid"))
+            key = await self.keys.find(jwt.get_unverified_header(credential).get("kid"))
             if key is None:
                 raise Unauthorized("unknown_key_id")
             claims = _JWT.decode(
                 credential,
                 key.key,
                 algorithms=key.algorithms,
-                issuer=self._issuer,
-                audience=self._audience,
+                issuer=self.issuer,
+                audience=self.audience,
                 leeway=LEEWAY_S,
             )
         except jwt.PyJWTError as error:
             raise Unauthorized(type(error).__name__) from error
         if not is_user(claims["sub"]):
             raise Unauthorized("unusable_sub")
-        listed = given if isinstance(given := claims.get(self._groups), list) else [given]
+        listed = given if isinstance(given := claims.get(self.groups), list) else [given]
         groups = frozenset(name for name in listed if isinstance(name, str))
-        roles = frozenset(role for group in groups for role in self._roles.get(group, ()))
+        roles = frozenset(role for group in groups for role in self.roles.get(group, ()))
         return Identity(claims["sub"], _scopes(claims), groups=groups, roles=roles)
 
 

@@ -364,7 +364,7 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
     events = framed(run_events(client, session, turn, frames, messages))
     if turn is None:
         return EventStream(events, headers={"X-Session-Id": session.id})
-    farewell = frame(Entry(end_of(turn), run_ended(turn, turn_errors.interrupted())))
+    farewell = frame(Entry(end_of(turn), run_ended(turn, turn_errors.of("turn_interrupted"))))
     leaving = on_disconnect(client, turn, asked=props.on_disconnect == "cancel")
     return EventStream(events, headers=turn_headers(turn), farewell=farewell, **leaving)
 

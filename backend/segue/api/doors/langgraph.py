@@ -248,7 +248,7 @@ async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int
                     parts.has_new_state = False
                     yield encode([("values", (await run.view()).values())])
     except AppError as error:
-        if error.code != turn_errors.interrupted().code:
+        if error.code != turn_errors.of("turn_interrupted").code:
             yield encode([("error", {"error": error.code, "message": error.detail})], position=end)
 
 

@@ -348,7 +348,7 @@ class Chunks(Writer):
     answer, and the pages that it rests on. The sources that it found it shows of itself.
     """
 
-    interrupted = _data(error_body(turn_errors.interrupted())) + DONE
+    interrupted = _data(error_body(turn_errors.of("turn_interrupted"))) + DONE
     end = DONE
 
     def __init__(self, head: Json, *, usage: bool, events: bool = False) -> None:

@@ -177,7 +177,7 @@ class ResponseWriter(Writer):
     """Writes a turn as the events of a response, which `response` becomes; calls `as_functions` for Open WebUI."""
 
     interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
-        {"type": "error", **error_body(turn_errors.interrupted())["error"]}
+        {"type": "error", **error_body(turn_errors.of("turn_interrupted"))["error"]}
     )
     end = b""
 

@@ -429,7 +429,7 @@ def _answer_before(messages: Sequence[Json]) -> str | None:
 
 def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:
     chunks = MessageChunks(turn, decided, approvals=_knows_approvals(client))
-    cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.interrupted()))
+    cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.of("turn_interrupted")))
 
     async def written() -> AsyncGenerator[Sequence[Entry]]:
         frames = RunFrames(session.id, turn.turn_id, declares_version=False)

@@ -19,7 +19,6 @@ from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.session import Message
-from segue.domain.tool import Reference
 from segue.events.user_feed import session_titled
 from segue.memory import summary as summaries
 from segue.memory.history import MAX_SEQ, load_turns
@@ -186,7 +185,10 @@ class Summaries:
         covers = taken[-1][0].seq if taken else job.until
         async with self.database.autocommit() as connection:
             earlier = await recent_references(connection, job.session_id, up_to=covers)
-            listed = self._listed(merge_results(earlier, ()))
+            # The lines of the newest results, as far as SUMMARY_LISTED of the tokens go.
+            lines = [listed_reference(reference, expired=()) for reference in merge_results(earlier, ())]
+            sizes = zip(lines, accumulate(map(self.summariser.count, lines)), strict=True)
+            listed = [line for line, size in sizes if size <= int(self.max_tokens * SUMMARY_LISTED)]
             stored = await summaries.store_summary(connection, job, summary, covers=covers, references=listed)
             # Counting reads all messages: once they have doubled, that is two for each one that was ever said.
             has_doubled = covers.bit_length() > job.after.bit_length()
@@ -199,12 +201,6 @@ class Summaries:
 
     def ids(self, job: summaries.DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}
-
-    def _listed(self, newest_first: Sequence[Reference]) -> list[str]:
-        """The lines of the newest results, as far as SUMMARY_LISTED of the tokens go."""
-        lines = [listed_reference(reference, expired=()) for reference in newest_first]
-        sizes = accumulate(map(self.summariser.count, lines))
-        return [line for line, size in zip(lines, sizes, strict=True) if size <= int(self.max_tokens * SUMMARY_LISTED)]
 
     def _one_step(self, turns: list[list[Message]]) -> list[list[Message]]:
         """The oldest turns that fit one call; at least one."""

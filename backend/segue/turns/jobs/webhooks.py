@@ -62,13 +62,13 @@ class Webhooks:
 
     async def claim(self) -> DueEvent | None:
         """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
-        claim = partial(self.database.write, outbox.claim_due, lease_s=LEASE_S)
-        event = await claim()
+        claim = partial(outbox.claim_due, lease_s=LEASE_S)
+        event = await self.database.write(claim)
         if event is None and (untold := await tool_states.unstored_failures(self.cache)):
             for event_id, tool in untold.items():
                 await self.database.write(outbox.tool_failed, event_id, tool)
             await tool_states.failures_stored(self.cache, untold)
-            event = await claim()
+            event = await self.database.write(claim)
         return event
 
     async def run(self, job: DueEvent) -> bool:
