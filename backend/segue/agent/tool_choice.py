@@ -30,7 +30,6 @@ from segue.models.tool_schemas import CALL_TOOL, MAX_TOOLS
 from segue.models.untrusted import clipped
 from segue.plans.question import english_words, tool_words
 from segue.tools.availability import ToolGuard
-from segue.tools.input_schema import object_schema
 from segue.tools.summaries import shortened
 from segue.tools.tool_health import is_blocked
 
@@ -203,7 +202,12 @@ def _embedded_text(spec: ToolSpec) -> str:
 FIND_TOOLS: Final = ToolSpec(
     name="find_tools",
     description=TEXTS["find_tools"],
-    input_schema=object_schema({"query": {"type": "string", "minLength": 1, "maxLength": 400}}, "query"),
+    input_schema={
+        "type": "object",
+        "properties": {"query": {"type": "string", "minLength": 1, "maxLength": 400}},
+        "required": ["query"],
+        "additionalProperties": False,
+    },
     ephemeral=True,
 )
 
