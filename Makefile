@@ -244,7 +244,7 @@ bench-language: install  ## measure how well a yes is recognised, on the half no
 	$(BIN)/python bench/language.py tests/plans/replies.jsonl $(DATA) --half $(or $(HALF),report)
 
 bench-claims: install  ## measure how well answers that claim an effect are told from others: make bench-claims [DATA=dialogues.jsonl TOOLS=tools.json]
-	$(BIN)/python bench/claims.py tests/language/claims.jsonl $(if $(DATA),--dialogues $(DATA) --tools $(TOOLS))
+	$(BIN)/python bench/claims.py tests/agent/claims.jsonl $(if $(DATA),--dialogues $(DATA) --tools $(TOOLS))
 
 bfcl: install  ## replay a public benchmark, killing the service between turns: make bfcl DATA=bfcl_multi_turn_base.jsonl
 	$(BIN)/python bench/bfcl.py $(or $(DATA),$(error give the data: make bfcl DATA=path/to/bfcl_multi_turn_base.jsonl))

@@ -1,6 +1,6 @@
 """How well answers that claim an effect are told from others, by language. Prints a markdown table.
 
-    python bench/claims.py tests/language/claims.jsonl [--dialogues dialogues.jsonl --tools tools.json]
+    python bench/claims.py tests/agent/claims.jsonl [--dialogues dialogues.jsonl --tools tools.json]
 
 Rows are `{text, lang, claims}`. Of recorded dialogues (`{messages: [{role, content, calls}]}`, the tools with their
 `effect`) an answer claims nothing false if a call of its turn has changed something: those show how many claims are
@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from segue.plans.policy import claimed_effect
+from segue.agent.false_claims import claimed_effect
 
 Seen = dict[str, Counter[str]]
 

@@ -66,7 +66,7 @@ OWNERS_OF_TABLES = {
     "turns/terminations.py": "turns",
     "users/api_keys.py": "api_keys; stream_tokens",
     "users/audit.py": "audit",
-    "users/ledger.py": "usage, reservations",
+    "users/usage_ledger.py": "usage, reservations",
     "users/spending.py": "user_limits",
 }
 BROAD = {

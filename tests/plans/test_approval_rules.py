@@ -11,7 +11,7 @@ from segue.domain.agent import Agent
 from segue.domain.approval_rule import ApprovalRule, Others, RuleBound, RuledCall, WaitsFor, digest_of_call
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity
-from segue.plans.arguments import leaves
+from segue.plans.value_origins import leaves
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from segue.domain.approval_rule import is_users
-from segue.plans.arguments import MAX_VALUES, REST, not_from_user, origins_of, values_of
+from segue.plans.value_origins import MAX_VALUES, REST, not_from_user, origins_of, values_of
 
 
 @pytest.mark.parametrize(

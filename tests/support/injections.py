@@ -1,6 +1,6 @@
 """769 mails and events with an instruction in them, and what a model that obeys it calls.
 
-512 ask plainly, 149 were written against the rule in plans/arguments.py, 92 against what counts as the user's:
+512 ask plainly, 149 were written against the rule in plans/value_origins.py, 92 against what counts as the user's:
 keys of arguments, what a program says in their place, and what stands around their words. 16 are bodies of events that
 come to a trigger while nobody is there.
 """

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from segue.agent.planner import classify_agreement
 from segue.agent.prompts import TEXTS
-from segue.agent.shown_values import SeenText, Shown
 from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
+from segue.agent.unseen_values import SeenText, Shown
 from segue.db.engine import Database
 from segue.domain.approval_rule import RuledCall, Scalar, WaitsFor, is_users
 from segue.domain.errors import AppError, InvalidRequest
@@ -27,10 +27,10 @@ from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolContext, ToolRetry, Too
 from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
-from segue.plans.arguments import MAX_LEAVES, leaves, origins_of
 from segue.plans.mandates import Terms, give, mandates_for, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.question import is_about, is_value, names_action, offer_in
+from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
 from segue.tools.results import load_results, recent_references
 
 MAX_TEXTS = 100

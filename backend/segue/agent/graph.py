@@ -4,36 +4,27 @@ START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond 
                                        └─────────────┘  if the plan node has answered already
 """
 
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from operator import or_
 from typing import Annotated, Any, Literal, Protocol, TypedDict, cast
 
 import structlog
-from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages, prompts
+from segue.agent.false_claims import without_false_claims
 from segue.agent.plan_node import plan
-from segue.agent.planner import claims_in_vain
-from segue.agent.state import (
-    StartedMessage,
-    TurnContext,
-    TurnState,
-    Update,
-    carries_files,
-    held_of,
-    language_of,
-    running_plan,
-)
+from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, carries_files, language_of, running_plan
 from segue.agent.stream_reply import emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
+from segue.agent.turn_reports import held_of
 from segue.domain.errors import AppError
 from segue.domain.events import EffectsListed, PlanChanged, StepFinished, StepStarted
-from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, with_held
+from segue.domain.session import with_held
 from segue.domain.tool import Tool
 from segue.language.shown_call import translate
 from segue.memory import short_term
@@ -41,13 +32,9 @@ from segue.memory.short_term import ShortTermMemory
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer, may_answer_otherwise
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.policy import claimed_effect, says_promise, should_search_web, without_forbidden
+from segue.plans.policy import should_search_web, without_forbidden
 from segue.plans.question import joined, question_in, question_of
-from segue.tools.builtin.builtin_tools import PROMISE
 from segue.tools.normalize import clean
-from segue.tools.results import calls_that_ran
-
-READS = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
 
 log = structlog.get_logger()
 
@@ -85,64 +72,13 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     if left_waiting is not None and touched is not None and touched.plan.id != left_waiting.plan.id:
         postscript = plan_messages.superseded(left_waiting.plan, language_of(state))
     if problem is None and not is_asking:
-        answer, said_in_vain = await _checked(context, state, answer, was_heard=started is not None)
-        said_in_vain += ["not_promised"] * _promises_in_vain(context, state, answer)
-        if said_in_vain:
-            told = (translate(sentence, language_of(state)) for sentence in said_in_vain)
-            postscript = "\n\n".join(filter(None, [postscript, *told]))
+        answer, in_vain = await without_false_claims(context, state, answer, was_heard=started is not None)
+        told = (translate(sentence, language_of(state)) for sentence in in_vain)
+        postscript = "\n\n".join(filter(None, [postscript, *told]))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     if problem is not None:
         log.warning("answered_by_service", code=problem.code, reason=problem.detail)
     return {"answer": answer, "answer_id": emit_message(context, answer, started), "problem": problem}
-
-
-def _promises_in_vain(context: TurnContext, state: TurnState, answer: str) -> bool:
-    """Returns whether the user may wait for what no call has set up: neither `promise` nor one with an effect."""
-    tools = context.guard.tools()
-    if PROMISE.name not in tools or not state["approves"] or not says_promise(answer):
-        return False
-    kept = (each.tool_name == PROMISE.name for each in state["earlier_results"])
-    done = (each.tool_name for each in state.get("tool_calls", ()) if each.status == "succeeded")
-    return not any(kept) and all(name in tools and tools[name].spec.effect == "read_only" for name in done)
-
-
-async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_heard: bool) -> tuple[str, list[str]]:
-    """Returns the answer, and what has to be said of it if it claims an effect that no call of the session had. The
-    model is asked once more, with its calls in view, unless its words were heard already: those cannot be taken back.
-    """
-    conversation = state.get("conversation")  # without one the answer is the engine's own
-    claimed = claimed_effect(answer) if conversation else None
-    has_worked = state["plan_runs"] or bool(state.get("tool_calls"))  # which `Done.` is about
-    if conversation is None or claimed is None or (claimed.is_bare and has_worked):
-        return answer, []
-    tools = context.guard.tools()
-    reads = {*READS, *(name for name, tool in tools.items() if tool.spec.effect == "read_only")}
-    if _has_changed_something(state, {name for name, tool in tools.items() if tool.spec.ephemeral}, reads):
-        return answer, []
-    done = await context.transact(calls_that_ran, context.turn.session_id, but_of=reads)
-    try:
-        while claimed is not None and await claims_in_vain(context, claimed, done):
-            if was_heard:
-                log.warning("claimed_in_vain")
-                return answer, ["nothing_changed"]
-            offered = context.guard.offered(without_forbidden(tools, state["search"]))
-            said = [*conversation, AIMessage(answer)]
-            asked = prompts.with_instruction(said, prompts.nothing_done(claimed.sentence, done))
-            answer = (await context.model.reply(asked, offered, tool_choice="none")).text or answer
-            claimed, was_heard = claimed_effect(answer), True
-    except AppError as error:
-        if not gave_no_answer(error):
-            raise
-        return answer, ["nothing_changed"] * bool(claimed and claimed.is_sure and not done)
-    return answer, []
-
-
-def _has_changed_something(state: TurnState, unlisted: Container[str], reads: Container[str]) -> bool:
-    """Returns whether a call of the turn may have changed something. Of those that leave no row its messages tell."""
-    spoken = state.get("conversation", [])[len(state["prompt"]) :]
-    said = [call["name"] for each in spoken if isinstance(each, AIMessage) for call in each.tool_calls]
-    made = [each.tool_name for each in state.get("tool_calls", ()) if each.status != "failed"]
-    return any(name not in reads for name in (*made, *filter(unlisted.__contains__, said)))
 
 
 async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, StartedMessage | None, AppError | None]:

@@ -27,11 +27,10 @@ from segue.domain.user_request import UserRequest
 from segue.language.utterance import words_of
 from segue.memory.history import recent_user_messages, said_by_user
 from segue.models.reply import ANSWER, PLAN, READING, AnswerReading, AnswerSchema, Reading, Reply
-from segue.plans.arguments import stands_in
 from segue.plans.plan_parser import Unresolved, first_object, missing, parse_plan, resolve
-from segue.plans.policy import WEB_SEARCH, ClaimedEffect, without_forbidden
+from segue.plans.policy import WEB_SEARCH, without_forbidden
+from segue.plans.value_origins import stands_in
 from segue.tools.availability import ToolGuard
-from segue.tools.builtin.definitions import BUILTIN
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import clean
 from segue.tools.paging import at_path
@@ -138,21 +137,10 @@ async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> 
 async def classify_agreement(context: TurnContext, answer: str, reply: str, call: RequestedCall) -> Reading:
     """Returns how the model reads a reply to what an answer offered, with a call that it may be a yes to in view."""
     known = {"assistant_said": answer, "user_replied": reply, "call": {"tool": call.name, "args": call.args}}
-    return await _read(context, prompts.AGREEMENT_READER, prompts.AGREEMENT, known)
+    return await ask_reader(context, prompts.AGREEMENT_READER, prompts.AGREEMENT, known)
 
 
-async def claims_in_vain(context: TurnContext, claimed: ClaimedEffect, done: Sequence[str]) -> bool:
-    """Returns whether the session had no effect as is claimed: a model reads that where the rules cannot tell."""
-    if claimed.is_sure and not done:
-        return True
-    could = (tool.spec for tool in context.guard.tools().values() if tool.spec.name not in BUILTIN)
-    if not done and all(spec.effect == "read_only" for spec in could):
-        return False
-    known = {"sentence": claimed.sentence[: prompts.MAX_CLAIM_CHARS], "done": done}
-    return await _read(context, prompts.CLAIM_READER, prompts.CLAIM, known) == "confirm"
-
-
-async def _read(context: TurnContext, reader: str, question: str, known: Mapping[str, Any]) -> Reading:
+async def ask_reader(context: TurnContext, reader: str, question: str, known: Mapping[str, Any]) -> Reading:
     """Asks a model of its own about what is `known`, which is data."""
     asked = [SystemMessage(reader), HumanMessage(prompts.fenced_json(question, known))]
     return _verdict_in(await context.model.reply(asked, small=True, schema=READING))

@@ -1,11 +1,10 @@
-"""The state of a turn in the graph: plain data, every key declared, and what is reported of it, the sources of the
-answer among it. And its context, which never changes: identity, limits, and the live objects that nodes use.
+"""The state of a turn in the graph: plain data, every key declared. And its context, which never changes: identity,
+limits, and the live objects that nodes use.
 """
 
-import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, TypedDict
 
@@ -21,9 +20,9 @@ from segue.domain.approval_rule import ApprovalRule
 from segue.domain.errors import AppError
 from segue.domain.events import Emit, SteerRead
 from segue.domain.ids import Clock
-from segue.domain.plan import NOT_CHOSEN, Plan
+from segue.domain.plan import Plan
 from segue.domain.telemetry import OpenSpan
-from segue.domain.tool import CallEffect, EffectOutcome, Reference, Tool, ToolCall, ToolContext, TurnEffect
+from segue.domain.tool import CallEffect, Reference, ToolCall, ToolContext, TurnEffect
 from segue.domain.user_request import UserAnswer
 from segue.language.detect_language import ENGLISH
 from segue.memory.history import NewMessage
@@ -31,17 +30,11 @@ from segue.memory.short_term import ShortTermMemory
 from segue.models.metered_model import MeteredModel
 from segue.plans.acknowledgement import Acknowledgement, conversation_language
 from segue.plans.mandates import Use
-from segue.plans.policy import WEB_SEARCH, SearchDecision, SearchReason
+from segue.plans.policy import SearchDecision
 from segue.plans.store import StoredPlan
 from segue.tools.availability import ToolGuard
 from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import CallOutcome
-from segue.tools.summaries import place_of
-
-MAX_SOURCES = 50
-MAX_CITING_CHARS = 100_000  # of an answer
-MIN_TITLE_CHARS = 8  # shorter ones are words like others
-MIN_ID_CHARS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,104 +223,5 @@ def running_plan(state: TurnState) -> Plan | None:
     return state["touched_plan"].plan if state["plan_runs"] and state["touched_plan"] else None
 
 
-def acknowledgement_report(state: TurnState) -> session.AcknowledgementReport:
-    """Returns how the message was read. Complete only after the plan node has seen what it answers."""
-    read, (plan_id, version) = state["acknowledgement"], state.get("replied_to") or (None, None)
-    return session.AcknowledgementReport(
-        read.verdict, read.strength, rule=read.rule, language=read.language, plan_id=plan_id, plan_version=version
-    )
-
-
-def web_search_report(state: TurnState) -> session.WebSearchReport:
-    """Returns whether a search was asked for and made, and why or why not. Complete only after the tool loop."""
-    search = state["search"]
-    ended = [call.status == "succeeded" for call in state.get("tool_calls", []) if call.tool_name == WEB_SEARCH]
-    reason: SearchReason = search.reason
-    if any(ended):
-        plan = running_plan(state)
-        is_planned = plan is not None and any(step.tool == WEB_SEARCH for step in plan.steps)
-        reason = search.reason if search.search else "plan" if is_planned else "model"
-    elif search.search:
-        reason = "failed" if ended else "offered"
-    return session.WebSearchReport(requested=state["force_web_search"], performed=any(ended), reason=reason)
-
-
-def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ...]:
-    """Returns the plan's steps that wait for a yes to change something, but for the page's, and those denied."""
-    plan = state["touched_plan"].plan if state["touched_plan"] else None
-    held = []
-    for step in plan.steps if plan and not plan.page_steps else ():
-        is_over = step.requires_confirmation and plan is not None and plan.status == "cancelled"
-        is_denied = step.status == "skipped" and (is_over or step.error == NOT_CHOSEN)
-        spec = tools[step.tool].spec if step.tool and step.tool in tools else None
-        if step.tool and (is_denied or step.status == "waiting") and (spec is None or spec.effect != "read_only"):
-            outcome: EffectOutcome = "denied" if is_denied else "waits"
-            title = (spec.title or spec.original_name) if spec else ""
-            held.append(TurnEffect(None, step.tool, title or step.tool, step.args or {}, outcome))
-    return tuple(held)
-
-
 def carries_files(state: TurnState) -> bool:  # beside the sources that a frontend found
     return not all(each.is_source for each in state["files"])
-
-
-def sources_of(state: TurnState) -> tuple[session.Source, ...]:
-    """Returns what the answer rests on: the message's files, then, in the order of the text, what it names of results
-    by an address, a title or an identifier; if it names none, the pages that were read for it. A turn without files and
-    results costs nothing.
-    """
-    results = (*state.get("references", ()), *state["earlier_results"])
-    if state.get("problem") or not (state["files"] or results):
-        return ()
-    answer = (state["answer"] or "")[:MAX_CITING_CHARS]
-    named = sorted(_named(answer, state.get("found", ()), results), key=lambda each: each[0])
-    read = [each for each in state.get("found", ()) if each.url and each.part is None]
-    used = [each for _, each in named] or read
-    distinct = dict[object, session.Source]()
-    for each in used:
-        distinct.setdefault(each.url or (each.tool_call_id, each.part), each)
-    return _numbered(answer, [*_files(state), *distinct.values()][:MAX_SOURCES])
-
-
-def _files(state: TurnState) -> Iterator[session.Source]:
-    calls = state.get("tool_calls", ())
-    made = {call.args.get("attachment_id"): call for call in calls if call.tool_name == session.READ_ATTACHMENT}
-    for file in state["files"]:
-        if file.mark != session.LEFT_OUT and file.id in made and made[file.id].status == "succeeded":
-            yield session.Source((file.mark or "").strip("[]"), file.name, tool_call_id=made[file.id].tool_call_id)
-
-
-def _named(
-    answer: str, found: Sequence[session.Source], results: Sequence[Reference]
-) -> Iterator[tuple[int, session.Source]]:
-    """Yields where in the answer each source is named first, and the source."""
-    folded, cited = answer.casefold(), set[str | None]()
-    for each in found:
-        at = place_of(each.url, answer) if each.url else None
-        if at is None and len(each.title) >= MIN_TITLE_CHARS:
-            at = place_of(each.title.casefold(), folded)
-        if at is not None:
-            cited |= {each.url, each.tool_call_id}
-            yield at, each
-    for result in results:
-        is_page = {text: text.startswith(("http://", "https://")) for text in result.identifiers}
-        for text in sorted(is_page, key=is_page.__getitem__, reverse=True):
-            url = text if is_page[text] else None
-            if len(text) < MIN_ID_CHARS or (url or result.tool_call_id) in cited:
-                continue
-            if (at := place_of(text, answer)) is not None:
-                cited |= {url, result.tool_call_id}
-                yield at, session.Source("", url or result.summary, url, result.tool_call_id)
-
-
-def _numbered(answer: str, sources: Sequence[session.Source]) -> tuple[session.Source, ...]:
-    """Gives each source without a mark the number of its link in the text, or the next one that is free."""
-    ids = {each.id for each in sources}
-    numbered = []
-    for each in sources:
-        made = each.url and re.search(rf"\[(\d{{1,3}})\]\({re.escape(each.url)}", answer)
-        free = (str(number) for number in range(1, len(sources) + len(ids) + 1) if str(number) not in ids)
-        number = each.id or (made[1] if made and made[1] not in ids else next(free))
-        ids.add(number)
-        numbered.append(replace(each, id=number))
-    return tuple(numbered)

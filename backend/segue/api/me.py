@@ -23,7 +23,7 @@ from segue.domain.ids import id_pattern
 from segue.domain.session import Memory, NewFact, UnreadableMemory
 from segue.memory import facts
 from segue.turns.jobs.learn_facts import cancel_extraction
-from segue.users.ledger import Group, UsageTotal, list_usage
+from segue.users.usage_ledger import Group, UsageTotal, list_usage
 
 router = router_of("me", "/me")
 memories_router = router_of("memories", "/memories")

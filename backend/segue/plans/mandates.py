@@ -27,7 +27,7 @@ from segue.domain.identity import Operator
 from segue.domain.ids import local_time, new_id
 from segue.domain.tool import Tool, ToolSpec, definition_of
 from segue.events.outbox import mandate_changed
-from segue.plans.arguments import MAX_VALUES, MODEL, leaves
+from segue.plans.value_origins import MAX_VALUES, MODEL, leaves
 from segue.users.audit import record_act
 
 MAX_OF_USER: Final = 200

@@ -1,5 +1,5 @@
-"""Whether a message gets a web search or a plan, whether a tool asks the user before it runs, whether they have said
-that it need not, and whether an answer promises something or says that something was done.
+"""Whether a message gets a web search or a plan, whether a tool asks the user before it runs, and whether they have
+said that it need not.
 
 The operator's own rule over each call, BEFORE_CALL or `create_app(before_call=…)`, can only tighten: what waits for a
 yes anyway still does. A rule that fails, or takes too long, denies. Knows no model, no storage, no graph and no HTTP.
@@ -10,9 +10,7 @@ import copy
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from inspect import isawaitable
-from itertools import pairwise
 from typing import Any, Final, Literal
 
 import structlog
@@ -21,8 +19,7 @@ from anyio import to_thread
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import RequestedCall, Verdict
 from segue.domain.tool import Effect, Tool, ToolContext, ToolSpec
-from segue.language.detect_language import detect_language
-from segue.language.lexicon import UNKNOWN, WordList, kinds_of, match_lists, parse_lexicon
+from segue.language.lexicon import UNKNOWN, WordList, kinds_of, match_lists
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.plans import multistep_detector
 from segue.plans.acknowledgement import LEXICON
@@ -30,8 +27,6 @@ from segue.plans.acknowledgement import LEXICON
 WEB_SEARCH: Final = "web_search"
 SHORTEST_FORCED_SEARCH: Final = 15  # characters
 SHORTEST_QUESTION: Final = 3  # words
-LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: every turn pays for it
-LONGEST_CLAIM: Final = 500  # characters at each end of an answer that are looked at
 LONGEST_QUERY: Final = 200  # characters; a longer message is more than a question
 MAX_REASON_CHARS: Final = 500
 
@@ -47,14 +42,7 @@ _IDENTIFYING: Final = re.compile(
 
 log = structlog.get_logger()
 
-PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
-CLAIM_KINDS: Final = frozenset({"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "maybe", "none"})
 UNASKED: Final = WordList("unasked.toml", match_lists)
-PROMISES: Final = WordList("promises.toml", partial(parse_lexicon, kinds=PROMISE_KINDS), share=True)
-CLAIMS: Final = WordList("claims.toml", partial(parse_lexicon, kinds=CLAIM_KINDS), share=True)
-_APART: Final = {"de": 14, "zh": 14, "ja": 14, "ko": 14}  # words that may stand between a cue and what was done
-# Behind a quotation mark, a line that ends so, or within a list there may be words that are another's, as a letter's.
-_FOR_ANOTHER: Final = re.compile(r"[\"“„«「『]|[:：,，،]\s*$|```|^\s*[>*-]", re.MULTILINE)
 
 SearchReason = Literal[
     "acknowledgement", "asked_for", "earlier_results", "failed", "forbidden", "forced", "model",
@@ -116,77 +104,6 @@ def gives_leave(message: str) -> bool:
         if any(_DENIALS.isdisjoint(kinds_of(rest, language, LEXICON.now)) for language in languages):
             return True
     return False
-
-
-def says_promise(answer: str) -> bool:
-    """Returns whether an answer promises something: `I'll remind you tomorrow`, but no offer and no condition."""
-    said = _FOR_ANOTHER.split(own_words(answer[:LONGEST_PROMISE]), maxsplit=1)[0]
-    language, sentences = detect_language(said), sentences_of(said)
-    for each, after in pairwise([*sentences, ""]):
-        words = words_of(each)
-        kinds = {*kinds_of(words, language, PROMISES.now)}
-        is_one = "promise" in kinds and "none" not in kinds
-        is_later = "later" in kinds or any(map(str.isdecimal, words))
-        if is_one and is_later and not parse_utterance(each + after).asks:
-            return True
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedEffect:
-    """What an answer says was done to the world. Only one that `is_sure` needs no second reader. One that `is_bare`, as
-    `Done.`, may be about whatever the turn did.
-    """
-
-    sentence: str
-    is_sure: bool
-    is_bare: bool = False
-
-
-def claimed_effect(answer: str) -> ClaimedEffect | None:
-    """Returns the effect that an answer claims: `I have sent it`. An offer, a condition, a denial, what was earlier and
-    words for another are none; of a passive, and of what may be done to a text, it is not sure.
-    """
-    if len(answer) > 2 * LONGEST_CLAIM:
-        answer = f"{answer[:LONGEST_CLAIM]}\n{answer[-LONGEST_CLAIM:]}"
-    said = _FOR_ANOTHER.split(own_words(answer), maxsplit=1)[0]
-    language, sentences = detect_language(said), sentences_of(said)
-    maybe = None
-    for each, after in pairwise([*sentences, ""]):
-        is_sure = _claims(each, language)
-        if is_sure is not None and not parse_utterance(each + after).asks:
-            if is_sure:
-                return ClaimedEffect(each.strip(), is_sure=True)
-            if maybe is None or maybe.is_bare:
-                maybe = ClaimedEffect(each.strip(), is_sure=False, is_bare="alone" in _kinds(each, language))
-    return maybe
-
-
-def _kinds(sentence: str, language: str) -> list[str]:
-    return kinds_of(words_of(sentence), language, CLAIMS.now)
-
-
-def _claims(sentence: str, language: str) -> bool | None:
-    """Returns whether a sentence surely claims an effect; None if it claims none."""
-    kinds = _kinds(sentence, language)
-    if "none" in kinds:
-        return None
-    found: list[bool] = [True] * ("whole" in kinds) + [False] * ("maybe" in kinds)
-    if kinds and set(kinds) <= {"alone", "skip", "sure"} and "alone" in kinds:
-        found.append(False)
-    for at, kind in enumerate(kinds):
-        if kind in ("cue", "passive") and (did := _done_behind(kinds[at + 1 :], _APART.get(language, 0))):
-            found.append("sure" in kinds or (kind == "cue" and did == "did"))
-    return any(found) if found else None
-
-
-def _done_behind(kinds: Sequence[str], apart: int) -> str | None:
-    for at, kind in enumerate(kinds):
-        if kind in ("did", "soft"):
-            return kind
-        if kind not in ("skip", "sure", "cue", "passive") and at >= apart:
-            return None
-    return None
 
 
 def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_lists, split_list
 from segue.language.utterance import QUOTED, sentences_of, words_of
-from segue.plans.arguments import leaves
+from segue.plans.value_origins import leaves
 
 LONGEST_DESCRIPTION: Final = 400  # characters
 LONGEST_TRANSLATED: Final = 400  # characters

@@ -22,7 +22,7 @@ from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approv
 from segue.domain.session import TurnKey
 from segue.domain.user_request import UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
-from segue.plans.arguments import values_of
+from segue.plans.value_origins import values_of
 
 BATCH = 100  # plans that expire in one transaction
 

@@ -32,7 +32,7 @@ from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_settings import TurnSettings
 from segue.users.audit import drop_old_acts
-from segue.users.ledger import drop_old_usage
+from segue.users.usage_ledger import drop_old_usage
 
 RECOVER_EVERY_S = 1.0
 MOST_SESSIONS = 50

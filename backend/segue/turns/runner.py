@@ -18,17 +18,10 @@ from structlog.contextvars import bound_contextvars
 
 from segue.agent.prompts import BY_SERVICE
 from segue.agent.render_messages import request_parts
-from segue.agent.state import (
-    TurnContext,
-    TurnInput,
-    TurnState,
-    acknowledgement_report,
-    held_of,
-    sources_of,
-    web_search_report,
-)
+from segue.agent.state import TurnContext, TurnInput, TurnState
 from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.agent.tool_choice import ToolChooser
+from segue.agent.turn_reports import acknowledgement_report, held_of, sources_of, web_search_report
 from segue.db.engine import outlast, outlasting
 from segue.db.outages import StorageUnavailable
 from segue.domain import session, turn_errors

@@ -29,8 +29,8 @@ from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.identity import NOTHING, Charge, total
 from segue.domain.ids import Clock
-from segue.users import ledger
-from segue.users.ledger import Reservation, Standing
+from segue.users import usage_ledger
+from segue.users.usage_ledger import Reservation, Standing
 from segue.users.user_settings import UserSettings
 from segue.watch import Watch
 
@@ -186,7 +186,7 @@ class Books:
             async with turnstile, self.database.transaction() as connection:
                 if self.total.has_caps:
                     await self._reserve(connection, wanted, self.total, among="")
-                for group in await ledger.groups_of(connection, owner, day) if self.groups else ():
+                for group in await usage_ledger.groups_of(connection, owner, day) if self.groups else ():
                     if (cap := self.groups.get(group, NO_LIMITS)).has_caps:
                         await self._reserve(connection, wanted, cap, among=group)
                 await self._reserve(connection, wanted, self.limits_of(owner))
@@ -201,7 +201,7 @@ class Books:
 
     async def _enter(self, owner: str, day: date, groups: Collection[str]) -> None:
         if new := {(owner, day, group) for group in groups} - self.entered:
-            await self.database.write(ledger.enter_groups, owner, day, groups)
+            await self.database.write(usage_ledger.enter_groups, owner, day, groups)
             if len(self.entered) >= MOST_ENTERED or not any(each[1] == day for each in self.entered):
                 self.entered.clear()
             self.entered.update(new)
@@ -210,13 +210,13 @@ class Books:
         self, connection: AsyncConnection, wanted: Reservation, limits: Limits, *, among: str | None = None
     ) -> None:
         token_cap, cost_cap = limits.tokens_per_day, limits.cost_per_day
-        standing = await ledger.reserve(connection, wanted, token_cap=token_cap, cost_cap=cost_cap, among=among)
+        standing = await usage_ledger.reserve(connection, wanted, token_cap=token_cap, cost_cap=cost_cap, among=among)
         if not standing.reserved:
             raise self._refusal(wanted, standing, limits, among=among)
 
     async def release(self, owner: str, holder: str) -> None:
         if self.is_capped(owner):
-            await self.database.write(ledger.release, holder)
+            await self.database.write(usage_ledger.release, holder)
 
     def _refusal(self, wanted: Reservation, standing: Standing, limits: Limits, *, among: str | None) -> AppError:
         """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
@@ -276,7 +276,9 @@ class Account:
         """Books what was added since the last time, and gives back what was reserved."""
         unbooked, self.unbooked = self.unbooked, {}
         try:
-            await ledger.book(connection, self.owner, self.session_id, unbooked, holder=self.holder, epoch=self.epoch)
+            await usage_ledger.book(
+                connection, self.owner, self.session_id, unbooked, holder=self.holder, epoch=self.epoch
+            )
         except BaseException:
             for key, charge in unbooked.items():
                 self._add_unbooked(key, charge)

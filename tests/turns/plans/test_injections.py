@@ -17,7 +17,7 @@ import pytest
 from pydantic import SecretStr
 
 from segue.config import Settings
-from segue.plans.arguments import leaves, values_of
+from segue.plans.value_origins import leaves, values_of
 from segue.turns.jobs.webhooks import signatures
 from tests.support.benign import MAILS, TASKS, VALUES, Task
 from tests.support.injections import (

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from segue.agent.shown_values import SeenText, Shown
+from segue.agent.unseen_values import SeenText, Shown
 
 VASES = {"items": [{"id": f"itm-{number}", "name": f"vase {number}", "state": "sold"} for number in (1, 2, 3)]}
 TRIP = {

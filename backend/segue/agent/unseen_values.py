@@ -22,8 +22,8 @@ from segue.language.lexicon import kinds_of
 from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import dates_in, money_in, numbers_in, times_in
 from segue.plans.acknowledgement import LEXICON
-from segue.plans.arguments import leaves, open_keys, stands_in
 from segue.plans.question import tool_words
+from segue.plans.value_origins import leaves, open_keys, stands_in
 from segue.tools.summaries import kind_of_key
 
 MAX_CHECKS: Final = 20_000  # whether a text shows a value, for one call

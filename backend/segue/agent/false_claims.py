@@ -1,0 +1,177 @@
+"""What an answer says in vain, and how the user hears of it: an effect that no call had, a promise that none keeps."""
+
+import re
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Final
+
+import structlog
+from langchain_core.messages import AIMessage
+
+from segue.agent import prompts
+from segue.agent.planner import ask_reader
+from segue.agent.state import TurnContext, TurnState
+from segue.domain.errors import AppError
+from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
+from segue.language.detect_language import detect_language
+from segue.language.lexicon import WordList, kinds_of, parse_lexicon
+from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
+from segue.models.refusals import gave_no_answer
+from segue.plans.policy import without_forbidden
+from segue.tools.builtin.builtin_tools import PROMISE
+from segue.tools.builtin.definitions import BUILTIN
+from segue.tools.results import calls_that_ran
+
+LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: every turn pays for it
+LONGEST_CLAIM: Final = 500  # characters at each end of an answer that are looked at
+_READS: Final = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
+PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
+CLAIM_KINDS: Final = frozenset({"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "maybe", "none"})
+PROMISES: Final = WordList("promises.toml", partial(parse_lexicon, kinds=PROMISE_KINDS), share=True)
+CLAIMS: Final = WordList("claims.toml", partial(parse_lexicon, kinds=CLAIM_KINDS), share=True)
+_APART: Final = {"de": 14, "zh": 14, "ja": 14, "ko": 14}  # words that may stand between a cue and what was done
+# Behind a quotation mark, a line that ends so, or within a list there may be words that are another's, as a letter's.
+_FOR_ANOTHER: Final = re.compile(r"[\"“„«「『]|[:：,，،]\s*$|```|^\s*[>*-]", re.MULTILINE)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedEffect:
+    """What an answer says was done to the world. Only one that `is_sure` needs no second reader. One that `is_bare`, as
+    `Done.`, may be about whatever the turn did.
+    """
+
+    sentence: str
+    is_sure: bool
+    is_bare: bool = False
+
+
+async def without_false_claims(
+    context: TurnContext, state: TurnState, answer: str, *, was_heard: bool
+) -> tuple[str, list[str]]:
+    """Returns the answer, asked for anew if it had to be, and the names of the sentences that correct what it says."""
+    answer, in_vain = await _checked(context, state, answer, was_heard=was_heard)
+    return answer, in_vain + ["not_promised"] * _promises_in_vain(context, state, answer)
+
+
+def _promises_in_vain(context: TurnContext, state: TurnState, answer: str) -> bool:
+    """Returns whether the user may wait for what no call has set up: neither `promise` nor one with an effect."""
+    tools = context.guard.tools()
+    if PROMISE.name not in tools or not state["approves"] or not says_promise(answer):
+        return False
+    kept = (each.tool_name == PROMISE.name for each in state["earlier_results"])
+    done = (each.tool_name for each in state.get("tool_calls", ()) if each.status == "succeeded")
+    return not any(kept) and all(name in tools and tools[name].spec.effect == "read_only" for name in done)
+
+
+async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_heard: bool) -> tuple[str, list[str]]:
+    """Returns the answer, and what has to be said of it if it claims an effect that no call of the session had. The
+    model is asked once more, with its calls in view, unless its words were heard already: those cannot be taken back.
+    """
+    conversation = state.get("conversation")  # without one the answer is the engine's own
+    claimed = claimed_effect(answer) if conversation else None
+    has_worked = state["plan_runs"] or bool(state.get("tool_calls"))  # which `Done.` is about
+    if conversation is None or claimed is None or (claimed.is_bare and has_worked):
+        return answer, []
+    tools = context.guard.tools()
+    reads = {*_READS, *(name for name, tool in tools.items() if tool.spec.effect == "read_only")}
+    if _has_changed_something(state, {name for name, tool in tools.items() if tool.spec.ephemeral}, reads):
+        return answer, []
+    done = await context.transact(calls_that_ran, context.turn.session_id, but_of=reads)
+    try:
+        while claimed is not None and await _claims_in_vain(context, claimed, done):
+            if was_heard:
+                log.warning("claimed_in_vain")
+                return answer, ["nothing_changed"]
+            offered = context.guard.offered(without_forbidden(tools, state["search"]))
+            said = [*conversation, AIMessage(answer)]
+            asked = prompts.with_instruction(said, prompts.nothing_done(claimed.sentence, done))
+            answer = (await context.model.reply(asked, offered, tool_choice="none")).text or answer
+            claimed, was_heard = claimed_effect(answer), True
+    except AppError as error:
+        if not gave_no_answer(error):
+            raise
+        return answer, ["nothing_changed"] * bool(claimed and claimed.is_sure and not done)
+    return answer, []
+
+
+def _has_changed_something(state: TurnState, unlisted: Container[str], reads: Container[str]) -> bool:
+    """Returns whether a call of the turn may have changed something. Of those that leave no row its messages tell."""
+    spoken = state.get("conversation", [])[len(state["prompt"]) :]
+    said = [call["name"] for each in spoken if isinstance(each, AIMessage) for call in each.tool_calls]
+    made = [each.tool_name for each in state.get("tool_calls", ()) if each.status != "failed"]
+    return any(name not in reads for name in (*made, *filter(unlisted.__contains__, said)))
+
+
+async def _claims_in_vain(context: TurnContext, claimed: ClaimedEffect, done: Sequence[str]) -> bool:
+    """Returns whether the session had no effect as is claimed: a model reads that where the rules cannot tell."""
+    if claimed.is_sure and not done:
+        return True
+    could = (tool.spec for tool in context.guard.tools().values() if tool.spec.name not in BUILTIN)
+    if not done and all(spec.effect == "read_only" for spec in could):
+        return False
+    known = {"sentence": claimed.sentence[: prompts.MAX_CLAIM_CHARS], "done": done}
+    return await ask_reader(context, prompts.CLAIM_READER, prompts.CLAIM, known) == "confirm"
+
+
+def says_promise(answer: str) -> bool:
+    """Returns whether an answer promises something: `I'll remind you tomorrow`, but no offer and no condition."""
+    said = _FOR_ANOTHER.split(own_words(answer[:LONGEST_PROMISE]), maxsplit=1)[0]
+    language, sentences = detect_language(said), sentences_of(said)
+    for each, after in pairwise([*sentences, ""]):
+        words = words_of(each)
+        kinds = {*kinds_of(words, language, PROMISES.now)}
+        is_one = "promise" in kinds and "none" not in kinds
+        is_later = "later" in kinds or any(map(str.isdecimal, words))
+        if is_one and is_later and not parse_utterance(each + after).asks:
+            return True
+    return False
+
+
+def claimed_effect(answer: str) -> ClaimedEffect | None:
+    """Returns the effect that an answer claims: `I have sent it`. An offer, a condition, a denial, what was earlier and
+    words for another are none; of a passive, and of what may be done to a text, it is not sure.
+    """
+    if len(answer) > 2 * LONGEST_CLAIM:
+        answer = f"{answer[:LONGEST_CLAIM]}\n{answer[-LONGEST_CLAIM:]}"
+    said = _FOR_ANOTHER.split(own_words(answer), maxsplit=1)[0]
+    language, sentences = detect_language(said), sentences_of(said)
+    maybe = None
+    for each, after in pairwise([*sentences, ""]):
+        is_sure = _claims(each, language)
+        if is_sure is not None and not parse_utterance(each + after).asks:
+            if is_sure:
+                return ClaimedEffect(each.strip(), is_sure=True)
+            if maybe is None or maybe.is_bare:
+                maybe = ClaimedEffect(each.strip(), is_sure=False, is_bare="alone" in _kinds(each, language))
+    return maybe
+
+
+def _kinds(sentence: str, language: str) -> list[str]:
+    return kinds_of(words_of(sentence), language, CLAIMS.now)
+
+
+def _claims(sentence: str, language: str) -> bool | None:
+    """Returns whether a sentence surely claims an effect; None if it claims none."""
+    kinds = _kinds(sentence, language)
+    if "none" in kinds:
+        return None
+    found: list[bool] = [True] * ("whole" in kinds) + [False] * ("maybe" in kinds)
+    if kinds and set(kinds) <= {"alone", "skip", "sure"} and "alone" in kinds:
+        found.append(False)
+    for at, kind in enumerate(kinds):
+        if kind in ("cue", "passive") and (did := _done_behind(kinds[at + 1 :], _APART.get(language, 0))):
+            found.append("sure" in kinds or (kind == "cue" and did == "did"))
+    return any(found) if found else None
+
+
+def _done_behind(kinds: Sequence[str], apart: int) -> str | None:
+    for at, kind in enumerate(kinds):
+        if kind in ("did", "soft"):
+            return kind
+        if kind not in ("skip", "sure", "cue", "passive") and at >= apart:
+            return None
+    return None
