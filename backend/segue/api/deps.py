@@ -24,6 +24,7 @@ from segue.domain.identity import Identity, Operator
 from segue.domain.ids import Prefix, is_id
 from segue.events.user_feed import UserFeeds
 from segue.mcp.mcp_servers import McpServers
+from segue.memory.session_store import check_session
 from segue.tools.attachment_store import Attachments
 from segue.turns.claims import Origin
 from segue.turns.triggers import Triggers
@@ -74,6 +75,14 @@ class Services(TurnDeps):
     async def read(self, load: Statement[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
         """Returns what one statement reads: `load` gets a connection before its other arguments."""
         async with self.database.read_only() as connection:
+            return await load(connection, *args, **named)
+
+    async def read_in(
+        self, caller: str, session_id: str, load: Statement[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs
+    ) -> Loaded:
+        """The same in a session that has to be the caller's. Raises NotFound."""
+        async with self.database.read_only() as connection:
+            await check_session(connection, caller, session_id)
             return await load(connection, *args, **named)
 
     async def write(self, store: Statement[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
