@@ -91,10 +91,8 @@ async def list_attachments(
     session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[Attachment]:
     """Lists the files of a session. Newest first."""
-    asked = paging.behind(_POSITION)
-    async with services.database.read_only() as connection:
-        await check_session(connection, caller, session_id)
-        found = await attachment_store.list_attachments(connection, caller, session_id, **asked)
+    of = caller, session_id
+    found = await services.read_in(*of, attachment_store.list_attachments, *of, **paging.behind(_POSITION))
     return paging.page(found, lambda each: each.id)
 
 

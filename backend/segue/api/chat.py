@@ -21,7 +21,6 @@ from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey,
 from segue.domain.tool import canonical_args
 from segue.events import user_feed
 from segue.history.beginnings import fork_session
-from segue.memory.session_store import check_session
 from segue.tools.input_schema import schema_text
 from segue.turns.admission import Admitted
 from segue.turns.branches import Branch, list_branches
@@ -208,8 +207,5 @@ async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, call
 @router.get("/{session_id}/branches")
 async def get_branches(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Branch]:
     """Lists what left the history. Newest first. The messages are read with `GET …/messages?branch=`."""
-    asked = paging.behind(BY_SEQ)
-    async with services.database.read_only() as connection:
-        await check_session(connection, caller, session_id)
-        found = await list_branches(connection, session_id, **asked)
+    found = await services.read_in(caller, session_id, list_branches, session_id, **paging.behind(BY_SEQ))
     return paging.page_of_placed(found)

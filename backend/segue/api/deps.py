@@ -24,6 +24,7 @@ from segue.domain.identity import Identity, Operator
 from segue.domain.ids import Prefix, is_id
 from segue.events.user_feed import UserFeeds
 from segue.mcp.mcp_servers import McpServers
+from segue.memory.session_store import check_session
 from segue.tools.attachment_store import Attachments
 from segue.turns.claims import Origin
 from segue.turns.triggers import Triggers
@@ -73,6 +74,14 @@ class Services(TurnDeps):
 
     async def read(self, load: Statements[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
         return await self.database.read(load, *args, **named)
+
+    async def read_in(
+        self, caller: str, session_id: str, load: Statements[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs
+    ) -> Loaded:
+        """The same in a session that has to be the caller's. Raises NotFound."""
+        async with self.database.read_only() as connection:
+            await check_session(connection, caller, session_id)
+            return await load(connection, *args, **named)
 
     @property
     def mcp_logins(self) -> "Logins | None":

@@ -46,10 +46,8 @@ async def list_plans(
     session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[Plan | UnreadablePlan]:
     """Lists all plans of a session. Newest first."""
-    asked = paging.behind(_POSITION)
-    async with services.database.read_only() as connection:
-        await check_session(connection, caller, session_id)
-        found = await store.list_plans(connection, caller, session_id, **asked)
+    of = caller, session_id
+    found = await services.read_in(*of, store.list_plans, *of, **paging.behind(_POSITION))
     return paging.page(found, lambda plan: plan.id)
 
 
@@ -166,10 +164,9 @@ async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: C
 @grants_router.get("")
 async def list_grants(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Grant]:
     """Lists the tools that need not ask again in this session, because a decision said so. By name."""
+    listed = session_id, services.tools.tools()
     asked = paging.behind(schemas.BY_NAME, "after")
-    async with services.database.read_only() as connection:
-        await check_session(connection, caller, session_id)
-        found = await mandates.list_grants(connection, session_id, services.tools.tools(), **asked)
+    found = await services.read_in(caller, session_id, mandates.list_grants, *listed, **asked)
     return paging.page(found, lambda grant: grant.tool)
 
 

@@ -170,10 +170,8 @@ async def list_state_changes(
     session_id: SessionId, services: ServicesDep, caller: Caller, paging: schemas.PagingDep, tool: StateFilter = None
 ) -> schemas.Page[StatusMoved]:
     """Lists how the states of tools changed in a session. Newest first."""
-    asked = paging.behind(_CHANGE_POSITION)
-    async with services.database.read_only() as connection:
-        await check_session(connection, caller, session_id)
-        found = await list_changes(connection, caller, session_id, tool=tool, **asked)
+    of = caller, session_id
+    found = await services.read_in(*of, list_changes, *of, tool=tool, **paging.behind(_CHANGE_POSITION))
     return paging.page(found, lambda change: change.id)
 
 
@@ -278,9 +276,8 @@ async def list_tool_results(
 ) -> schemas.Page[ToolCall | UnreadableCall]:
     """Lists the calls of tools in a session. Newest first, without their results."""
     asked = {"tool": tool, "turn_id": turn_id, "status": status, **paging.behind(_RESULT_POSITION)}
-    async with services.database.read_only() as connection:
-        await check_session(connection, caller, session_id)
-        found = await results.list_calls(connection, caller, session_id, **asked)
+    of = caller, session_id
+    found = await services.read_in(*of, results.list_calls, *of, **asked)
     return paging.page(found, lambda call: call.tool_call_id)
 
 
