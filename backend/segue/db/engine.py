@@ -259,9 +259,8 @@ def _forget_statements(connection: Any, _: object) -> None:
 
 
 def _make_engine(url: str, *, is_shared: bool, **pool: Any) -> AsyncEngine:
-    """An error shows the statement without its values, which hold users' messages.
-
-    No other process gives a statement the same name, which a pooler might take for ours.
+    """An error shows the statement without its values, which hold users' messages. No other process gives a statement
+    the same name, which a pooler might take for ours.
     """
     process, numbers = token_hex(8), count()
     bare, said = address(url)

@@ -191,7 +191,6 @@ class ErasedRows:
 
 async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows:
     """Deletes API keys first, so that no new request comes; then sessions, in batches within a statement's time limit.
-
     A process that runs a turn of the user stops it when it finds the row deleted.
     """
     rows: Counter[str] = Counter()

@@ -244,10 +244,8 @@ _CLAIM_UNLESS_WELL_SERVED = _CLAIM.where(
 async def claim_next(
     connection: AsyncConnection, session_id: str, *, worker: str, lease_s: float, well_served: Sequence[str] = ()
 ) -> Claim | None:
-    """Claims the session's oldest open turn if it is queued: it runs now, under a new epoch.
-
-    Returns None if a turn of the session runs already, or if the turn's owner is in `well_served` while a turn of
-    another owner could run.
+    """Claims the session's oldest open turn if it is queued: it runs now, under a new epoch. Returns None if a turn of
+    the session runs already, or if the turn's owner is in `well_served` while a turn of another owner could run.
     """
     values: dict[str, Any] = {"at_session": session_id, "claimer": worker, "lease": timedelta(seconds=lease_s)}
     statement = _CLAIM

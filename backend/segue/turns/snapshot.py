@@ -45,9 +45,7 @@ async def load_context(
     coming: Message | None = None,
 ) -> TurnInput:
     """Returns the snapshot that a turn starts from, for who answers it with which tools. `coming` is the user's message
-    if it is not stored.
-
-    Raises Unreadable if the turn's own message or plan cannot be read.
+    if it is not stored. Raises Unreadable if the turn's own message or plan cannot be read.
     """
     guard, chooser = tools
     instructions = _instructions(speaker, guard, claim)  # before the chooser adds tools of its own
