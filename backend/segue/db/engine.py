@@ -177,8 +177,7 @@ class Database:
         with suppress(DBAPIError, AppError):  # no such extension, no such right, or another process installs it
             async with self.transaction() as connection:
                 await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
-        async with self.read_only() as connection:
-            return bool(await connection.scalar(text("SELECT to_regtype('vector') IS NOT NULL")))
+        return bool(await self.read(AsyncConnection.scalar, text("SELECT to_regtype('vector') IS NOT NULL")))
 
     @property
     def connections(self) -> tuple[int, int]:
