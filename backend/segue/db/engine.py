@@ -177,8 +177,7 @@ class Database:
         with suppress(DBAPIError, AppError):  # no such extension, no such right, or another process installs it
             async with self.transaction() as connection:
                 await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
-        async with self.read_only() as connection:
-            return bool(await connection.scalar(text("SELECT to_regtype('vector') IS NOT NULL")))
+        return bool(await self.read(AsyncConnection.scalar, text("SELECT to_regtype('vector') IS NOT NULL")))
 
     @property
     def connections(self) -> tuple[int, int]:
@@ -259,9 +258,8 @@ def _forget_statements(connection: Any, _: object) -> None:
 
 
 def _make_engine(url: str, *, is_shared: bool, **pool: Any) -> AsyncEngine:
-    """An error shows the statement without its values, which hold users' messages.
-
-    No other process gives a statement the same name, which a pooler might take for ours.
+    """An error shows the statement without its values, which hold users' messages. No other process gives a statement
+    the same name, which a pooler might take for ours.
     """
     process, numbers = token_hex(8), count()
     bare, said = address(url)

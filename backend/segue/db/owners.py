@@ -76,8 +76,7 @@ class Adoption:
         """Whether `to` has something that is not from an adoption that was begun before."""
         theirs = [sa.exists().where(column == self.to) for table, column in OF_USERS if table not in ABOUT_A_USER]
         begun = sa.exists().where(audit.c.action == ADOPTED, audit.c.details.contains(self._details))
-        async with self.database.read_only() as connection:
-            return bool(await connection.scalar(sa.select(sa.or_(*theirs) & ~begun)))
+        return bool(await self.database.read(AsyncConnection.scalar, sa.select(sa.or_(*theirs) & ~begun)))
 
     async def run(self, *, wait_s: float) -> int:
         """Returns how many sessions are left, because a turn of theirs was open for all of `wait_s` seconds."""
@@ -98,9 +97,8 @@ class Adoption:
         ends_at = time.monotonic() + wait_s
         while True:
             await _until_done(self._move_some_sessions)
-            async with self.database.read_only() as connection:
-                theirs = sa.select(sa.func.count()).where(sessions.c.owner == self.from_)
-                left: int = (await connection.execute(theirs)).scalar_one()
+            theirs = sa.select(sa.func.count()).where(sessions.c.owner == self.from_)
+            left: int = await self.database.read(AsyncConnection.scalar, theirs)
             if not left or time.monotonic() > ends_at:
                 return left
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -191,7 +189,6 @@ class ErasedRows:
 
 async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows:
     """Deletes API keys first, so that no new request comes; then sessions, in batches within a statement's time limit.
-
     A process that runs a turn of the user stops it when it finds the row deleted.
     """
     rows: Counter[str] = Counter()
@@ -214,8 +211,7 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
 
 async def has_rows(database: Database, owner: str) -> bool:
     theirs = (sa.exists().where(table.c.owner == owner) for table in (sessions, *TABLES_OF_OWNERS))
-    async with database.read_only() as connection:
-        return bool(await connection.scalar(sa.select(sa.or_(*theirs))))
+    return bool(await database.read(AsyncConnection.scalar, sa.select(sa.or_(*theirs))))
 
 
 async def count_user(database: Database, owner: str) -> dict[str, int]:

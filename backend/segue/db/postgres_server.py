@@ -99,8 +99,7 @@ class StoreClock(Watch):
         """Moves this clock only if it cannot be right: PostgreSQL read its own between question and answer."""
         asked = _elapsed()
         try:
-            async with self._database.read_only() as connection:
-                told: datetime = (await connection.execute(_TIME)).scalar_one()
+            told: datetime = await self._database.read(AsyncConnection.scalar, _TIME)
         except AppError as error:
             log.warning("clock_not_read", code=error.code)
             return
@@ -127,8 +126,7 @@ def newest() -> str:
 async def is_newest(database: Database) -> bool:
     """Returns False also if the database has no tables or does not answer: a migration then says what is wrong."""
     try:
-        async with database.read_only() as connection:
-            found = await connection.scalar(REVISION)
+        found = await database.read(AsyncConnection.scalar, REVISION)
     except (AppError, DBAPIError):
         return False
     return bool(found == newest())

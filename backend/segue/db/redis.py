@@ -183,7 +183,6 @@ class Batch:
 
 class Streams(_Client):
     """The event logs of turns: streams whose writer chooses the ids. Redis refuses an id that is not above the last.
-
     And the feeds of users, whose ids Redis makes of its time. A feed takes events once a reader has opened it.
     """
 
@@ -259,9 +258,8 @@ class Streams(_Client):
         return bool(await self._attempt("XRANGE", user_feed_key(user), at, at))
 
     async def read_feeds(self, after: Mapping[str, int]) -> dict[str, list[tuple[int, bytes]]] | None:
-        """Returns by user what follows a position of the feed. Waits FEED_BLOCK_MS if there is nothing.
-
-        Returns None if Redis cannot be reached or a key is no feed.
+        """Returns by user what follows a position of the feed. Waits FEED_BLOCK_MS if there is nothing. Returns None if
+        Redis cannot be reached or a key is no feed.
         """
         users = {user_feed_key(user).encode(): user for user in after}
         ids = map(_id, after.values())

@@ -15,22 +15,13 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import structlog
+from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import ConstantBackoff, NoBackoff
 from redis.driver_info import DriverInfo
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import ConnectionError as LostConnectionError
 
 from segue.db.outages import REDIS, OutageCause
 
@@ -41,20 +32,20 @@ ASK_TIMEOUT_S = 0.3  # of each Sentinel, so that one that is dead leaves time fo
 OPERATION_TIMEOUT_S = 1.0
 PROBE_EVERY_S = 0.25
 PROBE_KEY = "segue:probe"
-LOST = (RedisError, OSError, TimeoutError)
+LOST = (exceptions.RedisError, OSError, TimeoutError)
 
 log = structlog.get_logger()
 
 
 # In this order: the first that is one of the kinds decides.
 _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
-    AuthenticationError: REDIS["access_denied"],
-    NoPermissionError: REDIS["not_allowed"],
-    BusyLoadingError: REDIS["loading"],
-    ReadOnlyError: REDIS["read_only"],
+    exceptions.AuthenticationError: REDIS["access_denied"],
+    exceptions.NoPermissionError: REDIS["not_allowed"],
+    exceptions.BusyLoadingError: REDIS["loading"],
+    exceptions.ReadOnlyError: REDIS["read_only"],
     MasterNotFoundError: REDIS["no_primary"],
-    OutOfMemoryError: REDIS["full"],
-    ResponseError: REDIS["failing"],
+    exceptions.OutOfMemoryError: REDIS["full"],
+    exceptions.ResponseError: REDIS["failing"],
     SSLError: REDIS["tls"],
     gaierror: REDIS["unknown_host"],
     ConnectionRefusedError: REDIS["refused"],
@@ -228,6 +219,6 @@ def _mended(kind: type[AbstractConnection], watched: Watched | None) -> type[Abs
                 await super().send_packed_command(command, check_health)
             except RuntimeError as error:
                 await self.disconnect(nowait=True)
-                raise LostConnectionError(str(error)) from error
+                raise exceptions.ConnectionError(str(error)) from error
 
     return Mended

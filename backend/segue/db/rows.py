@@ -33,7 +33,6 @@ unreadable_reads: Final[Counter[str]] = Counter()  # by table, since the process
 
 def read_json(text: str | bytes) -> Any:
     """Returns UNREADABLE for text or bytes that are no JSON, hold a number beyond a double, or nest beyond MAX_DEPTH.
-
     JSONB writes 1e300 as 301 digits, and only orjson reads these as the float that was stored.
     """
     try:

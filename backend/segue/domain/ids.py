@@ -29,9 +29,8 @@ _counter = itertools.count()
 
 
 def new_id(prefix: Prefix, at: datetime) -> str:
-    """`call_01kb2…`: 48 bits of milliseconds, a 16-bit counter, 64 random bits, in Crockford's base 32, lower case.
-
-    The counter orders the ids that one process makes within one millisecond.
+    """`call_01kb2…`: 48 bits of milliseconds, a 16-bit counter, 64 random bits, in Crockford's base 32, lower case. The
+    counter orders the ids that one process makes within one millisecond.
     """
     return _written(prefix, at, next(_counter) & 0xFFFF, secrets.randbits(_RANDOM_BITS))
 

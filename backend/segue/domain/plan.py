@@ -195,9 +195,8 @@ def new_plan(
 
 
 def update_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) -> Plan:
-    """Changes one step's status and fields, and the plan's status if it follows. Raises IllegalTransition.
-
-    A step that failed fails the plan, and every step that has not started is skipped.
+    """Changes one step's status and fields, and the plan's status if it follows. Raises IllegalTransition. A step that
+    failed fails the plan, and every step that has not started is skipped.
     """
     step = plan.steps[step_id - 1]
     if status not in STEP_TRANSITIONS[step.status]:

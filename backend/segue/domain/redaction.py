@@ -109,7 +109,6 @@ def header_secrets(values: Iterable[str]) -> set[str]:
 
 def configured_secrets(values: Mapping[str, str]) -> set[str]:
     """The secrets among settings, whole and word by word: those with a secret name, or a value that looks like a token.
-
     Other values, such as paths and addresses, may rightly occur in what tools answer.
     """
     values_of_secrets = (value for name, value in values.items() if is_secret_key(name) or _TOKEN.fullmatch(value))

@@ -187,10 +187,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """The tools that a session's requests have of more than they may have, in the order they came.
-
-    `seq` is that of the turn that chose last. `later` are those that came since, each with the turn (its seq) whose
-    message shows them.
+    """The tools that a session's requests have of more than they may have, in the order they came. `seq` is that of the
+    turn that chose last. `later` are those that came since, each with the turn (its seq) whose message shows them.
     """
 
     names: tuple[str, ...]

@@ -62,9 +62,8 @@ NO_RESULT: Final = {"error": "The page gave no result."}
 
 
 class ToolAsks(Exception):
-    """The tool needs something of the user first. Counts neither as its failure nor as a success.
-
-    `state` is a JSON value that comes back with the answer, at most 64 kB. The user does not see it.
+    """The tool needs something of the user first. Counts neither as its failure nor as a success. `state` is a JSON
+    value that comes back with the answer, at most 64 kB. The user does not see it.
     """
 
     def __init__(self, request: UserRequest, *, state: Any = None) -> None:

@@ -33,9 +33,8 @@ def end_of(turn: TurnKey) -> int:
 
 
 class Wakeups:
-    """Wakes the followers of all logs of a process, WOKEN_AT_ONCE in each pass of the event loop.
-
-    A thousand in one pass would let everything else wait for a tenth of a second, and that for each step it makes.
+    """Wakes the followers of all logs of a process, WOKEN_AT_ONCE in each pass of the event loop. A thousand in one
+    pass would let everything else wait for a tenth of a second, and that for each step it makes.
     """
 
     def __init__(self) -> None:
@@ -57,9 +56,7 @@ class Wakeups:
 
 
 class EventBuffer:
-    """Of one run of a turn. `published_here`: it runs in this process. `loaded`: Redis has been read once, or is
-    lost.
-
+    """Of one run of a turn. `published_here`: it runs in this process. `loaded`: Redis has been read once, or is lost.
     `followers` counts all that wait for events, `token_followers` those that also want the answer token by token.
     """
 

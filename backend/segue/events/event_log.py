@@ -39,7 +39,6 @@ log = structlog.get_logger()
 
 class EventPublisher:
     """Publishes the events of one run of a turn: gives them positions, joins tokens, appends them to the turn's buffer.
-
     `on_append` tells the event log that the buffer has grown. `emit` never waits and never raises.
     """
 
@@ -181,9 +180,8 @@ class EventLog:
         return sum(buffer.followers for buffer in buffers), sum(buffer.token_followers for buffer in buffers)
 
     async def open(self, turn: TurnKey, *, epoch: int, stream: bool) -> EventPublisher:
-        """Returns the publisher of a turn that this process has claimed. `stream`: the client reads token by token.
-
-        A later attempt continues the log of the one before and closes what that left open, since a run starts once.
+        """Returns the publisher of a turn that this process has claimed. `stream`: the client reads token by token. A
+        later attempt continues the log of the one before and closes what that left open, since a run starts once.
         """
         buffer = self._buffer(turn)
         while epoch > 1 and (found := await self._streams.read({turn: buffer.last})):
@@ -316,9 +314,8 @@ class EventLog:
                 await asyncio.sleep(RETRY_S)
 
     async def _save(self) -> bool:
-        """Writes the entries that are due to Redis in one round trip. False if Redis is lost.
-
-        Then only the turns that still run here are tried again: the others end in their rows.
+        """Writes the entries that are due to Redis in one round trip. False if Redis is lost. Then only the turns that
+        still run here are tried again: the others end in their rows.
         """
         self._something_unsaved.clear()
         buffers = list(self._unsaved) if self._closed else due_to_save(self._unsaved, now=time.monotonic())

@@ -7,7 +7,7 @@ import has copied never ran. Of no user more than COUNTED sessions and turns are
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
@@ -31,12 +31,7 @@ _WHOLE, _BY_BUCKET, _BY_CODE, _BY_MODEL = 0b1111, 0b0111, 0b1011, 0b1100
 COUNTED: Final = 1_000
 
 
-class _Span(NamedTuple):
-    buckets: int
-    bucket_s: int
-
-
-_SPANS: Final[Mapping[Period, _Span]] = {"hour": _Span(60, 60), "day": _Span(96, 900)}
+_SPANS: Final[Mapping[Period, tuple[int, int]]] = {"hour": (60, 60), "day": (96, 900)}  # buckets, seconds of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +102,18 @@ class WindowFigures:
 
 
 async def figures_of(connection: AsyncConnection, window: Period, *, now: datetime) -> WindowFigures:
-    span = _SPANS[window]
-    last = int(now.timestamp()) // span.bucket_s
-    first = last - span.buckets + 1
-    starts = [datetime.fromtimestamp((first + place) * span.bucket_s, UTC) for place in range(span.buckets)]
+    buckets, bucket_s = _SPANS[window]
+    first = int(now.timestamp()) // bucket_s - buckets + 1
+    starts = [datetime.fromtimestamp((first + place) * bucket_s, UTC) for place in range(buckets)]
     ids = {"first": first_id("turn", starts[0] - SKEW), "behind": first_id("turn", now + SKEW)}
-    values = {**ids, "since": starts[0], "bucket_s": span.bucket_s, "most": MOST_TURNS}
+    values = {**ids, "since": starts[0], "bucket_s": bucket_s, "most": MOST_TURNS}
     rows = (await connection.execute(_FIGURES, values)).all()
     [whole] = [row for row in rows if row.grouped_by == _WHOLE]
     of_bucket = {row.bucket - first: _figures(row) for row in rows if row.grouped_by == _BY_BUCKET}
     codes = [ErrorCount(row.code, row.accepted) for row in rows if row.grouped_by == _BY_CODE and row.code]
     models = [OfModel(row.agent, row.model, _figures(row)) for row in rows if row.grouped_by == _BY_MODEL]
     return WindowFigures(
-        bucket_s=span.bucket_s,
+        bucket_s=bucket_s,
         counted_since=whole.oldest if whole.accepted >= MOST_TURNS else starts[0],
         total=_figures(whole),
         buckets=[Bucket(at, of_bucket.get(place, Figures())) for place, at in enumerate(starts)],

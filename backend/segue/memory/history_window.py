@@ -82,7 +82,6 @@ class WindowCosts:
 @dataclass(frozen=True, slots=True)
 class HistoryWindow:
     """What is shown. `forms` is by `message_key`; `listed` are the references to results that are not in the history.
-
     `cut_off` is the seq of the last turn that should go into the summary, None if none should yet.
     """
 
@@ -93,9 +92,8 @@ class HistoryWindow:
 
 
 def provider_valid(window: Sequence[Message]) -> list[Message]:
-    """Returns the messages as providers demand them: a user message first, and the answers of calls right after them.
-
-    A call without an answer gets one that says so; an answer without a call is left out, and so is what is unreadable.
+    """Returns the messages as providers demand them: a user message first, and the answers of calls right after them. A
+    call without an answer gets one that says so; an answer without a call is left out, and so is what is unreadable.
     """
     window = [message for message in window if not isinstance(message, UnreadableMessage)]
     start = next((index for index, message in enumerate(window) if message.role == "user"), len(window))

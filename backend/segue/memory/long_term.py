@@ -62,9 +62,8 @@ class LongTermMemory:
         self._has_vectors: bool | None = None
 
     async def given(self, owner: str, message: str, *, now: datetime) -> list[Memory]:
-        """Returns all facts if they fit the budget, oldest first, so that a prompt begins as the one before.
-
-        Of more: what is about health and safety, what the message is about, what may always be of use, the newest.
+        """Returns all facts if they fit the budget, oldest first, so that a prompt begins as the one before. Of more:
+        what is about health and safety, what the message is about, what may always be of use, the newest.
         """
         most = self._budget // LEAST_TOKENS
         known = await self._database.read(facts.oldest_facts, owner, limit=most + 1)
@@ -148,7 +147,6 @@ class LongTermMemory:
         embedding: Sequence[float] | None,
     ) -> Memory:
         """Stores a fact in the caller's transaction. It supersedes known facts of the same meaning: it was said last.
-
         Facts of one message do not supersede each other.
         """
         memory = await facts.add_fact(connection, owner, fact, now=now, source=source)

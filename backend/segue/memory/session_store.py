@@ -172,9 +172,8 @@ async def update_session(
 
 
 async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str] | None:
-    """Locks the session that has been idle for longest and returns its owner and id; None if none is for these days.
-
-    A session with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
+    """Locks the session that has been idle for longest and returns its owner and id; None if none is for these days. A
+    session with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
     """
     open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
     idle = (

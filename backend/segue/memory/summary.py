@@ -106,9 +106,8 @@ async def summary_state(connection: AsyncConnection, session_id: str) -> Summary
 
 
 def due_columns(cut_off: ColumnElement[int], seen_seq: ColumnElement[int]) -> dict[str, ColumnElement[object]]:
-    """Returns what the statement that finishes a turn sets in its session. `cut_off` is null if nothing is due.
-
-    Marks nothing if a summary is due already, or has changed since the turn saw it: a later turn has a better cut-off.
+    """Returns what the statement that finishes a turn sets in its session. `cut_off` is null if nothing is due. Marks
+    nothing if a summary is due already, or has changed since the turn saw it: a later turn has a better cut-off.
     """
     falls_due = cut_off.is_not(None) & sessions.c.summary_due_at.is_(None) & (sessions.c.summary_seq == seen_seq)
     return {
@@ -149,7 +148,6 @@ async def store_summary(
     connection: AsyncConnection, due: DueSummary, summary: str | None, *, covers: int, references: Sequence[str]
 ) -> bool:
     """Stores the next summary and the lines that list the results of the turns it covers, which change only with it.
-
     Returns False if another process has stored one since, turns have left the history, or the session is gone.
     """
     more = sessions.c.summary_until > covers

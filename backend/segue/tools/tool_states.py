@@ -33,7 +33,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, tool_holds, tool_state_changes, tool_states
-from segue.db.redis import FAILED_TOOLS_KEY, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
+from segue.db.redis import FAILED_TOOLS_KEY, SCRIPTS, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
 from segue.db.rows import came_before, newest_first, read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
@@ -312,32 +312,6 @@ _SWAP = _NEW.on_conflict_do_update(
 ).returning(tool_states.c.version)
 
 
-# KEYS: the tool's sessions, the failed tools, events that are not stored. ARGV: tool, session or "", now, since when
-# sessions count, threshold, the health to keep, its TTL and that of the sessions in milliseconds, the event's id or "".
-_FAILED: Final = """
-if ARGV[2] ~= '' then
-  redis.call('ZADD', KEYS[1], ARGV[3], ARGV[2])
-  redis.call('PEXPIRE', KEYS[1], ARGV[8])
-end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[4])
-if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then
-  if redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[5]) then return 0 end
-  if ARGV[9] ~= '' then
-    redis.call('HSET', KEYS[3], ARGV[9], ARGV[1])
-    redis.call('PEXPIRE', KEYS[3], ARGV[7])
-  end
-end
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[6])
-redis.call('PEXPIRE', KEYS[2], ARGV[7])
-return 1
-"""
-_SUCCEEDED: Final = """
-redis.call('DEL', KEYS[1])
-return redis.call('HDEL', KEYS[2], ARGV[1])
-"""
-_TOLD: Final = "return redis.call('HDEL', KEYS[1], ARGV[1])"
-
-
 class GlobalToolState(Watch):
     """`known` is what was loaded last; it is loaded again and again while this is entered, so that a turn that runs no
     tool does not ask. `tells` says that there is a webhook: then the same script that makes a tool fail for all lists
@@ -371,7 +345,7 @@ class GlobalToolState(Watch):
             last_failure_time=now,
         )
         opened = await self._cache.evaluate(
-            _FAILED,
+            SCRIPTS["fail_tool"],
             (failed_sessions_key(tool), FAILED_TOOLS_KEY, UNTOLD_TOOLS_KEY),
             tool,
             session_id or "",
@@ -399,7 +373,9 @@ class GlobalToolState(Watch):
 
     async def _recovered(self, tool: str) -> bool:
         """Returns whether the tool had failed for all."""
-        had_failed = await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool)
+        had_failed = await self._cache.evaluate(
+            SCRIPTS["restore_tool"], (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool
+        )
         if had_failed:
             self._observe(GlobalToolStateChanged(tool, failed=False))
         return bool(had_failed)
@@ -430,4 +406,4 @@ async def unstored_failures(cache: Cache) -> dict[str, str]:
 async def failures_stored(cache: Cache, event_ids: Iterable[str]) -> None:
     """To be called once the events are committed."""
     for event_id in event_ids:
-        await cache.evaluate(_TOLD, (UNTOLD_TOOLS_KEY,), event_id)
+        await cache.evaluate(SCRIPTS["forget_failure"], (UNTOLD_TOOLS_KEY,), event_id)

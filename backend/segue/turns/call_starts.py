@@ -124,12 +124,8 @@ _NEXT = _NEXT.order_by(turns.c.seq).with_for_update()
 
 async def is_steered(database: Database, turn: TurnKey) -> bool:
     """Returns whether a message waits to be read by a turn."""
-
-    async def ask() -> bool:
-        async with database.read_only() as connection:
-            return bool(await connection.scalar(_IS_STEERED, {"at_session": turn.session_id, "steered": turn.turn_id}))
-
-    return await outlast(ask)
+    waits = {"at_session": turn.session_id, "steered": turn.turn_id}
+    return bool(await outlast(partial(database.read, AsyncConnection.scalar, _IS_STEERED, waits)))
 
 
 async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRead]:

@@ -39,11 +39,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
-    `language` and `time_zone` the session's, the latter empty if nobody has named one. `amends`, `args_changed` and
-    `remember` say of a button what it did, `decided_by` who pressed it if another did than the user. `steers` is the
-    turn that was to read the message. What waits stays as it is for a yes without `approves`. `options` are what the
-    client asked of the turn. One that is `unattended` was begun by a schedule or a trigger: its user may be away.
+    """What `turns.request` holds of a ChatRequest, which says what its members are. At the time the message came,
+    `shown_plan` was the open plan and its version, and `language` and `time_zone` the session's, the latter empty if
+    nobody has named one.
     """
 
     force_web_search: bool
@@ -81,18 +79,16 @@ class Claimer:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A turn that this process runs as long as the row has `epoch`, and what the claim read about its session.
+    """A turn that this process runs as long as the row has `epoch`, what was asked with its message (TurnRequest), and
+    what the claim read about its session.
 
     `attempt` counts from 1; `left_s` is what earlier attempts left of the turn's time, None for the first one.
     `last_turn_id` is the turn that ended last, `answered_turn_id` the last one that ended with an answer.
     `has_plan_in_question` says whether a plan is open or has just expired; only the turn that runs makes plans, so it
-    can only become false. `shown_plan` is the open plan and its version at the time the message came: a yes is for that
-    one. `language` and `time_zone` are the session's at that time. `summary` covers the turns up to `summary_seq`,
-    `references` are the results that are listed with it. `title` is the session's, `agent` its agent at the time of
-    the turn's first claim.
-    `knows_facts` says whether the owner has any facts, `tells_facts` whether the message may tell more. `queued_s` is
-    how long the turn waited for this claim. A turn that `is_unreadable` does not run: what was asked with its message
-    cannot be read.
+    can only become false. `summary` covers the turns up to `summary_seq`, `references` are the results that are listed
+    with it. `agent` is the session's at the time of the turn's first claim. `knows_facts` says whether the owner has
+    any facts, `tells_facts` whether the message may tell more. `queued_s` is how long the turn waited for this claim. A
+    turn that `is_unreadable` does not run: what was asked cannot be read.
     """
 
     key: TurnKey
@@ -244,10 +240,8 @@ _CLAIM_UNLESS_WELL_SERVED = _CLAIM.where(
 async def claim_next(
     connection: AsyncConnection, session_id: str, *, worker: str, lease_s: float, well_served: Sequence[str] = ()
 ) -> Claim | None:
-    """Claims the session's oldest open turn if it is queued: it runs now, under a new epoch.
-
-    Returns None if a turn of the session runs already, or if the turn's owner is in `well_served` while a turn of
-    another owner could run.
+    """Claims the session's oldest open turn if it is queued: it runs now, under a new epoch. Returns None if a turn of
+    the session runs already, or if the turn's owner is in `well_served` while a turn of another owner could run.
     """
     values: dict[str, Any] = {"at_session": session_id, "claimer": worker, "lease": timedelta(seconds=lease_s)}
     statement = _CLAIM

@@ -14,31 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
 from segue.db.rows import readable, reader
-from segue.domain import turn_errors
+from segue.domain import session, turn_errors
 from segue.domain.errors import AppError, NotFound, Unreadable, existing
 from segue.domain.field_types import doc
 from segue.domain.plan import decision_of
-from segue.domain.session import (
-    OF_SERVICE,
-    REASONING,
-    SHOWN_OF_REPORT,
-    WRITTEN_BY,
-    Message,
-    MessageOfTurn,
-    Source,
-    Turn,
-    TurnAnswer,
-    TurnError,
-    TurnKey,
-    TurnReport,
-    TurnStatus,
-    TurnSummary,
-    UnreadableMessage,
-    answer_metadata,
-    chat_answer,
-    turn_key,
-    with_held,
-)
 from segue.domain.telemetry import Backlog
 from segue.domain.tool import ToolCall, TurnEffect, UnreadableCall
 from segue.memory.history import STEERED, final_messages
@@ -52,9 +31,13 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
-_read_report, _read_error, _read_sources = reader(TurnReport), reader(TurnError), reader(tuple[Source, ...])
+_read_report, _read_error, _read_sources = (
+    reader(session.TurnReport),
+    reader(session.TurnError),
+    reader(tuple[session.Source, ...]),
+)
 _read_effects = reader(tuple[TurnEffect, ...])
-_UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in TurnError.__slots__})
+_UNREADABLE = session.TurnError(**{name: getattr(Unreadable("turn"), name) for name in session.TurnError.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +57,7 @@ class OpenTurn:
     """`lease_left_s` is below 0 after the lease has lapsed, and None if no process has the turn."""
 
     turn_id: str
-    status: TurnStatus
+    status: session.TurnStatus
     epoch: int
     attempts: int
     worker: str | None
@@ -84,7 +67,7 @@ class OpenTurn:
     cancel_requested_at: datetime | None
 
 
-async def get_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> Turn:
+async def get_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> session.Turn:
     """Returns the turn that read its message in place of one that never ran. Raises NotFound, also to other owners."""
     found = select(*turns.c).join(sessions, sessions.c.id == turns.c.session_id)
     found = found.where(turns.c.id == _reader_of(turn_id), sessions.c.owner == owner)
@@ -103,7 +86,7 @@ async def list_turns(
     before: str | None = None,
     limit: int,
     failed: bool = False,
-) -> list[Turn]:
+) -> list[session.Turn]:
     """Newest first by arrival, not by id, which several clocks make before. `failed`: only those with an error."""
     mine = (sessions.c.id == session_id, sessions.c.owner == owner, RUNS_ITSELF)
     statement = select(*turns.c).join(sessions, sessions.c.id == turns.c.session_id).where(*mine)
@@ -115,7 +98,7 @@ async def list_turns(
     return await _turns(connection, (await connection.execute(statement)).all())
 
 
-async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> TurnKey:
+async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> session.TurnKey:
     """Raises NotFound for a session or a turn that is missing or another owner's."""
     found = (
         select(turns.c.id, turns.c.session_id, turns.c.seq, turns.c.epoch)
@@ -126,7 +109,7 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
     row = existing("session", (await connection.execute(found)).one_or_none())
     if row.session_id != session_id:  # not in the statement, as above
         raise NotFound("turn")
-    return turn_key(session_id, row)
+    return session.turn_key(session_id, row)
 
 
 async def asks_for_json(connection: AsyncConnection, turn_id: str) -> bool:
@@ -135,11 +118,11 @@ async def asks_for_json(connection: AsyncConnection, turn_id: str) -> bool:
     return asked is not None and asked.options.output_schema is not None
 
 
-async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
+async def with_metadata(connection: AsyncConnection, listed: Sequence[session.Message]) -> list[session.Message]:
     """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
     them, what the user thinks of them, the mandate that a call ran under.
     """
-    of_report = (turns.c.report[name].as_string().label(name) for name in SHOWN_OF_REPORT)
+    of_report = (turns.c.report[name].as_string().label(name) for name in session.SHOWN_OF_REPORT)
     lists = (turns.c.report[name].label(name) for name in ("sources", "effects"))
     columns = (turns.c.id, turns.c.request, *lists, *of_report)
     statement = select(*columns).where(turns.c.id.in_({each.turn_id for each in listed}))
@@ -148,7 +131,7 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
     changed = await _effects(connection, {each.id: each.effects for each in found.values()})
 
-    def shown(each: Message) -> Message:
+    def shown(each: session.Message) -> session.Message:
         under, turn = allowed.get(each.tool_call_id or "", {}), found.get(each.turn_id)
         metadata = each.metadata | _metadata(each, turn) | said.get(each.id, {}) | under
         return replace(each, metadata=metadata, sources=_sources(each, turn), effects=changed.get(each.id, ()))
@@ -160,25 +143,25 @@ async def _effects(connection: AsyncConnection, held_by: Mapping[str, Any]) -> d
     """Returns by the id of its last message what each turn changed. `held_by` has by turn what its report holds."""
     made = await effects_of_turns(connection, held_by)
     held = {of: readable(_read_effects, value, "turns", of) or () for of, value in held_by.items() if value}
-    changed = {of: with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
+    changed = {of: session.with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
     last = await final_messages(connection, list(changed)) if changed else {}
     return {each.id: changed[of] for of, each in last.items()}
 
 
-def _sources(message: Message, turn: Row[Any] | None) -> tuple[Source, ...]:
+def _sources(message: session.Message, turn: Row[Any] | None) -> tuple[session.Source, ...]:
     is_answer = message.role == "assistant" and not message.tool_calls and not message.cut_off
     known = turn.sources if turn is not None and is_answer else None
     return (readable(_read_sources, known, "turns", message.turn_id) or ()) if known else ()
 
 
-async def with_turns(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
+async def with_turns(connection: AsyncConnection, listed: Sequence[session.Message]) -> list[session.Message]:
     """Returns the messages, of which those that stand for their turns are a MessageOfTurn."""
     ids = {each.turn_id for each in listed}
     found = {row.id: row for row in await connection.execute(select(turns).where(turns.c.id.in_(ids)))}
     answers = await final_messages(connection, list(ids))
     calls = await calls_of_turns(connection, list(ids))
 
-    def stands_for_it(message: Message) -> bool:
+    def stands_for_it(message: session.Message) -> bool:
         answer = answers.get(message.turn_id)
         if answer is None or answer.tool_calls:
             return message.role == "user" and STEERED not in message.metadata
@@ -192,15 +175,15 @@ async def with_turns(connection: AsyncConnection, listed: Sequence[Message]) -> 
     ]
 
 
-def _of_turn(message: Message, turn: TurnSummary) -> Message:
-    if isinstance(message, UnreadableMessage):
+def _of_turn(message: session.Message, turn: session.TurnSummary) -> session.Message:
+    if isinstance(message, session.UnreadableMessage):
         return message
-    return MessageOfTurn(**{each.name: getattr(message, each.name) for each in fields(message)}, turn=turn)
+    return session.MessageOfTurn(**{each.name: getattr(message, each.name) for each in fields(message)}, turn=turn)
 
 
-def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> TurnSummary:
+def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> session.TurnSummary:
     report, status = report_of(row), status_of(row)
-    return TurnSummary(
+    return session.TurnSummary(
         turn_id=row.id,
         status=status,
         acknowledgement=report.acknowledgement if report else None,
@@ -210,12 +193,14 @@ def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> Tur
     )
 
 
-def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
+def _metadata(message: session.Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
-            hidden = () if WRITTEN_BY in message.metadata else OF_SERVICE  # in what a model said in the same turn
-            hidden = (*hidden, REASONING) if message.tool_calls else hidden
-            return {name: value for name, value in answer_metadata(turn).items() if name not in hidden}
+            hidden = (
+                () if session.WRITTEN_BY in message.metadata else session.OF_SERVICE
+            )  # in what a model said in the same turn
+            hidden = (*hidden, session.REASONING) if message.tool_calls else hidden
+            return {name: value for name, value in session.answer_metadata(turn).items() if name not in hidden}
         case "user" if (
             turn is not None and STEERED not in message.metadata and (request := request_of(turn.request, turn.id))
         ):
@@ -224,7 +209,7 @@ def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
             return {}
 
 
-def _of_button(message: Message, request: TurnRequest) -> dict[str, Any]:
+def _of_button(message: session.Message, request: TurnRequest) -> dict[str, Any]:
     """Returns what a button decided, nothing for a message that was typed."""
     if not (request.decided_plan_id or request.amends):
         return {}
@@ -253,7 +238,7 @@ async def turn_ids(connection: AsyncConnection, session_id: str) -> list[str]:
     return list((await connection.execute(select(turns.c.id).where(turns.c.session_id == session_id))).scalars())
 
 
-async def statuses_of(connection: AsyncConnection, turn_ids: Iterable[str]) -> dict[str, TurnStatus]:
+async def statuses_of(connection: AsyncConnection, turn_ids: Iterable[str]) -> dict[str, session.TurnStatus]:
     """Returns the status of each turn that has a row."""
     statement = select(turns.c.id, turns.c.status).where(turns.c.id.in_(turn_ids))
     return {row.id: row.status for row in await connection.execute(statement)}
@@ -297,7 +282,7 @@ async def turn_after(connection: AsyncConnection, session_id: str, turn_id: str 
     return found
 
 
-async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, TurnAnswer]:
+async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, session.TurnAnswer]:
     """Returns by id the outcomes of the turns that have ended. That of a deleted turn is NotFound, as a value. Raises
     StorageUnavailable also while no turn can end, since nothing can be written.
     """
@@ -305,12 +290,12 @@ async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, 
         await database.ping(CHANGES_NOTHING)
     async with database.read_only() as connection:
         rows = (await connection.execute(select(turns).where(turns.c.id.in_(turn_ids)))).all()
-        readers: dict[str, TurnKey] = {}
+        readers: dict[str, session.TurnKey] = {}
         if read_by := {row.read_by for row in rows if row.read_by}:
             keys = select(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch).where(turns.c.id.in_(read_by))
-            readers = {row.id: turn_key(row.session_id, row) for row in await connection.execute(keys)}
+            readers = {row.id: session.turn_key(row.session_id, row) for row in await connection.execute(keys)}
         ended = await _turns(connection, [row for row in rows if row.status not in NOT_ENDED and not row.read_by])
-    outcomes: dict[str, TurnAnswer] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
+    outcomes: dict[str, session.TurnAnswer] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
     outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error and not turn.answer}
     outcomes |= {row.id: turn_errors.steered(readers[row.read_by]) for row in rows if row.read_by}
     return outcomes | {turn_id: NotFound("session") for turn_id in set(turn_ids) - {row.id for row in rows}}
@@ -345,28 +330,33 @@ def _age(moment: ColumnElement[datetime] | ColumnElement[datetime | None]) -> Co
     return func.round(func.extract("epoch", func.now() - moment), 1).cast(turns.c.left_s.type)
 
 
-async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[Turn]:
+async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[session.Turn]:
     reports = {row.id: report for row in rows if (report := report_of(row))}
     messages = await final_messages(connection, list(reports)) if reports else {}
     calls = await calls_of_turns(connection, list(reports)) if reports else {}
     for turn_id, made in (await effects_of_turns(connection, calls) if calls else {}).items():
-        reports[turn_id] = replace(reports[turn_id], effects=with_held(made, reports[turn_id].effects))
+        reports[turn_id] = replace(reports[turn_id], effects=session.with_held(made, reports[turn_id].effects))
     return [_turn(row, reports.get(row.id), messages.get(row.id), calls.get(row.id, ())) for row in rows]
 
 
 _AS_STORED = ("session_id", "attempts", "created_at", "started_at", "finished_at", "branch")
 
 
-def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, calls: tuple[ToolCall, ...]) -> Turn:
+def _turn(
+    row: Row[Any], report: session.TurnReport | None, message: session.Message | None, calls: tuple[ToolCall, ...]
+) -> session.Turn:
     """Returns a turn that has ended with its answer or an error, which is `unreadable` if neither can be read."""
     status, answer, error = status_of(row), None, None
     if status != row.status:
         error = _UNREADABLE
     elif report is not None and message is not None:
-        answer, error = chat_answer(TurnKey(row.session_id, row.id, row.seq), message, report, calls), report.error
+        answer, error = (
+            session.chat_answer(session.TurnKey(row.session_id, row.id, row.seq), message, report, calls),
+            report.error,
+        )
     elif status not in NOT_ENDED:
         error = _error(row)
-    return Turn(
+    return session.Turn(
         **{name: getattr(row, name) for name in _AS_STORED},
         turn_id=row.id,
         status=status,
@@ -376,17 +366,17 @@ def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, cal
     )
 
 
-def status_of(row: Row[Any]) -> TurnStatus:
+def status_of(row: Row[Any]) -> session.TurnStatus:
     """Returns the status of a row, `failed` if this release has no such status."""
-    return next((known for known in get_args(TurnStatus) if known == row.status), "failed")
+    return next((known for known in get_args(session.TurnStatus) if known == row.status), "failed")
 
 
-def report_of(row: Row[Any]) -> TurnReport | None:
+def report_of(row: Row[Any]) -> session.TurnReport | None:
     """Returns None if the turn has no report, or one that cannot be read."""
     return None if row.report is None else readable(_read_report, row.report, "turns", row.id)
 
 
-def _error(row: Row[*tuple[Any, ...]]) -> TurnError:
+def _error(row: Row[*tuple[Any, ...]]) -> session.TurnError:
     columns = {**row.error, "extra": row.error_extra or {}} if isinstance(row.error, dict) else row.error
     return readable(_read_error, columns, "turns", row.id) or _UNREADABLE
 

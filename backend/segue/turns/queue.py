@@ -44,7 +44,6 @@ async def look_at_queue(url: str) -> QueueFacts | None:
 
 class TurnQueue:
     """Has `concurrency` places, for sessions of its own and for those sent to it; with 0 it only sends.
-
     `run_turns(session_id)` returns when this process has nothing more to do in that session.
     """
 

@@ -192,7 +192,6 @@ class TurnWorker:
 
     async def _wake_passed_over(self) -> None:
         """Wakes, for each free place, the session that has waited longest; owners with less than a share come first.
-
         Sessions that every process has passed over are found by recovery.
         """
         self._passed_over = False

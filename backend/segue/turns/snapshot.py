@@ -5,7 +5,9 @@ short-term memory, which is rebuilt from Postgres if Redis has lost it. Only rea
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
+from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import TOOLS_SHOWN, Instructions, confirmation_line, instructions_of
@@ -29,7 +31,7 @@ from segue.tools.availability import ToolGuard
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
 from segue.tools.run import CallOutcome
 from segue.turns.claims import Claim
-from segue.turns.store import EndedTurn, last_ended
+from segue.turns.store import last_ended
 from segue.turns.turn_deps import Speaker, TurnDeps
 
 TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
@@ -45,9 +47,7 @@ async def load_context(
     coming: Message | None = None,
 ) -> TurnInput:
     """Returns the snapshot that a turn starts from, for who answers it with which tools. `coming` is the user's message
-    if it is not stored.
-
-    Raises Unreadable if the turn's own message or plan cannot be read.
+    if it is not stored. Raises Unreadable if the turn's own message or plan cannot be read.
     """
     guard, chooser = tools
     instructions = _instructions(speaker, guard, claim)  # before the chooser adds tools of its own
@@ -241,7 +241,7 @@ async def _known_results(connection: AsyncConnection, session_id: str) -> tuple[
 async def _rebuild(
     connection: AsyncConnection,
     session_id: str,
-    last: EndedTurn,
+    last: Row[*tuple[Any, ...]],
     results: tuple[Reference, ...],
     *,
     message_count: int,

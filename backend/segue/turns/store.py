@@ -62,11 +62,10 @@ class ChatRequest:
     come; `turn_id` is the id its turn gets, None for a new one; `origin` joins its log lines and its trace to the
     request. `instead_of` is the message whose turn it takes the place of, with all that came after: an empty message
     asks the same again. `note` is what the model is told with it. `abandons` is the plan, by id and version, that the
-    message is said instead of an answer to: if it waits, it is cancelled.
-    A button may have `args_changed` and `remember`; one that `amends` has a text of the user's. `steers` is
-    the turn that is to read the message if it can. A program's message has no `approves`: a yes in it is none.
-    That of a schedule or a trigger is `unattended`.
-    The client named `attachment_ids`, whose files are `attachments`, and `options` of the turn.
+    message is said instead of an answer to: if it waits, it is cancelled. A button may have `args_changed` and
+    `remember`; one that `amends` has a text of the user's. `steers` is the turn that is to read the message if it can.
+    A program's message has no `approves`: a yes in it is none, and what waits stays as it is. That of a schedule or a
+    trigger is `unattended`. The client named `attachment_ids`, whose files are `attachments`, and `options`.
     """
 
     message: str
@@ -90,12 +89,6 @@ class ChatRequest:
     options: TurnOptions = NO_OPTIONS
     attachment_ids: tuple[str, ...] = ()
     attachments: tuple[Attached, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EndedTurn:
-    turn_id: str
-    finished_at: datetime
 
 
 def once(key: str | None, *asked: str | int) -> Once | None:
@@ -329,9 +322,9 @@ async def finish_turn(
     return Message(message_id, seq, claim.key.turn_id, answer.role, answer.content, at)
 
 
-_LAST_ENDED = sa.select(turns.c.id, turns.c.finished_at).where(turns.c.id == last_ended_turn())
+_LAST_ENDED = sa.select(turns.c.id.label("turn_id"), turns.c.finished_at).where(turns.c.id == last_ended_turn())
 
 
-async def last_ended(connection: AsyncConnection, session_id: str) -> EndedTurn | None:
-    row = (await connection.execute(_LAST_ENDED, {"at_session": session_id})).one_or_none()
-    return EndedTurn(row.id, row.finished_at) if row else None
+async def last_ended(connection: AsyncConnection, session_id: str) -> sa.Row[*tuple[Any, ...]] | None:
+    """Returns the `turn_id` and `finished_at` of the turn in the history that ended last."""
+    return (await connection.execute(_LAST_ENDED, {"at_session": session_id})).one_or_none()

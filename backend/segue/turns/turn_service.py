@@ -50,7 +50,6 @@ StoreTurn = Callable[[AsyncConnection, str], Awaitable[Begun]]
 
 class TurnService:
     """Runs turns while it is entered: `async with TurnService(deps, url) as turns: await turns.accept(…)`.
-
     `takes_turns` is False in a process that only accepts them; it still runs a turn that it cannot put into the queue.
     """
 

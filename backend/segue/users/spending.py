@@ -235,9 +235,8 @@ class Books:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job.
-
-    `unbooked` is what another statement may book, by day and model, which `booked` confirms.
+    """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job. `unbooked` is
+    what another statement may book, by day and model, which `booked` confirms.
     """
 
     books: Books

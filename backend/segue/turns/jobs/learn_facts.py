@@ -81,9 +81,7 @@ async def propose_facts(
     model: ChatModel, message: str, *, said_on: date, answers: str | None, known: Sequence[Memory], account: Account
 ) -> list[NewFact]:
     """Returns the facts the model finds, at most MAX_FACTS. `answers` is the assistant's text before the message,
-    `said_on` the day of the message where the user is.
-
-    Raises AppError if the model cannot be asked.
+    `said_on` the day of the message where the user is. Raises AppError if the model cannot be asked.
     """
     given = {
         "user_said": message,
