@@ -119,9 +119,7 @@ class Budget:
         self._unread -= isinstance(message, JSONRPCResponse | JSONRPCError)
 
     def hears(self, item: SessionMessage | Exception) -> bool:
-        """Counts what comes from the server, and returns whether it is to be read. The answer to a request of ours is
-        free, and so is some progress of a call.
-        """
+        """Counts what comes, and returns whether to read it. Answers to our requests and some progress are free."""
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, JSONRPCResponse | JSONRPCError) and self._settle(message.id):
             self._answers += 1
@@ -172,9 +170,7 @@ async def light(message: bytes) -> bytes:
 
 
 async def light_body(body: AsyncIterator[bytes], budget: Budget, *, is_stream: bool) -> AsyncIterator[bytes]:
-    """Yields a body with its messages light: JSON as a whole, or an event stream event by event, without those that
-    the budget skips.
-    """
+    """Yields a body with light messages: JSON whole, a stream event by event without those the budget skips."""
     held = bytearray()
     async for chunk in body:
         begin = max(len(held) - _LONGEST_END, 0)

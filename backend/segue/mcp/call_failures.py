@@ -35,7 +35,8 @@ _REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supporte
 
 def reason_of(error: Exception, came: str = "nothing came") -> str:  # noqa: PLR0911 (one line per way to end)
     """Returns why a connection ended, and what helps; `came` is what the server had sent by then."""
-    cause = _first(error)
+    found, kinds = members_of(error), (McpServerGone, NotPublic, NoSuchHost, httpx2.HTTPError, OSError)
+    cause = next((each for kind in kinds for each in found if isinstance(each, kind)), found[0])  # which says most
     match cause:
         case McpServerGone():
             return str(cause) if SPLIT in str(cause) else f"{cause}{SPLIT}{_OWN_LOG}"
@@ -130,12 +131,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         if isinstance(cause, ExceptionGroup):
             yield from cause.exceptions
         cause = cause.__cause__ or cause.__context__
-
-
-def _first(error: Exception) -> Exception:
-    """Returns of all that ended a connection what says most."""
-    found, kinds = members_of(error), (McpServerGone, NotPublic, NoSuchHost, httpx2.HTTPError, OSError)
-    return next((cause for kind in kinds for cause in found if isinstance(cause, kind)), found[0])
 
 
 def members_of(error: Exception) -> list[Exception]:

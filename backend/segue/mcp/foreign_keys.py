@@ -53,8 +53,7 @@ class _Meaningless(Exception):
 
 
 class Translation:
-    """A file in Segue's own keys. Raises Faults for keys that are neither Segue's nor another client's, and for values
-    that mean nothing.
+    """A file in Segue's own keys. Raises Faults for keys that are no known client's, and values that mean nothing.
 
     `ignored` are keys, each with the reason; `inputs` are the values that `${input:…}` falls back to.
     """

@@ -14,16 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from segue.domain.errors import AppError
 from segue.domain.redaction import configured_secrets
@@ -115,8 +106,8 @@ def _unquoted(value: str) -> str:
     return re.split(r"\s#", value, maxsplit=1)[0].rstrip()
 
 
-class _OfFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+class _OfFile(BaseModel, extra="forbid", frozen=True, hide_input_in_errors=True):
+    pass
 
 
 class OAuthClientConfig(_OfFile):
@@ -211,11 +202,7 @@ class McpServerConfig(_OfFile):
         parts = re.split(r"[/?&=:@#,\s]+", " ".join((*self.args, self.url or "")))
         return self.secrets | configured_secrets({str(place): part for place, part in enumerate(parts)})
 
-    @property
-    def audience(self) -> Audience | None:
-        return self.audience_of(None)
-
-    def audience_of(self, tool: str | None) -> Audience | None:
+    def audience_of(self, tool: str | None = None) -> Audience | None:
         """Returns who may use a tool, by the server's own name; None if all may."""
         given = self.agents, self.users, self.groups, self.tool_groups.get(tool or "")
         return Audience(*given) if any(given) else None

@@ -8,6 +8,7 @@ unknown here. The mcp package takes a second to import, and is not needed withou
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self, cast
@@ -41,6 +42,7 @@ _APPLICATION: Final = ""  # owns the names of native tools; no server is called 
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class McpServers:
     """All servers that are not switched off. Enter it to connect, leave it to end every child process.
 
@@ -52,32 +54,24 @@ class McpServers:
     `refused` says why mcp.json, as it is on disk, is not what runs; None if it is. `servers` are those there are now.
     """
 
-    def __init__(
-        self,
-        config: McpConfig,
-        *,
-        timeout_s: float = 30.0,
-        start_timeout_s: float = 4.0,
-        handshake_timeout_s: float = 60.0,
-        taken: Iterable[str] = (),
-        make_logins: "MakeLogins | None" = None,
-        listed: Callable[[str, list[ToolSpec]], None] | None = None,
-        disabled: Collection[str] = (),
-    ) -> None:
-        self._listed = listed
+    config: McpConfig
+    _: KW_ONLY
+    timeout_s: float = 30.0
+    start_timeout_s: float = 4.0
+    handshake_timeout_s: float = 60.0
+    taken: Collection[str] = ()
+    make_logins: "MakeLogins | None" = None
+    listed: Callable[[str, list[ToolSpec]], None] | None = None
+    disabled: Collection[str] = ()
+
+    def __post_init__(self) -> None:
         self.logins: Logins | None = None
-        self._make_logins = make_logins
-        self._config = config
         self.refused: str | None = None
-        self._timeout_s = timeout_s
-        self._start_timeout_s = start_timeout_s
-        self._handshake_timeout_s = handshake_timeout_s
-        self._taken = tuple(taken)
         self._tasks: dict[Server, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._joined: frozenset[Server] = frozenset()
-        self.servers = [self._made(name, server) for name, server in _wanted(config).items()]
-        self._resources = ResourceTools(self._shared, disabled)
+        self.servers = [self._made(name, server) for name, server in _wanted(self.config).items()]
+        self._resources = ResourceTools(self._shared, self.disabled)
 
     async def __aenter__(self) -> Self:
         try:
@@ -110,7 +104,7 @@ class McpServers:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        return self._config.ignored
+        return self.config.ignored
 
     def awaited_prefixes(self) -> tuple[str, ...]:
         """Returns what the tools of servers begin with that are not connected."""
@@ -142,7 +136,7 @@ class McpServers:
 
     def _shared(self) -> "list[Supervisor]":
         """Returns those whose connection is for all users."""
-        each_logs_in = self._make_logins is not None
+        each_logs_in = self.make_logins is not None
         shared = (server for server in self.servers if server.config.oauth is None or not each_logs_in)
         return [cast("Supervisor", server) for server in shared]
 
@@ -189,7 +183,7 @@ class McpServers:
         except BaseException:
             self._retire(fresh.values())
             raise
-        self.servers, self._config = after, config
+        self.servers, self.config = after, config
         gone = [server for server in before if server not in after]
         self._retire(gone)
         if fresh or gone:
@@ -201,23 +195,23 @@ class McpServers:
         """Raises AppError if users are to log in there and their tokens cannot be kept."""
         from segue.mcp.supervisor import Supervisor  # noqa: PLC0415 (see above)
 
-        timeout_s = config.timeout_s or self._timeout_s
+        timeout_s = config.timeout_s or self.timeout_s
         supervised = partial(
-            Supervisor, name, config, timeout_s=timeout_s, handshake_timeout_s=self._handshake_timeout_s
+            Supervisor, name, config, timeout_s=timeout_s, handshake_timeout_s=self.handshake_timeout_s
         )
-        if config.oauth is None or self._make_logins is None:
+        if config.oauth is None or self.make_logins is None:
             return supervised(accept=self._accept)
         from segue.mcp.oauth.personal_server import PersonalServer  # noqa: PLC0415 (needed with such servers only)
 
         if self.logins is None:
-            self.logins = self._make_logins(lambda: self._config.with_logins)
+            self.logins = self.make_logins(lambda: self.config.with_logins)
         return PersonalServer(name, config, self.logins, supervised, timeout_s=timeout_s, accept=self._accept)
 
     async def _start(self, servers: Iterable["Server"]) -> None:
         """Returns once each has tried to connect, or after the time for it."""
         for server in servers:
             self._tasks[server] = asyncio.create_task(server.run(), name=f"mcp:{server.name}")
-        with anyio.move_on_after(self._start_timeout_s):
+        with anyio.move_on_after(self.start_timeout_s):
             for server in servers:
                 await server.tried.wait()
 
@@ -246,7 +240,7 @@ class McpServers:
         """From now on these own the names of their tools. Raises AppError if two have one, or dependencies are unknown;
         later that is only logged, as ending the service over one server's list would take the others' tools with it.
         """
-        owners = dict.fromkeys(self._taken, _APPLICATION)
+        owners = dict.fromkeys(self.taken, _APPLICATION)
         for server in servers:
             if server.state == "ready":
                 _check_named(server)
@@ -260,8 +254,8 @@ class McpServers:
     def _tell(self, server: "Server", tools: Sequence[Tool]) -> None:
         if guessed := [tool.spec.name for tool in tools if tool.spec.effect_guessed]:
             log.info("mcp_effects_guessed", server=server.name, count=len(guessed), tools=guessed[:MAX_GUESSED_SHOWN])
-        if self._listed is not None:
-            self._listed(f"mcp:{server.name}", [tool.spec for tool in tools])
+        if self.listed is not None:
+            self.listed(f"mcp:{server.name}", [tool.spec for tool in tools])
 
     def _accept(self, server: "Server", tools: list[Tool]) -> tuple[Tool, ...]:
         """Returns the tools whose names no other server has; all of them before it has joined."""
@@ -269,7 +263,7 @@ class McpServers:
             return tuple(tools)
         if unknown := _unknown_dependencies(server, tools):
             log.warning("mcp_dependencies_unknown", server=server.name, tools=unknown)
-        owners = dict.fromkeys(self._taken, _APPLICATION)
+        owners = dict.fromkeys(self.taken, _APPLICATION)
         for other in self._joined - {server}:
             owners |= {tool.spec.name: other.name for tool in other.tools}
         kept = [tool for tool in tools if tool.spec.name not in owners]
@@ -338,14 +332,12 @@ def _errors(prompt: McpPrompt, given: Mapping[str, str]) -> list[dict[str, Any]]
 
 def may_use(server: "Supervisor", owner: str, groups: Iterable[str], agent: str | None = None) -> bool:
     """Returns whether a user in these groups may use what the server offers with the agent, or with any agent."""
-    audience = server.config.audience
+    audience = server.config.audience_of()
     return audience is None or audience.admits(owner, groups, agent)
 
 
 class ResourceTools:
-    """`servers` returns the servers there are now. A failure here counts against no tool: that of one server must not
-    take the resources of others away.
-    """
+    """`servers` returns those there are now. A failure counts against no tool: it would take others' resources away."""
 
     def __init__(self, servers: "Callable[[], Iterable[Supervisor]]", disabled: Collection[str]) -> None:
         self._servers = servers

@@ -66,7 +66,6 @@ class Offers:
         self._changes = 0
 
     async def begin(self, client: Client) -> None:
-        """Looks what there is over a new connection."""
         self.has_prompts = client.server_capabilities.prompts is not None
         self.forget()
         await self.look(client)
@@ -116,7 +115,11 @@ class Offers:
     async def fill(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
         """Raises ToolFailed if the server does not, or has too much to say."""
         given = dict(arguments)
-        return _filled(await self._ask("prompts/get", lambda client: client.session.get_prompt(name, given)))
+        result = await self._ask("prompts/get", lambda client: client.session.get_prompt(name, given))
+        said = [PromptMessage(each.role, clean_text(_said(each.content))) for each in result.messages]
+        if sum(len(each.content) for each in said) > MAX_FILLED_CHARS:
+            raise ToolFailed(f"The prompt is longer than {MAX_FILLED_CHARS} characters.")
+        return FilledPrompt(_text(result.description, _MAX_DESCRIPTION), said)
 
 
 async def _list_resources(client: Client) -> Resources:
@@ -182,13 +185,6 @@ def _prompt(server: str, prompt: mcp_types.Prompt) -> McpPrompt:
 
 def _text(text: str | None, limit: int) -> str:
     return visible(clean_text((text or "")[:limit]))
-
-
-def _filled(result: mcp_types.GetPromptResult) -> FilledPrompt:
-    said = [PromptMessage(each.role, clean_text(_said(each.content))) for each in result.messages]
-    if sum(len(each.content) for each in said) > MAX_FILLED_CHARS:
-        raise ToolFailed(f"The prompt is longer than {MAX_FILLED_CHARS} characters.")
-    return FilledPrompt(_text(result.description, _MAX_DESCRIPTION), said)
 
 
 def _said(content: mcp_types.ContentBlock) -> str:

@@ -189,7 +189,9 @@ class Questions:
         except UnfitRequest as unfit:
             raise MCPError.from_error_data(self._refused(unfit)) from None
         if (told := call.take_answer(request)) is None:
-            raise ToolAsks(request, state=_kept(wanted))
+            state = wanted.model_dump(mode="json", by_alias=True, exclude_none=True)
+            # One that is too large is not kept: the call is made from its beginning then.
+            raise ToolAsks(request, state=state if len(to_json(state)) <= MAX_STATE_BYTES else None)
         return told
 
     def _request(self, params: mcp_types.ElicitRequestParams) -> UserRequest:
@@ -217,12 +219,6 @@ class Questions:
         return mcp_types.ErrorData(
             code=mcp_types.INVALID_PARAMS, message=f"The question cannot be put to the user: {unfit}."
         )
-
-
-def _kept(wanted: mcp_types.InputRequiredResult) -> dict[str, Any] | None:
-    """Returns what to go on from; None if it is too large, and the call has to be made from its beginning."""
-    kept = wanted.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return kept if len(to_json(kept)) <= MAX_STATE_BYTES else None
 
 
 def _left_off(answers: Sequence[UserAnswer]) -> mcp_types.InputRequiredResult | None:

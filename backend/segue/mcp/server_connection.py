@@ -1,7 +1,6 @@
 """Opens one connection to an MCP server as the SDK's client: over stdio, HTTP, or the HTTP of before 2025-03-26 (SSE).
 
-Who holds a connection and opens the next is not known here. What comes in is filtered, since the SDK refuses a whole
-tool list for one malformed entry.
+Who holds it is not known here. What comes in is filtered: the SDK refuses a whole list for one malformed tool.
 """
 
 import math
@@ -71,7 +70,6 @@ async def sse_transport(url: str, client: httpx2.AsyncClient, budget: Budget) ->
 _CLIENT_INFO: Final = Implementation(name="segue", version=VERSION)
 # A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
 _HTTP_TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
-
 
 PageOf = TypeVar("PageOf", bound=PaginatedResult)
 Listed = TypeVar("Listed")
@@ -145,10 +143,7 @@ async def all_pages(
     *,
     most: int,
 ) -> list[Listed]:
-    """Returns what all pages list, at most so many; nothing if the server does not know the request.
-
-    Raises MCPError and ValidationError.
-    """
+    """Returns what all pages list; nothing for an unknown request. Raises MCPError and ValidationError."""
     listed: list[Listed] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
@@ -218,8 +213,10 @@ async def _http(
             yield streams
     except* MCPError:
         # The SDK says "Server returned an error response": 401 or 503 is what a person needs to know.
-        if (why := answers.why_none) is not None:
-            raise McpServerGone(why, answers.status) from None
+        if answers.status >= _REDIRECT:
+            raise McpServerGone(answered(answers.status), answers.status) from None
+        if answers.is_page:
+            raise McpServerGone(WEB_PAGE, answers.status) from None
         raise
 
 
@@ -236,12 +233,12 @@ class _HttpAnswers:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self.status = 0
-        self._is_page = False
+        self.is_page = False
 
     async def check(self, response: httpx2.Response) -> None:
         kind = response.headers.get("content-type", "").lower()
         if response.request.method == "POST":
-            self.status, self._is_page = response.status_code, kind.startswith("text/html")
+            self.status, self.is_page = response.status_code, kind.startswith("text/html")
             if (call := current_delivery.get()) is not None:
                 call.status = response.status_code
         if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
@@ -251,13 +248,6 @@ class _HttpAnswers:
         response.encoding = "utf-8"  # the only one of MCP: decoding a long "punycode" takes hours
         stream = cast(httpx2.AsyncByteStream, response.stream)
         response.stream = _Metered(stream, self._budget, is_stream=kind.startswith("text/event-stream"))
-
-    @property
-    def why_none(self) -> str | None:
-        """Why the server is none, if the last answer shows it."""
-        if self.status >= _REDIRECT:
-            return answered(self.status)
-        return WEB_PAGE if self._is_page else None
 
 
 class _Metered(httpx2.AsyncByteStream):

@@ -100,9 +100,7 @@ StdioStreams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream
 
 
 class _Pipes(SubprocessStreamProtocol):
-    """The child's pipes as streams, and its exit as an event: a process's `wait()` also waits for the pipes, which a
-    grandchild may hold open.
-    """
+    """The child's pipes, and its exit as an event: `wait()` would wait for pipes that a grandchild holds open."""
 
     def __init__(self) -> None:
         super().__init__(_CHUNK, asyncio.get_running_loop())

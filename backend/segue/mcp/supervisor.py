@@ -7,6 +7,7 @@ takes down its own tools and nothing else. Knows nothing of the other servers, o
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -47,6 +48,7 @@ _QUIET_S: Final = 30.0  # between two signs of life: nothing tells that a server
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class Supervisor:
     """One server. `state` is `connecting`, `ready` or `failed: <why>`, `since` when; `tools` stay while it reconnects.
 
@@ -54,30 +56,23 @@ class Supervisor:
     offered. `tried` is set after the first attempt to connect. `listed` is what the server listed last.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: McpServerConfig,
-        *,
-        timeout_s: float,
-        handshake_timeout_s: float,
-        accept: Callable[["Supervisor", list[Tool]], tuple[Tool, ...]],
-        auth: httpx2.Auth | None = None,
-    ) -> None:
-        self.name = name
+    name: str
+    config: McpServerConfig
+    _: KW_ONLY
+    timeout_s: float
+    handshake_timeout_s: float
+    accept: Callable[["Supervisor", list[Tool]], tuple[Tool, ...]]
+    auth: httpx2.Auth | None = None
+
+    def __post_init__(self) -> None:
         self.state, self.since = "connecting", utc_now()
         self.tools: tuple[Tool, ...] = ()
         self.tried = asyncio.Event()
         self.away = False
-        self.config = config
-        secrets = config.never_logged | {each.get_secret_value() for each in config.env.values()}
+        secrets = self.config.never_logged | {each.get_secret_value() for each in self.config.env.values()}
         self._stderr = Stderr(secrets)
         self._last_error: tuple[str, datetime] | None = None
-        self._questions = Questions(name, secrets)
-        self._timeout_s = timeout_s
-        self._handshake_timeout_s = handshake_timeout_s
-        self._accept = accept
-        self._auth = auth
+        self._questions = Questions(self.name, secrets)
         self.listed: list[McpTool] | None = None
         self._left_out: list[LeftOut] = []
         self._connection: tuple[Client, TaskGroup] | None = None
@@ -89,7 +84,7 @@ class Supervisor:
         self._settled = asyncio.Event()  # no reconnection is under way
         self._settled.set()
         self._retired = False
-        self.offers = Offers(name, self.ask)
+        self.offers = Offers(self.name, self.ask)
         self._calls = 0
         self._idle = asyncio.Event()
         self._ready_at = math.inf
@@ -104,9 +99,7 @@ class Supervisor:
         )
 
     def reconnect(self) -> None:
-        """Connects anew, at once; first lets the calls that run end, and lets new ones wait. Changes nothing while a
-        reconnection is under way.
-        """
+        """Connects anew at once, behind the calls that run; new ones wait. Does nothing if that is under way."""
         if self._settled.is_set():
             log.info("mcp_server_reconnects", server=self.name, calls=self._calls)
             self._settled.clear()
@@ -144,7 +137,7 @@ class Supervisor:
     async def retire(self) -> None:
         """Refuses new calls, lets those that run end, and closes: mcp.json has another definition now, or none."""
         self._retired = True
-        await self._calls_ended(self.config.max_timeout_s or LONGEST * self._timeout_s)
+        await self._calls_ended(self.config.max_timeout_s or LONGEST * self.timeout_s)
         self.stop()
 
     async def call(
@@ -183,7 +176,7 @@ class Supervisor:
         self, what: str, request: Callable[[Client, ProgressFnT], Awaitable[Returned]], report: Reporter
     ) -> Returned:
         if not self._settled.is_set():
-            with anyio.move_on_after(self._timeout_s):
+            with anyio.move_on_after(self.timeout_s):
                 await self._settled.wait()
         if self._retired:
             raise ToolRetry(f"{what} was not run: mcp.json has changed. Call it again if it is still offered.")
@@ -194,7 +187,7 @@ class Supervisor:
         client, calls = self._connection
         answer: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
         scope = anyio.CancelScope()
-        deadline = Deadline(self._timeout_s, self.config.max_timeout_s)
+        deadline = Deadline(self.timeout_s, self.config.max_timeout_s)
         limit = asyncio.timeout_at(deadline.at)
 
         async def heard(progress: float, total: float | None, message: str | None) -> None:
@@ -239,7 +232,7 @@ class Supervisor:
 
     async def _answers_again(self) -> bool:
         """Waits until the server has answered anything, or could not be connected."""
-        with anyio.move_on_after(min(_AGAIN_S, self._timeout_s)):
+        with anyio.move_on_after(min(_AGAIN_S, self.timeout_s)):
             await self._news.wait()
         return self._connection is not None
 
@@ -249,9 +242,9 @@ class Supervisor:
 
     async def _hold_connection(self) -> None:
         """One connection, from the handshake to its end; returns only after `stop`."""
-        with anyio.fail_after(self._handshake_timeout_s) as handshake:
+        with anyio.fail_after(self.handshake_timeout_s) as handshake:
             self._budget = budget = Budget()
-            told = self._on_notification, self._stderr, budget, self._questions.on_elicitation, self._auth
+            told = self._on_notification, self._stderr, budget, self._questions.on_elicitation, self.auth
             async with open_client(self.name, self.config, *told) as client:
                 await self._load_tools(client)
                 await self.offers.begin(client)
@@ -319,11 +312,11 @@ class Supervisor:
             is_quiet = anyio.current_time() - listed_at > 2 * pause
             pause = _LIST_PAUSE_S if is_quiet else min(2 * pause, _LONGEST_PAUSE_S)
             if not self._settled.is_set():
-                await self._calls_ended(self._timeout_s)
+                await self._calls_ended(self.timeout_s)
                 return
             if self._stopping.is_set():
                 return
-            with anyio.move_on_after(self._timeout_s) as listing:
+            with anyio.move_on_after(self.timeout_s) as listing:
                 await self._load_tools(client)
             if listing.cancelled_caught:
                 raise McpServerGone("it stopped answering")
@@ -343,10 +336,10 @@ class Supervisor:
                 log.warning("mcp_config_unknown_tools", server=self.name, setting=setting, tools=unknown)
         # In a thread: two hundred large schemas take seconds.
         tools, self._left_out = await asyncio.to_thread(
-            tools_of, self.name, self.config, listed, self.call, self._timeout_s
+            tools_of, self.name, self.config, listed, self.call, self.timeout_s
         )
         self.listed = listed
-        self.tools = self._accept(self, tools)
+        self.tools = self.accept(self, tools)
 
     async def _on_notification(self, message: IncomingMessage) -> None:
         if isinstance(message, mcp_types.ResourceListChangedNotification | mcp_types.PromptListChangedNotification):

@@ -8,10 +8,10 @@ its name: the protocol's default is destructive, and asking before every such to
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, assert_never
 
 import mcp_types
 import structlog
@@ -20,8 +20,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.tool import Effect, Reporter, SettlingCheck, Tool, ToolContext, ToolFailed, ToolSpec
-from segue.domain.user_request import UserAnswer
+from segue.domain.tool import Effect, SettlingCheck, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.language.detect_language import ENGLISH
 from segue.language.lexicon import Phrase
 from segue.language.utterance import is_unspaced, words_of
@@ -36,6 +35,7 @@ from segue.tools.settling_check import read_check, unfit, with_call_id, without_
 from segue.tools.summaries import shortened
 
 NameSet = frozenset[str]
+ToolCaller = Callable[..., Awaitable[object]]  # as Supervisor.call
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _UPPER: Final = "A-ZÀ-ÞА-Я"
@@ -143,12 +143,6 @@ def _longest(found: Iterable[tuple[int, NameSet]]) -> tuple[int, NameSet]:
     pairs = [(0, NameSet()), *found]
     length = max(each for each, _ in pairs)
     return length, NameSet().union(*(names for each, names in pairs if each == length))
-
-
-class ToolCaller(Protocol):
-    async def __call__(
-        self, name: str, arguments: dict[str, Any], *, wrapped: bool, report: Reporter, answers: tuple[UserAnswer, ...]
-    ) -> object: ...
 
 
 class _Unfit(Exception):

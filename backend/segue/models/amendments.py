@@ -16,7 +16,7 @@ from segue.domain.tool import ToolSpec
 from segue.memory.history_window import estimate
 from segue.models.normal_form import WireForm, refused_form, without_opaque
 from segue.models.providers.completion_reader import CALL_FIELDS, MESSAGE_FIELDS
-from segue.models.refusals import BAD_REQUEST, TOO_FAR, ProviderRefusal
+from segue.models.refusals import BAD_REQUEST, TABLE, TOO_FAR, ProviderRefusal
 from segue.models.reply import CACHE_KEY, AnswerSchema, ToolChoiceMode, estimated_input
 from segue.models.untrusted import fenced, unfenced, without_references
 
@@ -31,44 +31,13 @@ MAX_TIMES_LEARNED: Final = 3
 _PLACES: Final = (re.compile(r"\bfunction(?:_declaration)?s[\[./](\d+)"), re.compile(r"\btools[\[./](\d+)"))
 # A refusal of what goes back with a call may name the call's tool, which is not at fault.
 _OF_A_CALL: Final = ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")
-# A refusal of images or files: its cause, and its words if it is about any or only about those that were sent.
+# The causes of a refusal of images or files.
 _CAUSES_OF_MEDIA: Final = frozenset({"refused", "not_found", "failing", "other_api"})
-_OF_MEDIA: Final = {
-    "file": re.compile(r"\bpdf|\bfiles?\b|input_file|\bdocuments?\b|inline_?data|mime", re.IGNORECASE),
-    "image_url": re.compile(r"image|vision|multi-?modal|mmproj", re.IGNORECASE),
-}
-_OF_ANY_MEDIA: Final = re.compile(r"content.{0,40}(?:must be|should be|expected).{0,20}string", re.IGNORECASE)
-_OF_THESE: Final = re.compile(
-    r"invalid[_ ](?:image|pdf|file)|image_parse|unsupported[_ ]image|too[_ ](?:large|big|small|many)|dimension|corrupt"
-    r"|decod|process(?:ing)?[_ ](?:the[_ ])?(?:image|pdf|file)|not valid|encrypted|password|\bpages\b|empty"
-    r"|(?:failed to|not|n't) parse",
-    re.IGNORECASE,
-)
+_OF_MEDIA: Final = ("file", "image_url")
+_ABOUT: Final = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in TABLE["about"].items()}
 _PARAMETER = re.compile(r"[a-zA-Z_]\w*")
 _MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
-# What was signed or sealed for this provider, and can be verified no more: the words of OpenAI, Anthropic, Google and
-# routers. A part that is missing is another trouble.
-_UNVERIFIABLE = re.compile(
-    r"invalid_encrypted_content|encrypted[_ ]content.{0,80}(?:not be|n't be|invalid)"
-    r"|(?:invalid|corrupt\w*|bad|expired|unknown).{0,12}(?:thought[_ ])?signature"
-    r"|signature.{0,40}(?:invalid|not valid|corrupt|n't be verified|not be verified|verification failed|does not match)"
-    r"|reasoning_details.{0,80}(?:invalid|not be verified|n't be verified|signature)",
-    re.IGNORECASE | re.DOTALL,
-)
 _NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api", "accident"})
-# What a model takes, as endpoints say it in numbers: for a request with its answer, and for an answer.
-_WINDOW = re.compile(
-    r"context limit: \d+ \+ \d+ > (\d+)|(?:context|prompt) (?:length|size|window)[^.\d]{0,20}(\d+)"
-    r"|(\d+) maximum context|tokens > (\d+) maximum|tokens allowed \((\d+)\)",
-    re.IGNORECASE,
-)
-_ANSWER = re.compile(
-    r"(?:at most|less than or equal to|maximum value of|limit of|<=) [`']?(\d+)"
-    r"|tokens: \d+ > (\d+)|\[\d+, ?(\d+)\]|to (\d+) \(exclusive\)",
-    re.IGNORECASE,
-)
-_OF_AN_ANSWER = re.compile(r"max\w*[_ ]?tokens|in the completion", re.IGNORECASE)
-
 # What a request cannot do without.
 _ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
 # Under what other name a value goes if the first is refused.
@@ -143,17 +112,15 @@ def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str
 
 
 def media_refused(refusal: ProviderRefusal, sent: Collection[str]) -> tuple[str, Literal["all", "these"]] | None:
-    """Returns which of the media that were `sent` a refusal is about: about any, or only about those in the request. A
-    file that is too long for the model is one of these.
-    """
+    """Returns which of the media `sent` is refused: all of it, or only these, such as a file that is too long."""
     if refusal.cause.name == "context_length" and "file" in sent:
         return "file", "these"
     if refusal.cause.name not in _CAUSES_OF_MEDIA:
         return None
     said = f"{refusal.code} {refusal.message}"
-    named = (kind for kind, words in _OF_MEDIA.items() if kind in sent and words.search(said))
-    kind = next(named, min(sent, default=None) if _OF_ANY_MEDIA.search(said) else None)
-    return None if kind is None else (kind, "these" if _OF_THESE.search(said) else "all")
+    named = (kind for kind in _OF_MEDIA if kind in sent and _ABOUT[kind].search(said))
+    kind = next(named, min(sent, default=None) if _ABOUT["any_media"].search(said) else None)
+    return None if kind is None else (kind, "these" if _ABOUT["these_media"].search(said) else "all")
 
 
 def fitting(parts: RequestParts, too_long: int) -> RequestParts:
@@ -257,19 +224,19 @@ def _cut(result: ToolMessage, most: int) -> ToolMessage:
 
 def _is_unverifiable(refusal: ProviderRefusal) -> bool:
     """Whether a request is refused for what went back as it came: signed for another key, region or upstream."""
-    return refusal.status in BAD_REQUEST and bool(_UNVERIFIABLE.search(f"{refusal.code} {refusal.message}"))
+    return refusal.status in BAD_REQUEST and bool(_ABOUT["unverifiable"].search(f"{refusal.code} {refusal.message}"))
 
 
 def _limits_told(refusal: ProviderRefusal) -> ModelLimits | None:
     """Returns the numbers in a refusal of a request that is too long, or whose answer would be: to such an answer a
     quarter of the window is left. None if there are none.
     """
-    said, of_answer = refusal.message, _OF_AN_ANSWER.search(refusal.message) is not None
+    said, of_answer = refusal.message, _ABOUT["is_of_answer"].search(refusal.message) is not None
     if refusal.status not in BAD_REQUEST and refusal.cause.name != "context_length":
         return None
-    if window := _number(_WINDOW, said):
+    if window := _number(_ABOUT["window"], said):
         return ModelLimits(window, max(window // 4, 1) if of_answer else None)
-    most = _number(_ANSWER, said) if of_answer else None
+    most = _number(_ABOUT["answer"], said) if of_answer else None
     return ModelLimits(None, most - ("(exclusive)" in said)) if most else None
 
 

@@ -71,9 +71,7 @@ def may_be_calls(text: str) -> bool:
 def read_calls(
     text: str, *, tools: Sequence[ToolSpec], names: Mapping[str, str], messages: Iterable[BaseMessage]
 ) -> list[ModelCall]:
-    """Returns the calls that a text is, under the names that the tools are offered under; none if it is anything else.
-    `names` are their own by these.
-    """
+    """Returns the calls that a text is, by offered names; none if it is anything else. `names` has their own."""
     schemas = {tool.name: tool.input_schema for tool in tools}
     calls, bodies = list[ModelCall](), set[str]()
     try:
@@ -84,7 +82,10 @@ def read_calls(
     except (ValueError, TypeError, LookupError, RecursionError):
         return []
     most = MAX_CALLS if text.startswith(tuple(CALL_MARKS)) else 1
-    return calls if len(calls) <= most and not _were_shown(bodies, messages) else []
+    # What the model was given to read by anyone but itself.
+    shown = " ".join(_NOT_COMPARED.sub("", each.text) for each in messages if not isinstance(each, AIMessage))
+    were_shown = any(_NOT_COMPARED.sub("", body) in shown for body in bodies)
+    return calls if len(calls) <= most and not were_shown else []
 
 
 def _written(text: str) -> Iterator[tuple[str, Any, str]]:
@@ -139,9 +140,3 @@ def _value(written: str, *, is_text: bool) -> Any:
         return text if is_text else json.loads(text, strict=False)
     except ValueError:
         return text
-
-
-def _were_shown(bodies: Iterable[str], messages: Iterable[BaseMessage]) -> bool:
-    """Whether one of the texts stands in what the model was given to read by anyone but itself."""
-    shown = " ".join(_NOT_COMPARED.sub("", each.text) for each in messages if not isinstance(each, AIMessage))
-    return any(_NOT_COMPARED.sub("", body) in shown for body in bodies)

@@ -1,7 +1,6 @@
 """The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error.
 
-Everything a provider gets wrong becomes `model_unavailable` or `model_timeout`. Knows no provider: it is given a
-ProviderModel.
+What a provider gets wrong becomes `model_unavailable` or `model_timeout`. Knows no provider: it gets a ProviderModel.
 """
 
 import asyncio
@@ -21,20 +20,10 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
-from segue.models import refusals, traced_call
+from segue.models import normal_form, refusals, traced_call
 from segue.models.amendments import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_limits
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
-from segue.models.normal_form import (
-    begins_inside,
-    form_of,
-    media_in,
-    media_of,
-    normal_form,
-    own_ids,
-    sent_ids,
-    without_media,
-)
 from segue.models.reply import (
     AnswerSchema,
     ModelCall,
@@ -73,11 +62,11 @@ class ModelRequest:
 
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""
-        sent = sent_ids(self.parts.messages if reply.calls else (), self.parts.form)
+        sent = normal_form.sent_ids(self.parts.messages if reply.calls else (), self.parts.form)
         own = (replace(call, name=self._own_name(call.name)) for call in reply.calls)
         if self.bound.calls_others:
             own = (replace(call, name=self._own_name(call.name)) for call in map(meant_call, own))
-        calls = tuple(replace(call, args=own_ids(call.args, sent)) for call in own)
+        calls = tuple(replace(call, args=normal_form.own_ids(call.args, sent)) for call in own)
         return replace(reply, calls=calls, left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
 
     def _own_name(self, name: str) -> str:
@@ -112,8 +101,7 @@ class Retries:
 
 class ReplyOptions(TypedDict, total=False):
     """`schema` is the shape of the answer, to which not every endpoint holds the model. `sampling` is what the client
-    names, as far as the endpoint takes it. `empty_tries` is how many empty answers end the call: 1 for a caller that
-    then asks in another way.
+    names, as far as the endpoint takes it. `empty_tries` is how many empty answers end the call.
     """
 
     tool_choice: ToolChoiceMode
@@ -125,10 +113,9 @@ class ReplyOptions(TypedDict, total=False):
 class ChatModel:
     """A provider's model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
 
-    `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
-    `tariff` says what its calls are charged; without one they have no price. One of the `keys` that is refused is
-    left out for a while. `server` is what a span says of its address. It is shown of MEDIA what it `takes`. `chance`
-    spreads the waits before retries.
+    `made_by` says whose opaque parts go back to it: its own and its fallback's. `tariff` says what its calls are
+    charged; without one they have no price. A refused one of the `keys` is left out for a while. `server` is what a
+    span says of its address. It is shown of MEDIA what it `takes`. `chance` spreads the waits before retries.
     """
 
     chance: Callable[[], float] = staticmethod(random.random)
@@ -154,8 +141,8 @@ class ChatModel:
         self._model = model
         self.tariff = tariff or Tariff(name)
         self._keys = keys
-        self._form = form_of(name)
-        self.takes = media_of(name) - {"file"}
+        self._form = normal_form.form_of(name)
+        self.takes = normal_form.media_of(name) - {"file"}
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
         self._limits = NO_LIMITS  # what it has said that the model takes
         self._settings = settings
@@ -164,7 +151,7 @@ class ChatModel:
         self._server = server
         bounds = Bounds(settings.llm_tool_description_chars, describes_all=self._form.describes_parameters)
         self._tools = ToolBindings(bounds)
-        self._begins_inside = begins_inside(name)
+        self._begins_inside = normal_form.begins_inside(name)
         self._has_told_of_calls_in_text = False
 
     async def complete(
@@ -190,8 +177,7 @@ class ChatModel:
         **options: Unpack[ReplyOptions],
     ) -> Reply:
         """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
-        `retries` is what the caller has left of them. What is asked is charged to the `account`, also if no answer
-        comes of it.
+        `retries` are those the caller has left. The `account` is charged, also if no answer comes.
 
         Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
@@ -237,9 +223,9 @@ class ChatModel:
         )
         if bound.calls_others:
             parts = replace(parts, messages=as_shown_calls(parts.messages, bound.names.values()))
-        shown = normal_form(parts.messages, parts.form, media=self.takes | parts.without_media)
+        shown = normal_form.normal_form(parts.messages, parts.form, media=self.takes | parts.without_media)
         if parts.without_media:
-            shown = without_media(shown, parts.without_media)
+            shown = normal_form.without_media(shown, parts.without_media)
         return ModelRequest(bound, shown, options, parts, account)
 
     def _bounded(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,7 +291,7 @@ class ChatModel:
         """Returns what to ask instead after a refusal, None if nothing helps."""
         if not isinstance(error, refusals.ProviderRefusal):
             return None
-        if refused := media_refused(error, media_in(request.messages)):
+        if refused := media_refused(error, normal_form.media_in(request.messages)):
             kind, extent = refused
             self.takes -= {kind} if extent == "all" else set()
             log.warning("model_media_left_out", media=kind, of=extent, reason=error.message, status=error.status)

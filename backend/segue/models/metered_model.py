@@ -66,18 +66,9 @@ class ModelWithFallback(ChatModel):
         self._monotonic = monotonic
         self._down_until = 0.0
 
-    async def reply(
-        self,
-        messages: Sequence[BaseMessage],
-        tools: Sequence[ToolSpec] = (),
-        *,
-        listener: Listener | None = None,
-        retries: Retries | None = None,
-        account: Account | None = None,
-        **options: Unpack[ReplyOptions],
-    ) -> Reply:
-        ask = partial(super().reply, messages, tools, retries=retries, account=account, **options)
-        instead = partial(self._fallback.reply, messages, tools, retries=retries, account=account, **options)
+    async def reply(self, *messages_and_tools: Any, listener: Listener | None = None, **asked: Any) -> Reply:
+        ask = partial(super().reply, *messages_and_tools, **asked)
+        instead = partial(self._fallback.reply, *messages_and_tools, **asked)
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
             heard = _Heard(listener)
@@ -136,8 +127,7 @@ class MeteredModel:
     """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
 
     `name` is that of the model that answered last, the small one aside, and `finish_reason` why it ended;
-    `last_request` what was asked last. `waits_for` is the model that is asked now, and since when, in seconds of
-    `time.monotonic`.
+    `last_request` what was asked last. `waits_for` is the model that is asked now, and since when (`time.monotonic`).
     """
 
     waits_for: tuple[str, float] | None = None

@@ -87,9 +87,8 @@ def normal_form(
 ) -> list[BaseMessage]:
     """Returns the messages as they may be sent; the given ones stay as they are.
 
-    System messages at the start become one. A later one is an instruction of the engine's: it goes to the model in the
-    user's message before it, or in one of its own; one of images or files is left out unless they are among the
-    `media`. The result is its own normal form.
+    System messages at the start become one. A later one is an instruction of the engine's: it goes into the user's
+    message before it, or one of its own; one of images or files needs them among the `media`.
     """
     leading = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
     talk: Iterable[BaseMessage] = messages[len(leading) :]
@@ -150,7 +149,6 @@ def _alternating(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
 
 
 def media_in(messages: Iterable[BaseMessage]) -> set[str]:
-    """Returns which of MEDIA the messages have."""
     lists = (message.content for message in messages if isinstance(message.content, list) and message.type != "ai")
     return {str(part.get("type")) for parts in lists for part in parts if isinstance(part, dict)} & MEDIA.keys()
 

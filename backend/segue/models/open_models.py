@@ -1,8 +1,7 @@
 """Opens the models that settings and agents name: for chat, and for embeddings from any OpenAI-compatible endpoint.
 
-A provider is one file in `models/providers/`, imported only if it is the one that answers. Where embeddings fail, facts
-are found by their words, and urgent requests skip the endpoint for a while. Implements `Embedder` of
-`memory/long_term.py`.
+A provider is one file in `models/providers/`, imported only if it is the one that answers. Where embeddings fail,
+urgent requests skip the endpoint for a while. Implements `Embedder` of `memory/long_term.py`.
 """
 
 import asyncio
@@ -173,38 +172,33 @@ log = structlog.get_logger()
 
 @asynccontextmanager
 async def openai_embedder(options: ProviderOptions) -> AsyncIterator["OpenAIEmbedder"]:
-    """Yields an embedder whose connections close with the block."""
     bounded = replace(options, timeout_s=TIMEOUT_S, max_answer_bytes=MAX_BYTES)
     async with endpoint_of(bounded, "/embeddings") as endpoint:
         yield OpenAIEmbedder(options.model, endpoint, options.keys)
 
 
+@dataclass(eq=False, repr=False)
 class OpenAIEmbedder:
-    def __init__(self, model: str, endpoint: Endpoint, keys: LiveKeys | None) -> None:
-        self.model = model
-        self._endpoint = endpoint
-        self._keys = keys
-        self._cooldown_until = 0.0
+    model: str
+    endpoint: Endpoint
+    keys: LiveKeys | None
+    _cooldown_until: float = 0.0
 
     async def embed(self, texts: Sequence[str], *, urgent: bool) -> list[list[float]] | None:
         """Returns a vector for each text, or None on any failure. `urgent` is for a request that a user waits for."""
         if urgent and time.monotonic() < self._cooldown_until:
             return None
+        body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
         try:
             async with asyncio.timeout(URGENT_TIMEOUT_S if urgent else TIMEOUT_S):
-                embeddings = await self._asked(texts)
+                answer = await with_a_key(self.keys, partial(self.endpoint.ask, body))
+            given = sorted(answer["data"], key=lambda each: each["index"])
+            vectors = [list(map(float, each["embedding"])) for each in given]
+            if len(vectors) != len(texts) or not all(each and max(map(abs, each)) < MAX_NUMBER for each in vectors):
+                raise ValueError("not a vector for each text")
         except (TimeoutError, ModelFailure, *MALFORMED) as error:
             log.warning("embedding_failed", error=type(error).__name__, reason=str(error), texts=len(texts))
             self._cooldown_until = time.monotonic() + COOLDOWN_S
             return None
         self._cooldown_until = 0.0
-        return embeddings
-
-    async def _asked(self, texts: Sequence[str]) -> list[list[float]]:
-        body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
-        answer = await with_a_key(self._keys, partial(self._endpoint.ask, body))
-        given = sorted(answer["data"], key=lambda each: each["index"])
-        embeddings = [list(map(float, each["embedding"])) for each in given]
-        if len(embeddings) != len(texts) or not all(each and max(map(abs, each)) < MAX_NUMBER for each in embeddings):
-            raise ValueError("not a vector for each text")
-        return embeddings
+        return vectors

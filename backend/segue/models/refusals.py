@@ -1,15 +1,15 @@
 """What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
 
-The causes are one table. `RefusalReader` reads HTTP statuses, and the error objects that come within an answer; every
-text of the provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages. What
-is learned from a refusal is in `amendments.py`.
+`refusals.toml` has the causes. `RefusalReader` reads HTTP statuses, and errors within an answer; every text of the
+provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages. What is learned
+from a refusal is in `amendments.py`.
 """
 
 import math
 import re
 import ssl
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -21,11 +21,13 @@ import httpx2
 from segue.domain.agent import OPENAI, ModelProvider
 from segue.domain.errors import AppError
 from segue.domain.redaction import without, without_secret_texts
+from segue.language.lexicon import load_toml
 from segue.models.reply import read_json, write_json
 from segue.net.http_client import BodyTooLarge, bounded
 from segue.tools.normalize import clean_text
 from segue.tools.summaries import shortened
 
+TABLE: Final = load_toml("refusals.toml", package="segue.models")
 BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
 FIRST_DELAY_S: Final = 0.5
 _MODELS_OWN: Final = frozenset({"model_unavailable", "model_timeout"})
@@ -37,23 +39,6 @@ _MAX_BODY_BYTES = 100_000
 _MAX_CODE_CHARS = 100
 TOO_FAR: Final = 10**9  # of seconds that nothing waits for, and of tokens that no model takes
 
-# The status that an error object within an answer would have had, by its code or type. Any other is the server's fault.
-_STATUS_OF: Final[Mapping[str, int]] = {
-    "invalid_request_error": 400,
-    "context_length_exceeded": 400,
-    "content_filter": 400,
-    "authentication_error": 401,
-    "invalid_api_key": 401,
-    "insufficient_balance": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "model_not_found": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "insufficient_quota": 429,
-    "overloaded_error": 529,
-}
 _SERVERS_FAULT = 500
 _MESSAGES = frozenset({"message", "detail"})
 # A wait in an error's words, as Gemini's `"retryDelay":"3.2s"` and everybody's "try again in 1m2.5s", and its parts.
@@ -72,8 +57,7 @@ class ModelFailure(Exception):
 class ProviderRefusal(ModelFailure):
     """An error of the provider's own, as an HTTP status or within an answer.
 
-    `message` is redacted and bounded; `parameter` is the one it names; `retry_after_s` is its wait before another try.
-    `provider` tells what its settings are called.
+    `message` is redacted and bounded; `parameter` is what it names; `retry_after_s` its wait before another try.
     """
 
     status: int
@@ -88,8 +72,8 @@ class ProviderRefusal(ModelFailure):
 
     @property
     def cause(self) -> "Cause":
-        """The first row of CAUSES that fits."""
-        return next(cause for cause in CAUSES if cause.fits(self))
+        """The first row of CAUSES that fits, else the last."""
+        return next((cause for cause in CAUSES if cause.fits(self)), CAUSES[-1])
 
 
 class ProviderUnreachable(ModelFailure):
@@ -127,87 +111,23 @@ def too_long(max_answer_bytes: int) -> NotAnAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Fits a refusal by any of: its status, its code, words in the message of a bad request. `advice` is for people,
-    with the names of settings put in. `elsewhere` says that another model may answer.
-    """
+    """Why a request was refused: a row of `refusals.toml`. A status may be `5xx`."""
 
     name: str
-    statuses: frozenset[int] = frozenset()
-    codes: frozenset[str] = frozenset()
-    words: tuple[str, ...] = ()
+    statuses: Collection[int | str] = ()
+    codes: Collection[str] = ()
+    words: Collection[str] = ()
     advice: str = ""
     retryable: bool = False
     elsewhere: bool = True
 
     def fits(self, refusal: ProviderRefusal) -> bool:
         by_words = refusal.status in BAD_REQUEST and any(word in refusal.message.lower() for word in self.words)
-        return refusal.status in self.statuses or refusal.code in self.codes or by_words
+        by_status = refusal.status in self.statuses or f"{refusal.status // 100}xx" in self.statuses
+        return by_status or refusal.code in self.codes or by_words
 
 
-CAUSES: Final[Sequence[Cause]] = (
-    Cause(
-        "context_length",
-        frozenset({413}),
-        frozenset({"context_length_exceeded", "exceed_context_size_error"}),
-        (
-            "context length",
-            "context window",
-            "context limit",
-            "context size",
-            "prompt is too long",
-            "input is too long",
-            "input token count",
-        ),
-        "The conversation is longer than {model} can take: lower CONTEXT_TOKEN_BUDGET.",
-        elsewhere=False,
-    ),
-    Cause(
-        "quota",
-        frozenset({402}),
-        frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"}),
-        ("credit balance is too low",),
-        advice="The account is out of quota or credit: top it up, or set another {key}.",
-    ),
-    Cause(
-        "content_filter",
-        codes=frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"}),
-        advice="The provider's content filter refused the conversation.",
-        elsewhere=False,
-    ),
-    Cause(
-        "other_api",
-        words=("/v1/responses", "responses api"),
-        advice="The model takes this on OpenAI's other API only: set LLM_API=auto.",
-    ),
-    Cause(
-        "no_tools",
-        words=("does not support tool", "does not support function calling", "tool calling is not supported"),
-        advice="The model takes no tools: set {model} to one that does.",
-    ),
-    # The model wrote a call that the endpoint could not read: another answer may be one.
-    Cause("accident", codes=frozenset({"tool_use_failed", "output_parse_failed"}), retryable=True),
-    Cause("key", frozenset({401, 403}), frozenset({"invalid_api_key"}), ("api key not valid",), "Check {key}."),
-    Cause("no_model", codes=frozenset({"model_not_found"}), advice="Check {model}."),
-    Cause("not_found", frozenset({404, 405}), advice="Check {model} and {base_url}."),
-    Cause(
-        "redirect",
-        frozenset(range(300, 400)),
-        advice="It redirects, which is not followed: set {base_url} to where the endpoint really is.",
-    ),
-    Cause(
-        "rate_limit",
-        frozenset({429}),
-        advice="It limits how much is asked of it: have the limit raised, or lower WORKER_CONCURRENCY.",
-        retryable=True,
-    ),
-    Cause(
-        "failing",
-        frozenset({408, 409, 425, *range(500, 600)}),
-        advice="It fails or has too much to do: see its own status, or set LLM_FALLBACK_MODEL.",
-        retryable=True,
-    ),
-    Cause("refused", frozenset(range(600)), elsewhere=False),
-)
+CAUSES: Final = [Cause(name, **row) for name, row in TABLE["cause"].items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +361,7 @@ def _status_of(error: Any, otherwise: int = _SERVERS_FAULT) -> int:
     for name in ("code", "status", "status_code", "type"):
         value = error.get(name)
         if isinstance(value, str):
-            value = int(value) if value.isdecimal() and len(value) == 3 else _STATUS_OF.get(value.lower())  # noqa: PLR2004 (HTTP)
+            value = int(value) if value.isdecimal() and len(value) == 3 else TABLE["status"].get(value.lower())  # noqa: PLR2004 (HTTP)
         if isinstance(value, int) and 400 <= value < 600:  # noqa: PLR2004 (the same)
             return value
     return otherwise

@@ -1,6 +1,6 @@
 """What a provider's model is asked and answers, and the reply, in our own types: `providers/` has the models,
-`streamed_answer.py` makes a reply of the parts of an answer. Also how many tokens a request takes, and the shapes of
-answers that are read by Segue and not by people.
+`streamed_answer.py` makes a reply of the parts of an answer. Also how many tokens a request takes, and shapes of
+answers for Segue.
 """
 
 import json
@@ -49,9 +49,7 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call the model asks for. `args` is None if they were no JSON object. `opaque` is what the provider wants back
-    with it.
-    """
+    """A call the model asks for. `args` is None if they were no JSON object, `opaque` goes back with it."""
 
     name: str
     args: dict[str, Any] | None
@@ -120,8 +118,8 @@ class Reply:
 
     `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
     `reasoning_tokens` of the output. `left_out` are the tools that the endpoint refused, each with its words.
-    `opaque_is_dead` says that it could not verify what it had given with earlier answers. `images` are those that the
-    model has made, as `data:` texts.
+    `opaque_is_dead`: it could not verify what it had given earlier. `images` are those the model has made, as `data:`
+    texts.
     """
 
     text: str
@@ -162,7 +160,6 @@ def opaque_of_call(opaque: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def written_call(name: str, args: str, opaque: Mapping[str, Any]) -> ModelCall:
-    """Returns a call as a provider wrote it."""
     return ModelCall(sendable_name(name), read_arguments(args), opaque)
 
 

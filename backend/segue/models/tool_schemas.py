@@ -111,7 +111,6 @@ class _Conversion:
         return found
 
     def _typed(self, node: Mapping[str, Any], kind: str, inside: tuple[str, ...], depth: int) -> Schema:
-        """Returns what a node says of values of one type."""
         found: Schema = {"type": kind}
         match kind:
             case "object":
@@ -283,9 +282,7 @@ def _is_value(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BoundTools:
-    """Tools as a request has them, and their own names by those they are offered under, in the order of the offer. If
-    `calls_others`, CALL_TOOL is among them.
-    """
+    """Tools as a request has them, and their own `names` by the offered ones. If `calls_others`, CALL_TOOL is one."""
 
     offered: Sequence[dict[str, Any]] = ()
     names: Mapping[str, str] = field(default_factory=dict)
@@ -325,9 +322,7 @@ def as_shown_calls(messages: Iterable[BaseMessage], names: Collection[str]) -> l
 
 
 def meant_call(call: ModelCall) -> ModelCall:
-    """Returns the call that one of CALL_TOOL is for; itself if it names none. Some models write arguments as a text, or
-    beside the name.
-    """
+    """Returns the call that one of CALL_TOOL is for, or itself. Some models write arguments as a text or beside."""
     name = (call.args or {}).get("name")
     if call.name != CALL_TOOL.name or call.args is None or not isinstance(name, str):
         return call

@@ -68,16 +68,11 @@ def _escape_first(mark: re.Match[str]) -> str:
 def _name_pattern(name: str) -> str:
     styled: dict[str, set[str]] = {letter: set() for letter in name}
     for char in map(chr, chain(*_STYLED, *_MATHEMATICAL)):
-        folded = _folded(char)
+        folded = unicodedata.normalize("NFKD", char).casefold().strip("()")[:1]  # the plain letter
         if folded in styled:
             styled[folded].add(char)
     letters = (f"[{letter}{_ALIKE.get(letter, '')}{''.join(sorted(styled[letter]))}]" for letter in name)
     return f"[{_UNSEEN}]{{0,4}}".join(letters)
-
-
-def _folded(char: str) -> str:
-    """Returns the plain letter of a styled or accented one."""
-    return unicodedata.normalize("NFKD", char).casefold().strip("()")[:1]
 
 
 _MARK: Final = re.compile(rf"[{_ANGLES}\[](?=(?i:[{_UNSEEN}{_SLASHES}]{{0,8}}{_name_pattern(NAME)}|{_ROLE_MARKS}))")

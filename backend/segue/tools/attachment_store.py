@@ -5,7 +5,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -24,7 +24,7 @@ from segue.tools.child_process import LARGE, TooMuch, in_child_process
 from segue.tools.normalize import IMAGES, PDF, BinaryPart, clean_text, payload_of
 from segue.tools.results import StoredResult, payload_of_stored
 from segue.tools.run import CallOutcome, failed
-from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
+from segue.tools.summaries import summary_line
 from segue.tools.tool_settings import ToolSettings
 
 MAX_NAME_CHARS = 200
@@ -38,14 +38,14 @@ _read_identifiers = reader(tuple[str, ...])
 _MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
 
 
+@dataclass(eq=False, repr=False)
 class Attachments:
     """Takes files in. One of its `places` is to be held while a file's content is in memory."""
 
-    def __init__(self, database: Database, settings: ToolSettings, clock: Clock) -> None:
-        self._database = database
-        self._settings = settings
-        self._clock = clock
-        self.places = CapacityLimiter(AT_ONCE)
+    database: Database
+    settings: ToolSettings
+    clock: Clock
+    places: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(AT_ONCE))
 
     async def add(
         self, owner: str, session_id: str, name: str, content: bytes, *, kind: str | None = None, again: bool = False
@@ -54,7 +54,7 @@ class Attachments:
         known. Raises NotFound, AppError `unsupported_attachment`, `unreadable_attachment`, `attachment_quota_exceeded`.
         """
         try:
-            read = await _read(content, kind, max_bytes=self._settings.tool_result_max_bytes)
+            read = await _read(content, kind, max_bytes=self.settings.tool_result_max_bytes)
         except attachment_texts.UnsupportedFile as refused:
             title = "This file is not taken"
             raise AppError("unsupported_attachment", status=415, title=title, detail=str(refused)) from None
@@ -63,7 +63,7 @@ class Attachments:
             raise AppError("unreadable_attachment", status=422, title=title, detail=str(refused)) from None
         last = clean_text(name).replace("\\", "/").rpartition("/")[2]
         values: dict[str, Any] = {
-            "id": new_id("att", self._clock()),
+            "id": new_id("att", self.clock()),
             "name": "".join(filter(str.isprintable, last))[:MAX_NAME_CHARS].strip() or "file",
             "media_type": read.media_type,
             "size_bytes": len(content),
@@ -72,14 +72,14 @@ class Attachments:
             "text": read.text,
             "content": content,
         }
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             await connection.execute(OWNER_LOCK, {"of_owner": f"attachments of {owner}"})
             alike = (attachments.c[column] == values[column] for column in ("size_bytes", "name", "content"))
             kept = _owned(owner, session_id, *_LISTED).where(*alike).limit(1)
             if again and (same := (await connection.execute(kept)).mappings().one_or_none()) is not None:
                 return Attachment(**same)
             stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
-            at_most = self._settings.attachment_user_bytes
+            at_most = self.settings.attachment_user_bytes
             if stored + len(content) + len(read.text.encode()) > at_most:
                 detail = f"All your files, with their texts, may take {at_most} bytes. Delete some."
                 raise AppError("attachment_quota_exceeded", status=413, title="Too many files", detail=detail)
@@ -107,9 +107,7 @@ async def get_file(
 
 
 async def delete_attachment(connection: AsyncConnection, owner: str, session_id: str, attachment_id: str) -> None:
-    """Deletes the file, its text, and the results that hold it; messages and references still name it. Raises
-    NotFound.
-    """
+    """Deletes the file, its text, and results that hold it; messages still name it. Raises NotFound."""
     mine = _owned(owner, session_id, attachments.c.id).where(attachments.c.id == attachment_id)
     gone = await connection.execute(delete(attachments).where(attachments.c.id.in_(mine)))
     if not gone.rowcount:
@@ -138,9 +136,7 @@ async def attached(
 async def read_attached(
     connection: AsyncConnection, session_id: str, files: Sequence[Attached]
 ) -> Mapping[str, CallOutcome]:
-    """Returns for each file of a message what reading it comes to, by its id: its text, and an image or a PDF also as a
-    part, which is not stored with the result.
-    """
+    """Returns by id what reading each file comes to: its text, and for images and PDFs a part, which is not stored."""
     shown = attachments.c.media_type.in_({*IMAGES, PDF}) & (attachments.c.size_bytes <= MAX_SHOWN_BYTES)
     columns = attachments.c.identifiers, attachments.c.text, case((shown, attachments.c.content)).label("shown")
     wanted = (attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files]))
@@ -158,7 +154,7 @@ _GONE = failed("This file has been deleted.")
 
 
 async def _outcome(row: Any, *, is_short: bool) -> CallOutcome:
-    summary = one_line(f"{row.name}: {row.summary}", MAX_SUMMARY_CHARS)
+    summary = summary_line(f"{row.name}: {row.summary}")
     if row.media_type not in IMAGES:
         payload = await payload_of_stored(StoredResult("text", row.text))
         known = readable(_read_identifiers, row.identifiers or (), "attachments", row.id) or ()

@@ -18,7 +18,7 @@ from typing import Final
 
 from segue.tools.builtin.web_fetch import from_html
 from segue.tools.normalize import IMAGES, PDF, kind_of_bytes, make_payload
-from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
+from segue.tools.summaries import identifiers, summarise, summary_line
 
 DOCX: Final = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 XLSX: Final = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
@@ -98,7 +98,7 @@ def read_file(kind: str, content: bytes, max_bytes: int) -> ReadFile:
     payload = make_payload(found.text, max_bytes=max_bytes)
     cut = f"cut at {max_bytes} bytes" if payload.cut_from is not None else ""
     told = (found.summary, cut, summarise(payload.value))
-    summary = one_line("; ".join(filter(None, told)), MAX_SUMMARY_CHARS)
+    summary = summary_line("; ".join(filter(None, told)))
     return ReadFile(found.media_type, payload.text, summary, identifiers(payload.value))
 
 

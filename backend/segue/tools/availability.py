@@ -1,7 +1,7 @@
 """Which tools may run, why not, and both ways a tool's state changes: after a call, and by a person.
 
-Joins the rules (`tool_health.py`) and the stored states (`tool_states.py`). Does not decide whose a session is, nor
-whether the user has to confirm a call.
+Joins the rules (`tool_health.py`) and the stored states (`tool_states.py`). Does not decide whose a session or what to
+confirm is.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -29,38 +29,13 @@ from segue.domain.tool import (
     ToolState,
     ToolStatus,
 )
-from segue.tools import tool_states
+from segue.tools import tool_health, tool_states
 from segue.tools.builtin.builtin_tools import SEARCH_CONVERSATION
 from segue.tools.catalog import ToolCatalog
 from segue.tools.run import CallOutcome
-from segue.tools.tool_health import (
-    NEVER_RAN,
-    Healths,
-    ToolHold,
-    after_call,
-    counts,
-    is_blocked,
-    marks_of_success,
-    needs_reset,
-    refused_by_model,
-    reset,
-    set_by_person,
-    successes,
-    tool_state,
-)
+from segue.tools.tool_health import NEVER_RAN, Healths, ToolHold
 from segue.tools.tool_settings import ToolSettings
-from segue.tools.tool_states import (
-    Changed,
-    GlobalToolState,
-    StatePosition,
-    Transition,
-    change_state,
-    lift_holds,
-    load_holds,
-    load_states,
-    load_with_holds,
-    set_hold,
-)
+from segue.tools.tool_states import Changed, GlobalToolState, StatePosition, Transition
 
 PROBE_SLACK_S: Final = 5.0
 
@@ -70,28 +45,21 @@ Holds = Mapping[str, ToolHold]
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class ToolAvailability:
     """The tools of a process and how they are doing, in any session."""
 
-    def __init__(
-        self,
-        catalog: ToolCatalog,
-        database: Database,
-        everywhere: GlobalToolState,
-        settings: ToolSettings,
-        *,
-        clock: Callable[[], datetime],
-        observe: Observe,
-    ) -> None:
-        self.tools = catalog.tools
-        self.groups = catalog.groups
-        self._away = catalog.away
-        self.failed_for_all = everywhere.load
-        self.everywhere = everywhere
-        self.database = database
-        self.clock = clock
-        self.settings = settings
-        self._observe = observe
+    catalog: ToolCatalog
+    database: Database
+    everywhere: GlobalToolState
+    settings: ToolSettings
+    _: KW_ONLY
+    clock: Callable[[], datetime]
+    observe: Observe
+
+    def __post_init__(self) -> None:
+        self.tools, self.groups = self.catalog.tools, self.catalog.groups
+        self.failed_for_all = self.everywhere.load
 
     def tools_for(self, owner: str, groups: Collection[str], agent: str | None = None) -> Mapping[str, Tool]:
         """Returns those that the user in these groups may use with the agent, or with any agent."""
@@ -100,9 +68,7 @@ class ToolAvailability:
         return {name: tool for name, tool in tools.items() if name not in closed} if closed else tools
 
     def specs(self, name: str | None = None, *, owner: str | None = None, groups: Collection[str] = ()) -> Specs:
-        """Returns all tools by name, or the one that is named; if `owner` is given, of those that this user in these
-        groups may use. Raises AppError `unknown_tool`.
-        """
+        """Returns all tools by name or one, of those the `owner` may use if given. Raises AppError `unknown_tool`."""
         tools = self.tools() if owner is None else self.tools_for(owner, groups)
         specs = {tool.spec.name: tool.spec for tool in tools.values()}
         if name is None:
@@ -115,15 +81,17 @@ class ToolAvailability:
     def judge(
         self, specs: Iterable[ToolSpec], session: Healths, for_all: Healths, holds: Holds
     ) -> dict[str, ToolState]:
-        state_of = partial(tool_state, session=session, fleet=for_all, now=self.clock(), settings=self.settings)
-        away = self._away()
+        state_of = partial(
+            tool_health.tool_state, session=session, fleet=for_all, now=self.clock(), settings=self.settings
+        )
+        away = self.catalog.away()
         return {spec.name: state_of(spec, hold=holds.get(spec.name), away=away.get(spec.source)) for spec in specs}
 
     async def session_states(
         self, session_id: str, owner: str | None = None, groups: Collection[str] = ()
     ) -> dict[str, ToolState]:
         """Returns the state of every tool, or of those that the user may use, also of one that never ran."""
-        stored, holds = await self.database.read(load_with_holds, session_id)
+        stored, holds = await self.database.read(tool_states.load_with_holds, session_id)
         specs = self.specs(owner=owner, groups=groups).values()
         return self.judge(specs, stored, await self.failed_for_all(), holds)
 
@@ -132,18 +100,18 @@ class ToolAvailability:
     ) -> dict[str, Changed]:
         """Sets a status that no call changes, in the caller's transaction; `committed` comes after it."""
         now = self.clock()
-        transition = partial(set_by_person, now=now, status=status, reason=reason)
-        return {tool: await change_state(connection, session_id, tool, transition, now=now)}
+        transition = partial(tool_health.set_by_person, now=now, status=status, reason=reason)
+        return {tool: await tool_states.change_state(connection, session_id, tool, transition, now=now)}
 
     async def reset(self, connection: AsyncConnection, session_id: str, tools: Collection[str]) -> dict[str, Changed]:
         """Makes failed tools and those that a person has set available; `committed` comes after the transaction."""
-        now, stored = self.clock(), await load_states(connection, session_id)
+        now, stored = self.clock(), await tool_states.load_states(connection, session_id)
         return {
-            tool: await change_state(
-                connection, session_id, tool, lambda health: reset(health, now), known=stored[tool], now=now
+            tool: await tool_states.change_state(
+                connection, session_id, tool, lambda health: tool_health.reset(health, now), known=stored[tool], now=now
             )
             for tool in sorted(stored.keys() & set(tools))
-            if needs_reset(stored[tool])
+            if tool_health.needs_reset(stored[tool])
         }
 
     async def set_for_all(
@@ -151,9 +119,9 @@ class ToolAvailability:
     ) -> None:
         """Sets a status over that of every session, which no call changes."""
         if status == "available":
-            await lift_holds(connection, [tool])
+            await tool_states.lift_holds(connection, [tool])
         else:
-            await set_hold(connection, tool, ToolHold(status, reason, until), now=self.clock())
+            await tool_states.set_hold(connection, tool, ToolHold(status, reason, until), now=self.clock())
 
     async def reset_in_sessions(self, tools: Collection[str]) -> None:
         """Resets tools in every session that holds something against them, batch by batch."""
@@ -169,7 +137,7 @@ class ToolAvailability:
         for tool, changed in changes.items():
             _log_change(tool, changed)
             if changed.moved:
-                self._observe(SessionToolStateChanged(tool, changed.after.status))
+                self.observe(SessionToolStateChanged(tool, changed.after.status))
 
     async def overview(
         self, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
@@ -181,7 +149,7 @@ class ToolAvailability:
             counted = await tool_states.count_by_status(connection, specs)
             found = await tool_states.list_not_available(connection, specs, status=status, after=after, limit=limit)
             sessions = await tool_states.load_states_of(connection, {session_id for session_id, _ in found})
-            holds = await load_holds(connection)
+            holds = await tool_states.load_holds(connection)
         for_all = await self.failed_for_all()
         alone = (replace(spec, depends_on=()) for spec in specs.values())
         tools = {
@@ -238,11 +206,9 @@ class ToolGuard:
         return self.states([spec])[spec.name]
 
     def states(self, specs: Iterable[ToolSpec]) -> dict[str, ToolState]:
-        """Returns by name whether each tool may run now, and if not, why."""
         return self._availability.judge(specs, self._stored, self._failed_for_all, self.holds)
 
     def tools(self) -> Mapping[str, Tool]:
-        """Returns all tools that the turn may use, by name."""
         tools = self._availability.tools_for(*self.who)
         if not self.agent.may_use_all:
             tools = {name: tool for name, tool in tools.items() if self.agent.may_use(name)}
@@ -254,9 +220,7 @@ class ToolGuard:
         return {**tools, **self._own, **{name: tool for name, tool in self.page.items() if name not in tools}}
 
     def choose(self, names: Sequence[str], own: Iterable[Tool], later: Collection[str] = ()) -> None:
-        """From now on requests have the turn's `own` tools and those of these names, in this order, and no others. Of
-        those that came `later` the messages tell.
-        """
+        """Requests have the turn's `own` tools and these, in this order; messages tell of those that came `later`."""
         self.chosen_names, self.later_names = (*names, *later), frozenset(later)
         self._own = {tool.spec.name: tool for tool in own}
 
@@ -285,7 +249,7 @@ class ToolGuard:
 
     async def refresh(self) -> None:
         """Loads what people and other processes have changed since, right before something runs."""
-        loaded, self.holds = await self._availability.database.read(load_with_holds, self._turn.session_id)
+        loaded, self.holds = await self._availability.database.read(tool_states.load_with_holds, self._turn.session_id)
         newer = {
             tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, NEVER_RAN).version
         }
@@ -312,12 +276,17 @@ class ToolGuard:
 
     async def record(self, connection: AsyncConnection, spec: ToolSpec, outcome: CallOutcome) -> Changed | None:
         """Counts an outcome in the transaction that stores it; returns None if it says nothing about the tool."""
-        if not counts(outcome):
+        if not tool_health.counts(outcome):
             return None
         now, settings = self._availability.clock(), self._availability.settings
-        marks = marks_of_success(spec.name, self._availability.specs().values(), successes(self._stored))
+        marks = tool_health.marks_of_success(
+            spec.name, self._availability.specs().values(), tool_health.successes(self._stored)
+        )
         return await self._change(
-            connection, spec, lambda health: after_call(health, outcome, now, settings=settings, marks=marks), now
+            connection,
+            spec,
+            lambda health: tool_health.after_call(health, outcome, now, settings=settings, marks=marks),
+            now,
         )
 
     async def committed(self, spec: ToolSpec, changed: Changed) -> None:
@@ -336,7 +305,7 @@ class ToolGuard:
     async def mark_refused(self, connection: AsyncConnection, spec: ToolSpec, said: str) -> Changed:
         """Takes a tool out of the session that the model's endpoint does not take; `marked_refused` comes after it."""
         now = self._availability.clock()
-        return await self._change(connection, spec, lambda health: refused_by_model(health, now, said), now)
+        return await self._change(connection, spec, lambda health: tool_health.refused_by_model(health, now, said), now)
 
     def marked_refused(self, spec: ToolSpec, changed: Changed) -> None:
         self._stored = {**self._stored, spec.name: changed.after}
@@ -346,7 +315,7 @@ class ToolGuard:
         self, connection: AsyncConnection, spec: ToolSpec, transition: Transition, now: datetime
     ) -> Changed:
         known = self._stored.get(spec.name, NEVER_RAN)
-        return await change_state(
+        return await tool_states.change_state(
             connection, self._turn.session_id, spec.name, transition, known=known, turn_id=self._turn.turn_id, now=now
         )
 
@@ -354,7 +323,7 @@ class ToolGuard:
         """Returns what the log says of a turn's tools: how many may run, and the names of those that may not."""
         found = self.states(tool.spec for tool in self.tools().values())
         locked = [name for name, state in found.items() if state.reason_code == "missing_dependencies"]
-        blocked = [name for name, state in found.items() if is_blocked(state)]
+        blocked = [name for name, state in found.items() if tool_health.is_blocked(state)]
         free = len(found) - len(locked) - len(blocked)
         return {"tools_available": free, "tools_blocked": blocked, "tools_locked": locked}
 

@@ -54,9 +54,7 @@ class ToolCatalog:
     """The `own` tools of a service, and those that its servers offer now."""
 
     def __init__(self, own: Sequence[Tool], offering: ToolServers | None = None) -> None:
-        """Raises AppError `tool_invalid` if two own tools have one name, depend on unknown tools or on each other in a
-        circle.
-        """
+        """Raises AppError `tool_invalid` for two own tools of one name, and for dependencies that cannot be met."""
         self._own = {tool.spec.name: tool for tool in own}
         self._offering = offering
         twice = [name for name, times in Counter(tool.spec.name for tool in own).items() if times > 1]
@@ -84,7 +82,6 @@ class ToolCatalog:
         return self._offering.away() if self._offering is not None and self._offering.servers else {}
 
     def groups(self) -> frozenset[str]:
-        """Returns the groups that tools are for."""
         own = (tool.audience.named_groups for tool in self._own.values() if tool.audience)
         return frozenset[str]().union(*own, self._offering.groups() if self._offering is not None else ())
 

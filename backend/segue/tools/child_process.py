@@ -34,8 +34,8 @@ async def in_child_process(
 ) -> WorkResult:
     """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled.
 
-    Only a few run at once, the others wait. The time to import `work`, and the module of what it `needs`, does not
-    count. Raises TooMuch, and what `work` raises.
+    AT_ONCE run, the others wait. To import `work`, and what it `needs`, does not count. Raises TooMuch, and as `work`
+    does.
     """
     async with _limiter():
         with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled

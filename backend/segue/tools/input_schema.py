@@ -88,9 +88,7 @@ def faults_by(schema: str, value: object) -> list[str]:
 
 
 async def schema_text(schema: dict[str, Any]) -> str:
-    """Returns a client's schema as TurnOptions have it. Raises AppError `invalid_request` if no answer can be checked
-    by it.
-    """
+    """Returns a client's schema for TurnOptions. Raises AppError `invalid_request` if it can check no answer."""
     text = orjson.dumps(schema).decode()
     if len(text.encode()) > MAX_CLIENT_SCHEMA_BYTES:
         raise InvalidRequest(f"The schema of the answer has more than {MAX_CLIENT_SCHEMA_BYTES} bytes.")

@@ -1,8 +1,8 @@
 """Makes what a tool returned storable: clean text, plain JSON, a bounded size; and finds images and files in it. Pure.
 
 Any value is accepted: what JSON cannot hold becomes readable text, so that nothing fails after the effect happened. A
-result is stored as its tool gave it. Where it is shown, a description stands in the place of each binary part; the
-parts are numbered in the order of the result.
+result is stored as its tool gave it. Where it is shown, descriptions stand for its binary parts, which are numbered in
+their order.
 """
 
 import math
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from dataclasses import fields as dataclass_fields
 from datetime import date, datetime, time
 from enum import Enum
+from operator import is_not
 from typing import Any, Final, Literal
 from urllib.parse import unquote_to_bytes
 
@@ -105,13 +106,8 @@ class _Describing:
                 return value
 
     def _list(self, items: list[Any]) -> list[Any]:
-        changed: dict[int, Any] = {}
-        for index, item in enumerate(items):
-            if _may_hold(item):
-                shown = self.shown(item)
-                if shown is not item:
-                    changed[index] = shown
-        return [changed.get(index, item) for index, item in enumerate(items)] if changed else items
+        shown = [self.shown(item) if _may_hold(item) else item for item in items]
+        return shown if any(map(is_not, shown, items)) else items
 
     def _object(self, value: dict[str, Any]) -> dict[str, Any]:
         """The description of a part joins the object that declares its media type, in the place of the content."""
@@ -314,8 +310,7 @@ def _encoded(value: Any) -> bytes:
 def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
     """Returns plain JSON: no NUL, control characters, lone surrogates, NaN, huge integers or endless structures.
 
-    A structure of more than about `max_chars` characters is cut short: a few lists that share their items can be
-    larger than any memory when they are written out.
+    About `max_chars` characters are kept: lists that share their items can be larger than memory when written out.
     """
     if isinstance(value, str):
         return clean_text(value)

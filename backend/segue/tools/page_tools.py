@@ -29,9 +29,7 @@ _SCHEMAS: Final = ("parameters", "inputSchema")  # as AG-UI and as the AI SDK ca
 
 
 def given_tools(offered: OfferedTools | None, taken: Collection[str]) -> str | None:
-    """Returns the tools that a page offers, in a list or by name, as `TurnOptions.page_tools`. `taken` are the names of
-    the service's tools. Raises AppError `client_tools`.
-    """
+    """Returns what a page offers, listed or by name, as `TurnOptions.page_tools`. Raises AppError `client_tools`."""
     if isinstance(offered, Mapping):
         offered = [{**each, "name": name} for name, each in offered.items()]
     if not offered:

@@ -7,6 +7,7 @@ small and plain is evaluated in a child process (`in_child_process.py`).
 import math
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import jmespath
@@ -35,17 +36,19 @@ _ASK_LESS: Final = "Ask for a part of it: one item, or one field."
 
 class InvalidPath(AppError):
     def __init__(self, path: str, what: str) -> None:
-        self.what = what
+        self._given = path, what
         super().__init__(
             "invalid_path", status=422, title="Not a path into this result", detail=f"The path {path[:200]!r} {what}"
         )
+
+    def __reduce__(self) -> tuple[type["InvalidPath"], tuple[str, str]]:
+        return InvalidPath, self._given  # as a child process hands it over
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Offset and limit count characters of text or items of a list. What is to fit an answer to the model has bounds:
-    of the JSON it is written as, and of its characters if it is not text. Images and files in a result are described,
-    unless it is wanted `with_parts`.
+    of its JSON, and of characters if it is no text. Images and files are described, unless wanted `with_parts`.
     """
 
     path: str | None = None
@@ -104,15 +107,11 @@ async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: fl
     if len(content) <= SMALL_CHARS and (not path or _is_plain(path)) and not has_many(content):
         with suppress(TooManySteps):
             return page_here(content, wanted, MAX_STEPS)
+    work = partial(page_here, max_steps=math.inf) if is_json else _page_of_text
     try:
-        answer = await in_child_process(
-            _page_apart if is_json else _page_of_text, content, wanted, deadline_s=deadline_s
-        )
+        return await in_child_process(work, content, wanted, deadline_s=deadline_s)
     except TooMuch as error:
         raise InvalidPath(path or "", f"{error} on this result. {_ASK_LESS}") from error
-    if isinstance(answer, str):
-        raise InvalidPath(path or "", answer)
-    return answer
 
 
 async def at_path(content: str, path: str, *, is_json: bool) -> Any:
@@ -207,11 +206,3 @@ def _written(value: Any) -> bytes:
 
 def _no_path(path: str) -> InvalidPath:
     return InvalidPath(path, "is not JMESPath, or does not fit the result. An example: emails[0].id")
-
-
-def _page_apart(content: str, wanted: Wanted) -> ResultPage | str:
-    """Runs in the child. Returns what is wrong with the path if it cannot be followed."""
-    try:
-        return page_here(content, wanted, math.inf)
-    except InvalidPath as error:
-        return error.what

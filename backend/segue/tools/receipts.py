@@ -39,8 +39,7 @@ def _signed(connection: AsyncConnection, *about: str | int) -> tuple[str | None,
 
 async def append_receipt(connection: AsyncConnection, tool_call_id: str) -> None:
     """Appends the receipt of a call whose outcome is stored, if it changed something or was approved. To be called in
-    the transaction that stores the outcome, once that has the lock of the session's row. Raises NoResultFound if it has
-    not, and another receipt came first.
+    the transaction that stores the outcome and has locked the session's row, else it may raise NoResultFound.
     """
     row = (await connection.execute(_told(tool_call_id))).one_or_none()
     if row is None:

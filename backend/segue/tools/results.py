@@ -1,8 +1,7 @@
 """The ledger of tool calls and, apart from it, their payloads.
 
-A row is written before a tool runs (`turns/call_starts.py`) and gets its outcome after. The payload expires
-(`retention.py`), the row stays.
-Clients read by owner, turns within their session.
+A row is written before a tool runs (`turns/call_starts.py`) and gets its outcome after. Payloads expire
+(`retention.py`), rows stay. Clients read by owner, turns within their session.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,16 +16,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions, tool_calls, tool_results, turns
-from segue.db.rows import (
-    UNREADABLE,
-    came_before,
-    newest_first,
-    note_unreadable,
-    oldest_first,
-    read_json,
-    readable,
-    reader,
-)
+from segue.db.rows import came_before, newest_first, note_unreadable, oldest_first, readable, reader
 from segue.domain.errors import AppError, existing
 from segue.domain.session import RequestedCall
 from segue.domain.tool import (
@@ -42,10 +32,10 @@ from segue.domain.tool import (
     effect_of,
 )
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
-from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload
+from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload, value_in
 from segue.tools.retention import evict, payload_values, storing
 from segue.tools.run import CallOutcome, lost
-from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line, preview, summarise_failure, text_in
+from segue.tools.summaries import preview, summarise_failure, summary_line, text_in
 from segue.tools.tool_settings import ToolSettings
 
 REBUILD_CALLS = 50
@@ -64,23 +54,21 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """`content` is text or JSON, as `kind` says; None if it is larger than was asked for. JSON that cannot be read is
-    taken for text.
-    """
+    """`content` is text or JSON, as `kind` says, or text that should be JSON; None if it is larger than asked for."""
 
     kind: PayloadKind
     content: str | None
     call_id: str = ""
 
     def value(self) -> Any:
-        value = read_json(self.content) if self.kind == "json" and self.content is not None else self.content
-        if value is UNREADABLE:
-            note_unreadable("tool_results", self.call_id)
+        if self.kind != "json" or self.content is None:
             return self.content
+        value = value_in(self.content, is_json=True)
+        if value is self.content:
+            note_unreadable("tool_results", self.call_id)
         return value
 
     def shown(self) -> Any:
-        """Returns the value with its parts described."""
         return described(self.value())[0]
 
     def shown_text(self) -> str:
@@ -281,7 +269,7 @@ async def calls_that_ran(connection: AsyncConnection, session_id: str, *, but_of
     made = select(tool_calls.c.tool_name, tool_calls.c.status, tool_calls.c.args).order_by(*newest_first(tool_calls))
     ran = (tool_calls.c.status.in_(("succeeded", "unknown")), tool_calls.c.tool_name.not_in(but_of))
     rows = await connection.execute(made.where(tool_calls.c.session_id == session_id, *ran).limit(CALLS_TOLD))
-    return [one_line(f"{row.tool_name} {row.status} {row.args}", MAX_SUMMARY_CHARS) for row in rows]
+    return [summary_line(f"{row.tool_name} {row.status} {row.args}") for row in rows]
 
 
 async def started_at(connection: AsyncConnection, tool_call_id: str) -> datetime:
@@ -394,18 +382,6 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
     return call, reference
 
 
-def _finishing() -> Select[*tuple[Any, ...]]:
-    ended = (
-        update(tool_calls)
-        .where(tool_calls.c.id == bindparam("ended_call"), tool_calls.c.status == bindparam("was"))
-        .values(_OUTCOME)
-        .returning(*tool_calls.c)
-        .cte("ended")
-    )
-    stored = storing(ended).cte("stored")
-    return select(*ended.c, stored.c.stored_before).select_from(ended.outerjoin(stored, true()))
-
-
 _OUTCOME = {
     name: bindparam(f"new_{name}", type_=tool_calls.c[name].type)
     for name in (
@@ -413,7 +389,17 @@ _OUTCOME = {
         *("size_bytes", "duration_ms", "settled_by", "expires_at"),
     )
 }
-_FINISH = _finishing()
+_ENDED = (
+    update(tool_calls)
+    .where(tool_calls.c.id == bindparam("ended_call"), tool_calls.c.status == bindparam("was"))
+    .values(_OUTCOME)
+    .returning(*tool_calls.c)
+    .cte("ended")
+)
+_STORED_RESULT = storing(_ENDED).cte("stored")
+_FINISH: Select[*tuple[Any, ...]] = select(*_ENDED.c, _STORED_RESULT.c.stored_before).select_from(
+    _ENDED.outerjoin(_STORED_RESULT, true())
+)
 _SEARCHED = func.concat_ws(
     " ",
     tool_calls.c.tool_name,

@@ -7,9 +7,9 @@ bytes it has ever stored; each payload has the count before it, so the payloads 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CTE, BigInteger, Text, Update, bindparam, delete, func, insert, select, update
+from sqlalchemy import CTE, BigInteger, Text, bindparam, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
+from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.db.models import sessions, tool_calls, tool_results
 from segue.tools.normalize import Payload
@@ -27,8 +27,7 @@ async def evict(
 ) -> None:
     """Deletes a session's oldest payloads beyond `max_bytes`, in the transaction that has stored one of `size` bytes.
 
-    The newest is always kept, however large. The session's row is locked until then, so calls that end together are
-    counted one after the other.
+    The newest is always kept. The session's row is locked, so calls that end together are counted one by one.
     """
     beyond = stored_before + size - max_bytes
     if beyond > 0:
@@ -66,32 +65,29 @@ def storing(call: CTE) -> ReturningInsert[int]:
     )
 
 
-def _evicting() -> Update:
-    """Also sets `expires_at` in the ledger, which is since when a payload is gone."""
-    gone = (
-        delete(tool_results)
-        .where(tool_results.c.session_id == bindparam("at_session"), tool_results.c.stored_before < bindparam("beyond"))
-        .returning(tool_results.c.tool_call_id)
-        .cte("gone")
-    )
-    return (
-        update(tool_calls)
-        .where(tool_calls.c.id.in_(select(gone.c.tool_call_id)))
-        .values(expires_at=bindparam("evicted_at"))
-    )
-
-
-def _dropping() -> ReturningDelete[int]:
-    """Skips payloads that a turn is evicting at the same time, which are gone anyway."""
-    batch = (
-        select(tool_results.c.tool_call_id)
-        .where(tool_results.c.expires_at <= bindparam("expired_at"))
-        .limit(BATCH)
-        .with_for_update(skip_locked=True)
-        .cte("batch")
-    )
-    expired = tool_results.c.tool_call_id.in_(select(batch.c.tool_call_id))
-    return delete(tool_results).where(expired).returning(func.octet_length(tool_results.c.payload))
-
-
-_EVICT, _DROP = _evicting(), _dropping()
+_RESULT = tool_results.c
+_GONE = (
+    delete(tool_results)
+    .where(_RESULT.session_id == bindparam("at_session"), _RESULT.stored_before < bindparam("beyond"))
+    .returning(_RESULT.tool_call_id)
+    .cte("gone")
+)
+# In the ledger `expires_at` is since when a payload is gone.
+_EVICT = (
+    update(tool_calls)
+    .where(tool_calls.c.id.in_(select(_GONE.c.tool_call_id)))
+    .values(expires_at=bindparam("evicted_at"))
+)
+# Without payloads that a turn is evicting at the same time, which are gone anyway.
+_EXPIRED = (
+    select(_RESULT.tool_call_id)
+    .where(_RESULT.expires_at <= bindparam("expired_at"))
+    .limit(BATCH)
+    .with_for_update(skip_locked=True)
+    .cte("batch")
+)
+_DROP = (
+    delete(tool_results)
+    .where(_RESULT.tool_call_id.in_(select(_EXPIRED.c.tool_call_id)))
+    .returning(func.octet_length(_RESULT.payload))
+)

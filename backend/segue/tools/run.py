@@ -6,8 +6,7 @@ run_tool       validates the arguments; whatever happens becomes a CallOutcome
     └ tool.run
 _read          cleans, caps, redacts and summarises what came back
 
-Progress is bounded and told to clients, the more seldom the longer the call takes. `results.py` stores outcomes,
-`tool_health.py` counts them.
+Progress is bounded and told to clients. `results.py` stores outcomes, `tool_health.py` counts them.
 """
 
 import asyncio
@@ -27,15 +26,7 @@ from segue.domain.user_request import MAX_QUESTIONS, ToolAsks
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.input_schema import check_args
 from segue.tools.normalize import Payload, Unread, clean_text, make_payload, no_payload, without_value
-from segue.tools.summaries import (
-    MAX_SUMMARY_CHARS,
-    identifiers,
-    one_line,
-    shown_line,
-    summarise,
-    summarise_call,
-    text_in,
-)
+from segue.tools.summaries import identifiers, shown_line, summarise, summarise_call, summary_line, text_in
 from segue.tools.tool_settings import ToolSettings
 
 MAX_ERROR_CHARS: Final = 1000
@@ -301,8 +292,15 @@ def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> C
         payload = make_payload(output, max_bytes=max_bytes)
     except Exception as fault:  # noqa: BLE001 (code of a value's own must not turn an effect that happened into a failure)
         payload = make_payload(_not_kept(_described(fault)), max_bytes=max_bytes)
-    payload = _without_secrets(payload, tool.secrets, max_bytes=max_bytes)
-    gist = _gist(tool, args, payload)
+    # Only if the stored text has one: to read megabytes again for what is hardly ever there takes a while.
+    if any(secret in payload.text or orjson.dumps(secret).decode()[1:-1] in payload.text for secret in tool.secrets):
+        redacted = make_payload(without(payload.value, tool.secrets), max_bytes=max_bytes)
+        payload = replace(redacted, cut_from=payload.cut_from)
+    if payload.cut_from is not None:
+        gist = summary_line(f"cut at the size limit: {summarise(payload.shown)}")
+    else:
+        own = tool.summarise(args, payload.shown) if tool.summarise else None
+        gist = summary_line(own) if own else summarise(payload.shown)
     name = tool.spec.original_name or tool.spec.name
     whole = tool.summarise is None and payload.cut_from is None
     summary = summarise_call(name, args, tool.spec.input_schema, payload.shown) if whole else gist
@@ -314,20 +312,6 @@ def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> C
 
 def _not_kept(why: str) -> str:
     return f"[the tool answered with a value that cannot be kept: {why[:MAX_ERROR_CHARS]}]"
-
-
-def _without_secrets(payload: Payload, secrets: frozenset[str], *, max_bytes: int) -> Payload:
-    """Searches the stored text first: to read megabytes again for what is hardly ever there takes a while."""
-    if not any(secret in payload.text or orjson.dumps(secret).decode()[1:-1] in payload.text for secret in secrets):
-        return payload
-    return replace(make_payload(without(payload.value, secrets), max_bytes=max_bytes), cut_from=payload.cut_from)
-
-
-def _gist(tool: Tool, args: dict[str, Any], payload: Payload) -> str:
-    if payload.cut_from is not None:
-        return one_line(f"cut at the size limit: {summarise(payload.shown)}", MAX_SUMMARY_CHARS)
-    own = tool.summarise(args, payload.shown) if tool.summarise else None
-    return one_line(own, MAX_SUMMARY_CHARS) if own else summarise(payload.shown)
 
 
 async def _stop(task: asyncio.Future[object]) -> None:

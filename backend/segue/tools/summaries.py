@@ -1,6 +1,4 @@
-"""What describes a result without showing it: one line, a bounded preview, and the identifiers that a later call may
-need (ids, addresses, names of files). Pure.
-"""
+"""What describes a result without showing it: a line, a preview, and identifiers that later calls may need. Pure."""
 
 import csv
 import json
@@ -106,14 +104,9 @@ def named_objects(value: Any) -> Iterator[tuple[str, str, str | None]]:
         for key, inner in islice(pairs, left):
             left -= 1
             if isinstance(inner, dict | list):
-                places.append((_path(path, key), inner))
-
-
-def _path(path: str, key: str | int) -> str:
-    if isinstance(key, int):
-        return f"{path}[{key}]"
-    name = key if key.isascii() and key.isidentifier() else json.dumps(key)
-    return f"{path}.{name}" if path else name
+                is_plain = isinstance(key, str) and key.isascii() and key.isidentifier()
+                name = f"[{key}]" if isinstance(key, int) else key if is_plain else json.dumps(key)
+                places.append((f"{path}.{name}" if path and isinstance(key, str) else f"{path}{name}", inner))
 
 
 def place_of(name: str, answer: str) -> int | None:
@@ -163,8 +156,8 @@ def kind_of_key(key: str) -> int | None:
 
 
 def summarise(value: Any) -> str:
-    """Returns one line of at most MAX_SUMMARY_CHARS about a JSON value: how much there is and what it is called."""
-    return one_line(_describe(value), MAX_SUMMARY_CHARS)
+    """Returns a line of MAX_SUMMARY_CHARS at most about a JSON value: how much there is and what it is called."""
+    return summary_line(_describe(value))
 
 
 def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any], value: Any) -> str:
@@ -182,7 +175,7 @@ def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any]
     if text is not None and lines > 1 and not _table(text.strip()):
         return f"{done} ({lines} lines)"
     said = _describe(value).removeprefix(f"{subject} — ")
-    return one_line(f"{done} — {said}", MAX_SUMMARY_CHARS)
+    return summary_line(f"{done} — {said}")
 
 
 def text_in(value: Any) -> str | None:
@@ -233,7 +226,7 @@ def _named(key: str, value: Any, about: Any) -> str | None:
 
 def summarise_failure(tool_name: str, error: str) -> str:
     """Returns the error in one line that names the tool once."""
-    return one_line(error if error.startswith(tool_name) else f"{tool_name} failed: {error}", MAX_SUMMARY_CHARS)
+    return summary_line(error if error.startswith(tool_name) else f"{tool_name} failed: {error}")
 
 
 def preview(text: str, *, max_chars: int) -> str:
@@ -321,19 +314,13 @@ def _describe_list(noun: str, items: list[Any], total: int) -> str:
     names = [name for name in map(_name_of, items[:5]) if name]
     if names:
         return f"{count}: {', '.join(names)}{', …' if len(items) > len(names) else ''}"
-    columns = _columns(items)
-    return f"{count} with {', '.join(columns)}" if columns else count
-
-
-def _columns(items: list[Any]) -> Sequence[str]:
-    """Returns the columns of rows without names: the keys of the first row, or the first row if it is a head."""
     match items:
-        case [dict() as first, *_]:
-            return list(first)
-        case [list() as first, list() as second, *_] if _is_head(first) and len(first) == len(second):
-            return first
+        case [dict() as columns, *_] if columns:
+            return f"{count} with {', '.join(columns)}"
+        case [list() as columns, list() as second, *_] if _is_head(columns) and len(columns) == len(second):
+            return f"{count} with {', '.join(columns)}"
         case _:
-            return ()
+            return count
 
 
 def _is_head(cells: Sequence[Any]) -> bool:
@@ -383,6 +370,10 @@ def shortened(text: str, max_chars: int) -> str:
 def shown_line(text: str, limit: int) -> str:
     """Returns `one_line` of a text, with what it hides written out."""
     return visible(one_line(text, limit))
+
+
+def summary_line(text: str) -> str:
+    return one_line(text, MAX_SUMMARY_CHARS)
 
 
 def one_line(text: str, limit: int) -> str:

@@ -89,8 +89,7 @@ def tool_state(
 ) -> ToolState:
     """Returns whether a tool may run now, and if not, why and what would help.
 
-    `session` and `fleet` hold the tools with a history, in the session and for all sessions. `away` says why its
-    server is not there.
+    `session` and `fleet` hold the tools with a history, there and for all. `away` says why its server is not there.
     """
     hold = hold if hold and hold.lasts(now) else None
     own = session.get(spec.name, NEVER_RAN)
@@ -171,7 +170,6 @@ def _reason_it_may_run(own: ToolHealth, settings: ToolSettings) -> str | None:
 
 
 def needs_reset(health: ToolHealth) -> bool:
-    """Whether a reset would change anything."""
     held_against = health.consecutive_failures > 0 or health.reason_code == "state_unreadable"
     return health.status != "available" or held_against
 

@@ -3,19 +3,17 @@
 from datetime import datetime, timedelta
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
+from pydantic import BaseModel, SecretStr, model_validator
 
 from segue.domain.field_types import Bytes, CommaSeparated, DayCount, PositiveCount, Seconds, Url
 
 FRESH_RESULT_FACTOR = 10
 
 
-class ToolSettings(BaseModel):
+class ToolSettings(BaseModel, frozen=True, defer_build=True):
     """A tool has failed after `tool_failure_threshold` failures in a row, and for all once it has in
     `tool_fleet_threshold` sessions within `tool_failure_duration_s`. It may be tried once that long after the last.
     """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     tool_timeout_s: Seconds = 30
     tool_result_ttl_days: DayCount = 30

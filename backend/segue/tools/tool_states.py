@@ -1,9 +1,7 @@
-"""Where tool health is kept: per session and by operators in PostgreSQL, for all sessions in Redis. Owns `tool_states`,
-`tool_state_changes` and `tool_holds`.
+"""Keeps tool health in PostgreSQL, and for all sessions in Redis. Owns `tool_states`, its changes, and `tool_holds`.
 
 Every change of a session's state is a compare-and-set and has its history. A row that cannot be read makes its tool
-start anew and leaves the others alone. If Redis is lost, no tool has failed for all: that only spares calls of a broken
-tool. Callers check who owns a session.
+start anew and leaves the others alone. Without Redis no tool has failed for all. Callers check who owns a session.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
@@ -313,9 +311,8 @@ _SWAP = _NEW.on_conflict_do_update(
 
 
 class GlobalToolState(Watch):
-    """`known` is what was loaded last; it is loaded again and again while this is entered, so that a turn that runs no
-    tool does not ask. `tells` says that there is a webhook: then the same script that makes a tool fail for all lists
-    its event.
+    """`known` is what was loaded last; it is loaded again and again while this is entered, so that a turn without tools
+    does not ask. `tells`: there is a webhook, and the script that makes a tool fail for all lists its event.
     """
 
     def __init__(self, cache: Cache, settings: ToolSettings, observe: Observe, *, tells: bool = False) -> None:

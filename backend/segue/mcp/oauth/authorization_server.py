@@ -19,21 +19,8 @@ import httpx2
 import orjson
 import structlog
 from mcp.client.auth import OAuthFlowError, OAuthRegistrationError
+from mcp.client.auth import utils as sdk
 from mcp.client.auth.oauth2 import check_registration_usable
-from mcp.client.auth.utils import (
-    build_oauth_authorization_server_metadata_discovery_urls,
-    build_protected_resource_metadata_discovery_urls,
-    extract_resource_metadata_from_www_auth,
-    extract_scope_from_www_auth,
-    get_client_metadata_scopes,
-    handle_auth_metadata_response,
-    handle_protected_resource_response,
-    handle_registration_response,
-    is_valid_client_metadata_url,
-    issuers_match,
-    should_use_client_metadata_url,
-    validate_metadata_issuer,
-)
 from mcp.shared.auth import (
     OAuthClientMetadata,
     OAuthMetadata,
@@ -42,7 +29,7 @@ from mcp.shared.auth import (
     TokenEndpointAuthMethod,
 )
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
-from pydantic import AnyUrl, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AnyUrl, BaseModel, Field, ValidationError
 
 from segue.domain.identity import is_loopback
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
@@ -99,9 +86,7 @@ class Asker:
         headers: Mapping[str, str] | None = None,
         is_stream: bool = False,
     ) -> httpx2.Response:
-        """Gets an address, or posts a `form` or `json` to it. Of an answer that may be a stream the body is not read.
-        Raises OAuthFault.
-        """
+        """Gets an address, or posts `form` or `json`. Does not read a body that may be a stream. Raises OAuthFault."""
         self.check(url, what)
         accept = "application/json, text/event-stream" if is_stream else "application/json"
         method = "GET" if form is None and json is None else "POST"
@@ -173,19 +158,19 @@ async def discover(asker: Asker, url: str) -> Authority:
     for name in ("authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"):
         if (address := getattr(metadata, name)) is not None:
             asker.check(str(address), f"the {name} of its authorization server")
-    challenged = extract_scope_from_www_auth(challenge)
-    scope = get_client_metadata_scopes(challenged, described, metadata, ["authorization_code", "refresh_token"])
+    challenged = sdk.extract_scope_from_www_auth(challenge)
+    scope = sdk.get_client_metadata_scopes(challenged, described, metadata, ["authorization_code", "refresh_token"])
     return Authority(metadata, resource, scope and clean_text(scope))
 
 
 async def _resource_metadata(asker: Asker, url: str, challenge: httpx2.Response) -> ProtectedResourceMetadata | None:
     """Returns None for a server that describes nothing: then it is its own authorization server, as before 2025-06."""
-    named = extract_resource_metadata_from_www_auth(challenge)
-    for place in build_protected_resource_metadata_discovery_urls(named, url):
+    named = sdk.extract_resource_metadata_from_www_auth(challenge)
+    for place in sdk.build_protected_resource_metadata_discovery_urls(named, url):
         answer = await asker.ask(place, _ABOUT_SERVER)
         if answer.status_code >= _SERVER_ERROR:
             raise OAuthFault(f"{_ABOUT_SERVER} cannot be read (HTTP {answer.status_code})")
-        if (found := await handle_protected_resource_response(answer)) is not None:
+        if (found := await sdk.handle_protected_resource_response(answer)) is not None:
             return found
         if answer.status_code == httpx2.codes.OK:
             raise OAuthFault(f"{_ABOUT_SERVER} are not as RFC 9728 has them")
@@ -194,14 +179,14 @@ async def _resource_metadata(asker: Asker, url: str, challenge: httpx2.Response)
 
 async def _authority_metadata(asker: Asker, url: str, issuer: str | None) -> OAuthMetadata:
     """Raises OAuthFault, also for metadata of another issuer than the one that was asked (RFC 8414, 3.3)."""
-    for place in build_oauth_authorization_server_metadata_discovery_urls(issuer, url):
-        _, found = await handle_auth_metadata_response(answer := await asker.ask(place, _ABOUT_AUTHORITY))
+    for place in sdk.build_oauth_authorization_server_metadata_discovery_urls(issuer, url):
+        _, found = await sdk.handle_auth_metadata_response(answer := await asker.ask(place, _ABOUT_AUTHORITY))
         if found is not None:
             origin = str(httpx2.URL(url).copy_with(raw_path=b"/", fragment=None)).rstrip("/")
-            if issuer is None and issuers_match(str(found.issuer), origin):
+            if issuer is None and sdk.issuers_match(str(found.issuer), origin):
                 return found
             try:
-                validate_metadata_issuer(found, issuer or origin)
+                sdk.validate_metadata_issuer(found, issuer or origin)
             except OAuthFlowError:
                 raise OAuthFault(f"{_ABOUT_AUTHORITY} are those of another issuer") from None
             return found
@@ -218,10 +203,8 @@ class TokenRefused(Exception):
         self.code = code
 
 
-class SealedValue(BaseModel):
+class SealedValue(BaseModel, frozen=True, hide_input_in_errors=True):
     """Is stored encrypted, and not shown when it cannot be read."""
-
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
 
 class OAuthClient(SealedValue):
@@ -327,8 +310,8 @@ def described_client(
 def known_client(authority: Authority, config: OAuthClientConfig, document_url: str) -> OAuthClient | None:
     """Returns the client that needs no registration; None if there is none."""
     if config.client_id is None:
-        valid = document_url if is_valid_client_metadata_url(document_url) else None
-        by_document = should_use_client_metadata_url(authority.metadata, valid)
+        valid = document_url if sdk.is_valid_client_metadata_url(document_url) else None
+        by_document = sdk.should_use_client_metadata_url(authority.metadata, valid)
         return OAuthClient(client_id=document_url) if by_document else None
     if config.client_secret is None:
         return OAuthClient(client_id=config.client_id)
@@ -351,7 +334,7 @@ async def register(asker: Asker, authority: Authority, redirect_uri: str) -> OAu
     wanted = described_client(redirect_uri, way, authority.scope)
     answer = await asker.ask(str(endpoint), "the registration endpoint", json=wanted)
     try:
-        given = await handle_registration_response(answer)
+        given = await sdk.handle_registration_response(answer)
         check_registration_usable(given)
     except OAuthRegistrationError:
         raise OAuthFault(f"its authorization server did not register Segue (HTTP {answer.status_code})") from None

@@ -23,16 +23,8 @@ from segue.db.engine import Database
 from segue.db.models import mcp_clients, mcp_logins
 from segue.domain.ids import Clock, new_id
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.oauth.authorization_server import (
-    OAuthClient,
-    OAuthFault,
-    SealedValue,
-    TokenRefused,
-    TokenSource,
-    asking,
-    refresh,
-    revoke,
-)
+from segue.mcp.oauth import authorization_server
+from segue.mcp.oauth.authorization_server import OAuthClient, OAuthFault, SealedValue, TokenRefused, TokenSource
 
 Sealed = TypeVar("Sealed", bound=SealedValue)
 SETTLED_S: Final = 5.0
@@ -144,18 +136,14 @@ class Grants:
         self._refreshing: set[asyncio.Task[Access | None]] = set()
 
     async def access(self, owner: str, server: str) -> Access | None:
-        """Returns a token that has not expired; None if the user has to log in. Raises OAuthFault if the token cannot
-        be renewed now.
-        """
+        """Returns a valid token; None if the user has to log in. Raises OAuthFault if it cannot be renewed now."""
         row = await self.row(owner, server)
         if row is None or (grant := self.opened(row)) is None:
             return None
         return await self._renew(row, grant) if row.is_stale else Access(row.id, grant.access_token)
 
     async def renewed(self, owner: str, server: str, refused: Access) -> Access | None:
-        """Returns another token than the one that the server has refused, of the same login; None if there is none.
-        Raises OAuthFault as `access` does.
-        """
+        """Returns another token of the same login than the refused one, or None. Raises OAuthFault as `access` does."""
         row = await self.row(owner, server)
         if row is None or row.id != refused.login or (grant := self.opened(row)) is None:
             return None
@@ -257,8 +245,8 @@ class Grants:
 
     async def _refresh(self, row: LoginRow, grant: LoginGrant, refresh_token: str) -> Access | None:
         try:
-            async with asking(self._config(row.server)) as asker:
-                got = await refresh(asker, grant.source, refresh_token, row.scope)
+            async with authorization_server.asking(self._config(row.server)) as asker:
+                got = await authorization_server.refresh(asker, grant.source, refresh_token, row.scope)
         except TokenRefused as refused:
             log.info("mcp_login_over", server=row.server, reason=refused.code)
             await self._forget(row)
@@ -302,10 +290,10 @@ class Grants:
         """Does nothing for a server that has left mcp.json: how to reach it is not known any more."""
         if grant.server not in self._servers():
             return
-        async with asking(self._config(grant.server)) as asker:
+        async with authorization_server.asking(self._config(grant.server)) as asker:
             for kind in ("refresh_token", "access_token"):
                 if (token := getattr(grant, kind)) is not None:
-                    await revoke(asker, grant.source, token, kind)
+                    await authorization_server.revoke(asker, grant.source, token, kind)
 
     async def _forget(self, row: LoginRow) -> None:
         """Leaves a login, or its tokens, that came later."""

@@ -24,6 +24,7 @@ from segue.domain.errors import AppError
 from segue.domain.ids import Clock, digest_of_secret
 from segue.domain.user_request import UserRequest
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
+from segue.mcp.oauth import authorization_server
 from segue.mcp.oauth.authorization_server import (
     PUBLIC,
     Asker,
@@ -32,12 +33,6 @@ from segue.mcp.oauth.authorization_server import (
     OAuthFault,
     TokenRefused,
     TokenSource,
-    asking,
-    described_client,
-    discover,
-    exchange,
-    known_client,
-    register,
 )
 from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal, SealedClient, Servers, load_client, save_client
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH, BegunLogin, FinishedLogin, LoginRefused, McpLogin
@@ -64,7 +59,7 @@ class Logins:
 
     def document(self) -> dict[str, Any]:
         """Returns how Segue describes itself to an authorization server that reads it there."""
-        return {"client_id": self._document_url, **described_client(self.redirect_uri, PUBLIC)}
+        return {"client_id": self._document_url, **authorization_server.described_client(self.redirect_uri, PUBLIC)}
 
     async def begin(self, owner: str, server: str, *, scope: str | None = None) -> BegunLogin:
         """Returns a link for this user. `scope` is what the login of before could not do.
@@ -74,8 +69,8 @@ class Logins:
         config = self._config(server)
         before = await self.grants.row(owner, server)
         try:
-            async with asking(config) as asker:
-                authority = await discover(asker, config.url or "")
+            async with authorization_server.asking(config) as asker:
+                authority = await authorization_server.discover(asker, config.url or "")
                 if not _oauth(config).takes(authority.issuer):
                     raise OAuthFault(_OTHER_ISSUER)  # noqa: TRY301 (as what `discover` raises)
                 client = await self._client(asker, server, authority, _oauth(config))
@@ -117,8 +112,8 @@ class Logins:
         if not code:
             raise LoginRefused("The server sent no code back. Ask for a new link.")
         try:
-            async with asking(self._config_of(attempt)) as asker:
-                got = await exchange(
+            async with authorization_server.asking(self._config_of(attempt)) as asker:
+                got = await authorization_server.exchange(
                     asker, attempt.source, code=code, verifier=attempt.verifier, redirect_uri=attempt.redirect_uri
                 )
         except (OAuthFault, TokenRefused) as fault:
@@ -140,10 +135,7 @@ class Logins:
         ]
 
     async def end(self, owner: str, server: str) -> bool:
-        """Ends a login here and at its authorization server. Returns False if there was none.
-
-        Raises AppError `mcp_server_not_found`.
-        """
+        """Also at its authorization server. Returns False if there was none. Raises AppError `mcp_server_not_found`."""
         self._config(server)
         return await self.grants.end(owner, server)
 
@@ -163,12 +155,12 @@ class Logins:
             raise LoginRefused(f"The login {why}. Ask for a new link to try again.")
 
     async def _client(self, asker: Asker, server: str, authority: Authority, config: OAuthClientConfig) -> OAuthClient:
-        if (known := known_client(authority, config, self._document_url)) is not None:
+        if (known := authorization_server.known_client(authority, config, self._document_url)) is not None:
             return known
         found = await self.database.read(load_client, server, authority.issuer, self.redirect_uri)
         if (usable := self._registered(found, server, authority.issuer)) is not None:
             return usable
-        client = await register(asker, authority, self.redirect_uri)
+        client = await authorization_server.register(asker, authority, self.redirect_uri)
         sealed = self._seal.seal(SealedClient(server=server, issuer=authority.issuer, client=client))
         kept = await self.database.transact(save_client, server, authority.issuer, self.redirect_uri, sealed, found)
         return self._registered(kept, server, authority.issuer) or client

@@ -1,5 +1,4 @@
-"""An MCP server at which each user logs in: a connection per user, opened by that user's first call, the idle ones
-closed, and a bounded number.
+"""An MCP server at which each user logs in: a bounded number of connections, one per user, opened by a call.
 
 A connection carries only calls of its user, with the token of one login, which it renews once if the server refuses it:
 a request that was refused for its token has not run, so that it is sent again. The tools are those that were listed
@@ -13,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import anyio
 import httpx2
@@ -83,7 +82,13 @@ class Bearer(httpx2.Auth):
         if response.status_code == httpx2.codes.UNAUTHORIZED and (other := await self._other_than(sent)) is not None:
             self.access = other
             response = yield _with(request, other)
-        _note(response, is_renewed=self.access != sent)
+        if (asked := call_with_token.get()) is not None:
+            error = extract_field_from_www_auth(response, "error")
+            is_short = response.status_code == httpx2.codes.FORBIDDEN and error == "insufficient_scope"
+            asked.is_renewed = self.access != sent
+            asked.is_refused = is_short or response.status_code == httpx2.codes.UNAUTHORIZED
+            scope = extract_scope_from_www_auth(response) if is_short else None
+            asked.scope = scope[:_MAX_SCOPE_CHARS] if scope else None
 
     async def _other_than(self, refused: Access) -> Access | None:
         if self.access != refused:  # a call beside this one was quicker
@@ -92,16 +97,6 @@ class Bearer(httpx2.Auth):
             return await self._renew(refused)
         except (OAuthFault, AppError):
             return None  # the caller is told, and the next call tries again
-
-
-def _note(response: httpx2.Response, *, is_renewed: bool) -> None:
-    if (asked := call_with_token.get()) is None:
-        return
-    error = extract_field_from_www_auth(response, "error")
-    is_short = response.status_code == httpx2.codes.FORBIDDEN and error == "insufficient_scope"
-    asked.is_renewed = is_renewed
-    asked.is_refused = is_short or response.status_code == httpx2.codes.UNAUTHORIZED
-    asked.scope = (extract_scope_from_www_auth(response) or "")[:_MAX_SCOPE_CHARS] or None if is_short else None
 
 
 def _with(request: httpx2.Request, access: Access) -> httpx2.Request:
@@ -124,24 +119,20 @@ class UserConnection:
     calls: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class UserConnections:
     """`connect` makes a supervisor whose requests are authorized so, `url` is the server's."""
 
-    def __init__(
-        self, server: str, url: str, grants: Grants, connect: Callable[..., Supervisor], *, timeout_s: float
-    ) -> None:
-        self._server = server
-        self._url = url
-        self._grants = grants
-        self._connect = connect
-        self._timeout_s = timeout_s
-        self._open: OrderedDict[str, UserConnection] = OrderedDict()
-        self._closing: set[asyncio.Task[None]] = set()
+    server: str
+    url: str
+    grants: Grants
+    connect: Callable[..., Supervisor]
+    timeout_s: float
+    _open: OrderedDict[str, UserConnection] = field(default_factory=OrderedDict)
+    _closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def of(self, owner: str, access: Access) -> Supervisor:
-        """Returns a user's connection, after the first attempt to connect; the one used least recently makes room.
-        Raises ToolFailed if none can.
-        """
+        """Returns a user's connection once it was tried; the least recently used makes room. Raises ToolFailed."""
         found = self._open.get(owner)
         if found is None or found.bearer.access.login != access.login:
             self.retire(owner)
@@ -149,7 +140,7 @@ class UserConnections:
         self._open.move_to_end(owner)
         found.used_at = anyio.current_time()
         found.bearer.access = access
-        with anyio.move_on_after(self._timeout_s):
+        with anyio.move_on_after(self.timeout_s):
             await found.supervisor.tried.wait()
         return found.supervisor
 
@@ -171,7 +162,7 @@ class UserConnections:
         """Closes the connection of a user, or of all, once its calls have ended. Their next calls open new ones."""
         for each in [owner] if owner is not None else list(self._open):
             if (gone := self._open.pop(each, None)) is not None:
-                closing = asyncio.create_task(_closed(gone), name=f"mcp:{self._server} ends")
+                closing = asyncio.create_task(_closed(gone), name=f"mcp:{self.server} ends")
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
 
@@ -199,11 +190,11 @@ class UserConnections:
         if len(self._open) >= MAX_CONNECTIONS:
             idle = next((owner for owner, each in self._open.items() if not each.calls), None)
             if idle is None:
-                raise ToolFailed(f"Too many users call the MCP server {self._server} at once. Try again later.")
+                raise ToolFailed(f"Too many users call the MCP server {self.server} at once. Try again later.")
             self.retire(idle)
-        bearer = Bearer(self._url, access, partial(self._grants.renewed, owner, self._server))
-        supervisor = self._connect(auth=bearer)
-        running = asyncio.create_task(supervisor.run(), name=f"mcp:{self._server}")
+        bearer = Bearer(self.url, access, partial(self.grants.renewed, owner, self.server))
+        supervisor = self.connect(auth=bearer)
+        running = asyncio.create_task(supervisor.run(), name=f"mcp:{self.server}")
         self._open[owner] = UserConnection(bearer, supervisor, running, anyio.current_time())
         return self._open[owner]
 
@@ -213,33 +204,26 @@ async def _closed(gone: UserConnection) -> None:
     await gone.running
 
 
+@dataclass(eq=False, repr=False)
 class PersonalServer:
-    """Stands where a Supervisor does: `state`, `tools` and `tried` are the same, for all users together. `supervised`
-    makes the supervisor of one user's connection.
-    """
+    """Stands where a Supervisor does, for all users together. `supervised` makes that of one user's connection."""
 
-    away = False  # one user's connection may be; the others' are not
+    name: str
+    config: McpServerConfig
+    logins: Logins
+    supervised: Callable[..., Supervisor]
+    _: KW_ONLY
+    timeout_s: float
+    accept: Callable[["PersonalServer", list[Tool]], tuple[Tool, ...]]
+    away: ClassVar = False  # one user's connection may be; the others' are not
 
-    def __init__(
-        self,
-        name: str,
-        config: McpServerConfig,
-        logins: Logins,
-        supervised: Callable[..., Supervisor],
-        *,
-        timeout_s: float,
-        accept: Callable[["PersonalServer", list[Tool]], tuple[Tool, ...]],
-    ) -> None:
-        self.name = name
+    def __post_init__(self) -> None:
         self.state, self.since = "connecting", utc_now()
         self.tools: tuple[Tool, ...] = ()
         self.tried = asyncio.Event()
-        self.config = config
-        self._logins = logins
-        connect = partial(supervised, accept=lambda _, tools: tuple(tools))
-        self._connections = UserConnections(name, config.url or "", logins.grants, connect, timeout_s=timeout_s)
-        self._timeout_s = timeout_s
-        self._accept = accept
+        connect = partial(self.supervised, accept=lambda _, tools: tuple(tools))
+        url, grants = self.config.url or "", self.logins.grants
+        self._connections = UserConnections(self.name, url, grants, connect, self.timeout_s)
         self.listed: list[McpTool] | None = None
         self._left_out: list[LeftOut] = []
         self._listed_at: datetime | None = None
@@ -268,7 +252,7 @@ class PersonalServer:
                     await self._stopping.wait()
         finally:
             await self._connections.close()
-            await self._logins.grants.settled()
+            await self.logins.grants.settled()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -291,7 +275,7 @@ class PersonalServer:
 
     async def _follow_list(self) -> None:
         url = self.config.url or ""
-        async with self._logins.database.read_only() as connection:
+        async with self.logins.database.read_only() as connection:
             mine = (mcp_tool_lists.c.server == self.name, mcp_tool_lists.c.url == url)
             at = await connection.scalar(select(mcp_tool_lists.c.listed_at).where(*mine))
             if self.tools and at == self._listed_at:
@@ -306,11 +290,11 @@ class PersonalServer:
         made = [self._login_tool()]
         if listed is not None:
             bound, self._left_out = await asyncio.to_thread(
-                tools_of, self.name, self.config, listed, _not_called, self._timeout_s
+                tools_of, self.name, self.config, listed, _not_called, self.timeout_s
             )
             made += [replace(tool, run=partial(self._run, tool.spec)) for tool in bound]
         self.listed, self._listed_at = listed, at
-        self.tools = self._accept(self, made)
+        self.tools = self.accept(self, made)
 
     async def _take_over(self, supervisor: Supervisor) -> None:
         """Offers to all what one user's connection has listed, here and in other processes."""
@@ -326,7 +310,7 @@ class PersonalServer:
         made = insert(mcp_tool_lists).values(row)
         changed = {name: made.excluded[name] for name in row if name != "server"}
         stored = made.on_conflict_do_update(index_elements=["server"], set_=changed)
-        async with self._logins.database.transaction() as connection:
+        async with self.logins.database.transaction() as connection:
             at = await connection.scalar(stored.returning(mcp_tool_lists.c.listed_at))
         await self._offer(listed, at)
         log.info("mcp_tools_listed", server=self.name, tools=len(self.tools))
@@ -366,7 +350,7 @@ class PersonalServer:
 
     async def _access(self, owner: str) -> Access | None:
         try:
-            return await self._logins.grants.access(owner, self.name)
+            return await self.logins.grants.access(owner, self.name)
         except OAuthFault as fault:
             raise ToolFailed(f"The user's login at {self.name} could not be renewed: {fault}.") from None
 
@@ -374,7 +358,7 @@ class PersonalServer:
         """What a call ends with that the server did not let in. It has done nothing."""
         if asked.scope is None:
             if asked.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account
-                await self._logins.grants.forget(context.owner, self.name, access.login)
+                await self.logins.grants.forget(context.owner, self.name, access.login)
             now = await self._access(context.owner)
             if now is not None and now.login == access.login:
                 return ToolFailed(f"The MCP server {self.name} does not take the user's login now. Try again later.")
@@ -382,7 +366,7 @@ class PersonalServer:
 
     async def _needs_login(self, context: ToolContext, scope: str | None = None) -> Exception:
         try:
-            begun = await self._logins.begin(context.owner, self.name, scope=scope)
+            begun = await self.logins.begin(context.owner, self.name, scope=scope)
         except AppError as error:
             return ToolFailed(error.detail)
         return ToolAsks(login_request(self.name, begun.url))
@@ -395,7 +379,7 @@ class PersonalServer:
             input_schema={"type": "object", "properties": {}},
             source=f"mcp:{self.name}",
             original_name=name,
-            timeout_s=self._timeout_s,
+            timeout_s=self.timeout_s,
         )
 
         async def run(_: dict[str, Any], context: ToolContext) -> object:
@@ -403,7 +387,7 @@ class PersonalServer:
             names = ", ".join(tool.spec.name for tool in supervisor.tools)
             return f"The user is logged in at {self.name}. Its tools can be called now: {names}"
 
-        return Tool(spec, run, audience=self.config.audience)
+        return Tool(spec, run, audience=self.config.audience_of())
 
 
 async def _not_called(*_: object, **__: object) -> object:

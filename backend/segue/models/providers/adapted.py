@@ -16,17 +16,9 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
+from segue.models import refusals
 from segue.models.amendments import parameter_named
-from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, image_in, joined, size_of
-from segue.models.refusals import (
-    BROKE_OFF,
-    BROKEN,
-    ModelFailure,
-    NotAnAnswer,
-    ProviderRefusal,
-    ProviderUnreachable,
-    too_long,
-)
+from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, image_in, joined, plain_words, size_of
 from segue.models.reply import (
     CACHE_KEY,
     OPAQUE,
@@ -69,19 +61,18 @@ log = structlog.get_logger()
 class Dialect:
     """How one of LangChain's packages is asked, and how it writes messages.
 
-    `refusal` returns what an exception of one of the types in `errors` tells of. `stopped` says why an answer ended,
-    by what `finish_reason` reads in `response_metadata`; without `says_why` there may be nothing. `choices` is what a
-    choice of tools is called, and one that is not in it is not sent; `offered` and `schema_parameters` put a tool and
-    a schema of the answer as they are wanted. `most_output` is the name of what bounds an answer, as a parameter or an
+    `refusal` returns what an exception of one of the types in `errors` tells of. `stopped` says why an answer ended, by
+    what `finish_reason` reads in `response_metadata`; without `says_why` there may be nothing. `choices` is what a
+    choice of tools is called, and one that is not in it is not sent; `offered` and `schema_parameters` put a tool and a
+    schema of the answer as they are wanted. `most_output` is the name of what bounds an answer, as a parameter or an
     attribute of the package's model. `signatures` is the key of `additional_kwargs` under which signatures of calls
-    stand, by the calls' ids. `with_cache_marks` marks where the beginning of a request ends that later requests will
-    have too.
+    stand, by the calls' ids. `with_cache_marks` marks where the part of a request ends that later ones begin with.
     """
 
     name: str
     errors: tuple[type[Exception], ...]
     finish_reason: Callable[[Mapping[str, Any]], str | None]
-    refusal: Callable[[Any], ModelFailure | None] = lambda _: None
+    refusal: Callable[[Any], refusals.ModelFailure | None] = lambda _: None
     stopped: Mapping[str, str] = field(default_factory=dict)
     says_why: bool = True
     choices: Mapping[str, Any] = field(default_factory=lambda: {"required": "required", "none": "none"})
@@ -132,7 +123,7 @@ class AdaptedModel(ProviderModel):
                         known |= refused  # kept only once it has helped
                         part = reader.add(message)
                         yield part if reader.has_begun else None
-            except ProviderRefusal as refusal:
+            except refusals.ProviderRefusal as refusal:
                 name = None if reader.has_begun else parameter_named(refusal, sent)
                 if name is None:
                     raise
@@ -184,18 +175,20 @@ class AdaptedModel(ProviderModel):
                 async for chunk in chunks:
                     yield chunk
                     if reader.size > self.max_answer_bytes:
-                        raise too_long(self.max_answer_bytes)
+                        raise refusals.too_long(self.max_answer_bytes)
         except httpx2.TimeoutException as error:
             raise TimeoutError from error
-        except BROKEN as error:
-            raise NotAnAnswer(BROKE_OFF) if reader.has_begun else ProviderUnreachable from error
+        except refusals.BROKEN as error:
+            if reader.has_begun:
+                raise refusals.NotAnAnswer(refusals.BROKE_OFF) from error
+            raise refusals.ProviderUnreachable from error
         except self.dialect.errors as error:
             told = self.dialect.refusal(error) or _from_library(error)
             if told is None:
                 raise
             raise told from error
         if self.dialect.says_why and reader.finish_reason is None:
-            raise NotAnAnswer(BROKE_OFF)
+            raise refusals.NotAnAnswer(refusals.BROKE_OFF)
 
 
 def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,8 +204,8 @@ def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 _OF_LIBRARIES: Final[Mapping[str, type[Exception]]] = {
     "APITimeoutError": TimeoutError,
     "TimeoutException": TimeoutError,
-    "APIConnectionError": ProviderUnreachable,
-    "TransportError": ProviderUnreachable,
+    "APIConnectionError": refusals.ProviderUnreachable,
+    "TransportError": refusals.ProviderUnreachable,
 }
 
 
@@ -220,7 +213,7 @@ def _from_library(error: Exception) -> Exception | None:
     """Returns ProviderUnreachable, TimeoutError or a refusal for what a library raised, None for any other error."""
     named = (_OF_LIBRARIES[kind.__name__]() for kind in type(error).__mro__ if kind.__name__ in _OF_LIBRARIES)
     status = getattr(error, "status_code", None)
-    return next(named, ProviderRefusal(status) if isinstance(status, int) else None)
+    return next(named, refusals.ProviderRefusal(status) if isinstance(status, int) else None)
 
 
 def of_langchain(model: BaseChatModel, max_answer_bytes: int) -> AdaptedModel:
@@ -297,9 +290,7 @@ class AnswerReader:
         )
 
     def _text(self, block: Block) -> str:
-        """Returns the words of a block, behind what separates the messages of an answer in several phases: notes on the
-        way, the answer itself.
-        """
+        """Returns the words of a block, with a space between the phases of an answer, as notes on the way are."""
         phase = tuple(block.get(name) for name in ("phase", "id", "index")) if "phase" in block else self._phase
         before, self._phase = self._phase, phase
         return f"{' ' if before and before != phase else ''}{_words([block], _TEXTS)}"
@@ -371,13 +362,7 @@ def _blocks(message: AIMessage) -> list[dict[str, Any]]:
 
 def _words(blocks: Iterable[Block], kinds: Collection[str]) -> str:
     found = ((block, kind) for block in blocks if (kind := block["type"]) in kinds)
-    return "".join(_plain(block.get("summary") or block.get(kind)) for block, kind in found)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, list):
-        return "".join(_plain(part.get("text")) for part in value if isinstance(part, dict))
-    return value if isinstance(value, str) else ""
+    return "".join(plain_words(block.get("summary") or block.get(kind)) for block, kind in found)
 
 
 def _is_plain(block: Block) -> bool:

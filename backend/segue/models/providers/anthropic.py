@@ -35,7 +35,6 @@ class _GuardedAnthropic(ChatAnthropic):
 
 @asynccontextmanager
 async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[ProviderModel]:
-    """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
     guard = guarded(refusals, options.max_answer_bytes, with_live_key(options))
     async with (

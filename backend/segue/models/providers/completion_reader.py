@@ -1,4 +1,4 @@
-"""Reads answers of chat completions, whole or in deltas, for what they mean; how endpoints differ is data.
+"""Reads answers of chat completions, whole or in deltas, for what they mean; `completions.toml` has what differs.
 
 What is the provider's own business is opaque: joined from its pieces, bounded, never read. Knows nothing of HTTP and of
 the conversation. What it cannot read raises one of `MALFORMED`.
@@ -11,28 +11,14 @@ from typing import Any, Final
 import orjson
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 
+from segue.language.lexicon import load_toml
 from segue.models.reply import AnswerPart, Opaque, read_arguments, token_count, written_call
 
 MAX_OPAQUE_BYTES: Final = 64_000
 
-# What a message and a call have of OpenAI's own; everything else that came is opaque.
-MESSAGE_FIELDS: Final = frozenset(
-    {"role", "content", "tool_calls", "refusal", "audio", "annotations", "function_call", "name", "tool_call_id"}
-) | {"images"}
-CALL_FIELDS: Final = frozenset({"index", "id", "type", "function"})
-# Texts that are whole in every piece, and do not go on in the next.
-_WHOLE: Final = frozenset({"type", "id", "index", "format", "role"})
-# Items of a list that go on in the next piece although they have no index.
-_PIECES: Final = frozenset({"text", "thinking"})
-# Fields that hold reasoning: the first that is there counts, an endpoint may send two alike. As plain words
-# of the model they may be cut to fit; a signature may not.
-REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "thinking")
-# Where the words are in a part of a list of content, by the part's type.
-TEXT_PARTS: Final = {"text": "text", "output_text": "text", "refusal": "refusal"}
-REASONING_PARTS: Final = {"thinking": "thinking", "reasoning": "reasoning", "reasoning_text": "text"}
-# Paths to what else endpoints count.
-CACHED_TOKENS: Final = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
-REASONING_TOKENS: Final = (("completion_tokens_details", "reasoning_tokens"), ("reasoning_tokens",))
+_FIELDS: Final = load_toml("completions.toml", package="segue.models.providers")
+MESSAGE_FIELDS, CALL_FIELDS = frozenset(_FIELDS["message"]), frozenset(_FIELDS["call"])
+REASONING_FIELDS: Final[Sequence[str]] = _FIELDS["reasoning"]
 _NO_TEXT: Final = {"type": "text", "text": ""}
 
 
@@ -61,7 +47,7 @@ def joined(so_far: Any, piece: Any, name: str = "") -> Any:
             return piece
         case _, None:
             return so_far
-        case str(), str() if name not in _WHOLE:
+        case str(), str() if name not in _FIELDS["whole"]:
             return so_far if len(so_far) > MAX_OPAQUE_BYTES else so_far + piece
         case dict(), dict():
             for key, value in piece.items():
@@ -81,7 +67,7 @@ def joined(so_far: Any, piece: Any, name: str = "") -> Any:
 def _goes_on(last: Any, item: Any) -> bool:
     if not isinstance(last, dict) or not isinstance(item, dict):
         return False
-    is_piece = "index" in item or item.get("type") in _PIECES
+    is_piece = "index" in item or item.get("type") in _FIELDS["pieces"]
     return is_piece and all(last.get(name) == item.get(name) for name in ("index", "type"))
 
 
@@ -184,9 +170,9 @@ class CompletionReader:
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
         images = list(filter(None, map(image_in, (*(message.get("images") or ()), *parts))))
-        text = _texts(parts, TEXT_PARTS) + _plain(message.get("refusal"))
-        reasoning = next((_plain(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
-        thought = _texts(parts, REASONING_PARTS)
+        text = _texts(parts, _FIELDS["text_parts"]) + plain_words(message.get("refusal"))
+        reasoning = next((plain_words(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
+        thought = _texts(parts, _FIELDS["reasoning_parts"])
         if thought or "content" in self._opaque:
             # Thinking among the parts of the content goes back among them.
             said = [part for part in parts if part != _NO_TEXT and not image_in(part)]
@@ -197,8 +183,8 @@ class CompletionReader:
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> None:
         function = call.get("function") or {}
-        name, args = _plain(function.get("name")), _arguments(function.get("arguments"))
-        piece = _OpenCall(call.get("index"), _plain(call.get("id")), name, args)
+        name, args = plain_words(function.get("name")), _arguments(function.get("arguments"))
+        piece = _OpenCall(call.get("index"), plain_words(call.get("id")), name, args)
         current = self._continued(piece, position)
         if current is None:
             if "function" not in call and piece.index is None:
@@ -240,22 +226,22 @@ def _arguments(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
-def _plain(value: object) -> str:
+def plain_words(value: object) -> str:
     """Returns the words of a text, or of what holds texts."""
     match value:
         case str():
             return value
         case list():
-            return "".join(map(_plain, value))
+            return "".join(map(plain_words, value))
         case dict():
-            return _plain(value.get("text") or value.get("content") or value.get("summary"))
+            return plain_words(value.get("text") or value.get("content") or value.get("summary"))
         case _:
             return ""
 
 
 def _texts(parts: Iterable[Any], fields: Mapping[str, str]) -> str:
     found = ((part, fields.get(str(part.get("type")))) for part in parts if isinstance(part, dict))
-    return "".join(_plain(part.get(name) or part) for part, name in found if name is not None)
+    return "".join(plain_words(part.get(name) or part) for part, name in found if name is not None)
 
 
 def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
@@ -269,12 +255,12 @@ def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
         input_tokens=given,
         output_tokens=made,
         total_tokens=given + made,
-        input_token_details=InputTokenDetails(cache_read=_counted(usage, CACHED_TOKENS)),
-        output_token_details=OutputTokenDetails(reasoning=_counted(usage, REASONING_TOKENS)),
+        input_token_details=InputTokenDetails(cache_read=_counted(usage, _FIELDS["cached_tokens"])),
+        output_token_details=OutputTokenDetails(reasoning=_counted(usage, _FIELDS["reasoning_tokens"])),
     )
 
 
-def _counted(usage: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> int:
+def _counted(usage: Mapping[str, Any], paths: Iterable[Sequence[str]]) -> int:
     for path in paths:
         value: Any = usage
         for name in path:

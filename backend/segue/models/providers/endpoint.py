@@ -1,5 +1,5 @@
-"""Where a provider is asked over HTTP: JSON out, plain dicts back, whole or as server-sent events, bounded; what it has
-refused before is left out.
+"""Where a provider is asked over HTTP: JSON out, dicts back, whole or as server-sent events, bounded, without what was
+refused.
 
 `ProviderOptions` is what each provider's model is made from. `Endpoint` is one path of an OpenAI-compatible provider;
 `guarded` is what an HTTP client of another library is watched with: errors told as ours, no redirects, answers bounded.
@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from segue.domain.agent import OPENAI, ModelProvider, ProviderApi
 from segue.domain.redaction import header_secrets
 from segue.domain.telemetry import Attribute
-from segue.models.amendments import NOTHING_LEARNED, RequestBody
+from segue.models.amendments import NOTHING_LEARNED, Learned, RequestBody
 from segue.models.refusals import (
     BROKE_OFF,
     BROKEN,
@@ -117,9 +117,7 @@ class ProviderOptions:
 
     @property
     def secrets(self) -> Collection[str]:
-        """Returns what a provider may repeat of a request and must not be told: the keys and the extra headers. What
-        the keys become is added to them.
-        """
+        """Returns what must not be told if a provider repeats it: extra headers, the keys and what they become."""
         never_told = self.keys.never_told if self.keys else {self.key} if self.api_key else set[str]()
         never_told.update(header_secrets(self.extra_headers.values()))
         return never_told
@@ -163,9 +161,7 @@ def with_live_key(options: ProviderOptions) -> list[RequestHook]:
 
 
 def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[RequestHook] = ()) -> dict[str, Any]:
-    """Returns arguments for httpx2's AsyncClient, with hooks `before` its requests, which then raise ModelFailure too.
-    Send them with UNPACKED.
-    """
+    """Returns arguments for httpx2's AsyncClient, whose requests raise ModelFailure too. Send them with UNPACKED."""
 
     async def check(response: httpx2.Response) -> None:
         await refusals.check(response)
@@ -187,17 +183,15 @@ def before_requests(options: ProviderOptions) -> list[RequestHook]:
     return [as_azure_takes_it] if _AZURES_QUERY in options.query else with_live_key(options)
 
 
+@dataclass(eq=False, repr=False)
 class Endpoint:
     """What it refuses or misses is remembered for as long as the process lives."""
 
-    def __init__(
-        self, client: httpx2.AsyncClient, refusals: RefusalReader, *, path: str, max_answer_bytes: int
-    ) -> None:
-        self._path = path
-        self._client = client
-        self._refusals = refusals
-        self._max_answer_bytes = max_answer_bytes
-        self._learned = NOTHING_LEARNED
+    client: httpx2.AsyncClient
+    refusals: RefusalReader
+    path: str
+    max_answer_bytes: int
+    _learned: Learned = NOTHING_LEARNED
 
     async def ask(self, body: RequestBody) -> dict[str, Any]:
         """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
@@ -207,9 +201,8 @@ class Endpoint:
     async def events(self, body: RequestBody, *, forget: Collection[str] = ()) -> AsyncGenerator[dict[str, Any] | None]:
         """Yields the events of an answer, or a whole one, and None as a sign of life. Raises as `ask` does.
 
-        It is asked for again without what the endpoint refuses, or with what it misses; what is refused of the
-        parameters in `forget` is left out of this request alone. The last event is empty if the provider said that the
-        answer is complete.
+        It is asked for again without what the endpoint refuses, or with what it misses; what is refused of those in
+        `forget` is left out of this request alone. The last event is empty if the provider said that it is complete.
         """
         learned, has_begun = self._learned, False
         while True:
@@ -242,7 +235,7 @@ class Endpoint:
                 yield {}
                 return
             with self._reading():
-                pieces = bounded(response.aiter_bytes(), self._max_answer_bytes)
+                pieces = bounded(response.aiter_bytes(), self.max_answer_bytes)
                 async for data in events(pieces):
                     if data is None:
                         yield None
@@ -258,12 +251,12 @@ class Endpoint:
     async def _whole(self, response: httpx2.Response) -> dict[str, Any]:
         body = bytearray()
         with self._reading():
-            async for piece in bounded(response.aiter_bytes(), self._max_answer_bytes):
+            async for piece in bounded(response.aiter_bytes(), self.max_answer_bytes):
                 body += piece
         return self._checked(read_json(bytes(body)))
 
     def _checked(self, body: Any) -> dict[str, Any]:
-        if (refused := self._refusals.within(body)) is not None:
+        if (refused := self.refusals.within(body)) is not None:
             raise refused
         if not isinstance(body, dict):
             raise TypeError("no JSON object")
@@ -274,16 +267,16 @@ class Endpoint:
         try:
             yield
         except BodyTooLarge as error:
-            raise too_long(self._max_answer_bytes) from error
+            raise too_long(self.max_answer_bytes) from error
         except httpx2.TimeoutException as error:
             raise TimeoutError from error
         except BROKEN as error:
             raise NotAnAnswer(BROKE_OFF) from error
 
     async def _post(self, body: RequestBody) -> httpx2.Response:
-        request = self._client.build_request("POST", self._path, content=write_json(body))
+        request = self.client.build_request("POST", self.path, content=write_json(body))
         try:
-            return await self._client.send(request, stream=True)
+            return await self.client.send(request, stream=True)
         except httpx2.ConnectTimeout as error:
             raise ProviderUnreachable from error
         except httpx2.TimeoutException as error:
@@ -308,7 +301,7 @@ async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endp
         follow_redirects=False,  # one of them would take the whole conversation to another host
         event_hooks={"request": [*before_requests(options), tell_trace], "response": [refusals.check]},
     ) as client:
-        yield Endpoint(client, refusals, path=path, max_answer_bytes=options.max_answer_bytes)
+        yield Endpoint(client, refusals, path, options.max_answer_bytes)
 
 
 async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:

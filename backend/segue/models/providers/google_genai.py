@@ -38,7 +38,6 @@ class _Transport(httpx2.AsyncHTTPTransport):
 
 @asynccontextmanager
 async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]:
-    """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
     effort = options.reasoning_effort
     os.environ["GOOGLE_GENAI_HTTP_CLIENT"] = "httpx2"  # what `guarded` is for; it is read when a client is made

@@ -5,9 +5,10 @@ on what `completion_reader.py` reads; nothing of an answer is lost on the way. K
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from segue.models.reply import CACHE_KEY, OPAQUE, ROLES, AnswerPart, ProviderMod
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
 NO_EFFORT: Final = "chat without reasoning"
-# Causes of refusals, by name, that another way of asking may not meet. Rows of words are in CAUSES.
+# Causes of refusals, by name, that another way of asking may not meet. Their words are in `refusals.toml`.
 _MAY_DO_BETTER: Final = {CHAT: {"other_api"}, RESPONSES: {"other_api", "not_found"}}
 
 _MOST: Final = {"max_tokens", "max_completion_tokens"}  # what bounds an answer
@@ -82,7 +83,6 @@ class ChatCompletions(ProviderModel):
 
 @asynccontextmanager
 async def chat_completions(options: ProviderOptions) -> AsyncIterator[ChatCompletions]:
-    """Yields a model whose connections close with the block."""
     parameters = {
         "temperature": options.temperature,
         "max_tokens": options.max_output_tokens,
@@ -186,8 +186,9 @@ class OpenAIModel(ProviderModel):
 
     async def _opened(self, name: str) -> ProviderModel:
         if name == RESPONSES:
-            responses = await asyncio.to_thread(_responses)
-            return await self._stack.enter_async_context(responses(self._options))
+            module = await asyncio.to_thread(import_module, "segue.models.providers.responses")  # most of a second
+            opened: AdaptedModel = await self._stack.enter_async_context(module.responses(self._options))
+            return opened
         effort = "none" if name == NO_EFFORT else self._options.reasoning_effort
         options = replace(self._options, reasoning_effort=effort)
         return await self._stack.enter_async_context(chat_completions(options))
@@ -195,14 +196,7 @@ class OpenAIModel(ProviderModel):
 
 @asynccontextmanager
 async def openai_model(options: ProviderOptions) -> AsyncIterator[ProviderModel]:
-    """Yields a model whose connections close with the block."""
     async with AsyncExitStack() as stack:
         model = OpenAIModel(stack, options)
         await model.way(model.names[0])
         yield model
-
-
-def _responses() -> Callable[[ProviderOptions], AbstractAsyncContextManager[AdaptedModel]]:
-    from segue.models.providers.responses import responses  # noqa: PLC0415 (it takes most of a second)
-
-    return responses

@@ -22,7 +22,6 @@ _ERROR: Final = re.compile(r"(?:ResponseError\(code=')?(?P<code>[a-z_]+)(?:: |',
 
 @asynccontextmanager
 async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
-    """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
     parameters = {
         "include": ["reasoning.encrypted_content"],

@@ -9,7 +9,7 @@ import codecs
 import re
 import zlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,15 +51,13 @@ def from_html(source: str) -> tuple[str, str]:
     small = tree.xpath("count(//*)") <= MAX_ELEMENTS
     # Fast: the slow way ends in jusText, whose time grows with the square of the paragraphs.
     article = trafilatura.extract(tree, fast=True, include_comments=False) if small else None
-    return title, article or _all_text(tree)
-
-
-def _all_text(tree: Any) -> str:
-    unseen = {"head", "script", "style", "noscript", "template"}
-    for element in [element for element in tree.iter(*unseen) if element.getparent() is not None]:
+    if article:
+        return title, article
+    unseen = tree.iter("head", "script", "style", "noscript", "template")
+    for element in [element for element in unseen if element.getparent() is not None]:
         element.drop_tree()
     lines = (" ".join(text.split()) for text in tree.itertext())
-    return "\n".join(line for line in lines if line)
+    return title, "\n".join(filter(None, lines))
 
 
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -83,8 +81,7 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
     async def run(arguments: dict[str, Any], _: ToolContext) -> object:
         try:
             async with asyncio.timeout(timeout_s):
-                body = await _fetch(client, _requested(arguments["url"]))
-                return await asyncio.to_thread(_readable, body)
+                return await asyncio.to_thread(_readable, await _fetch(client, _requested(arguments["url"])))
         except TimeoutError:
             raise ToolFailed(f"The page was not read within {timeout_s:g} seconds.") from None
 
@@ -205,18 +202,11 @@ def _decoded(body: _Body) -> str:
             return body.content.decode(name, errors="replace")
     in_page = _META_CHARSET.search(body.content[:4096]) if body.content_type in _HTML_TYPES else None
     for declared in (body.charset, in_page and in_page[1].decode("ascii", errors="ignore")):
-        if declared and (codec := _web_codec(declared)):
-            return body.content.decode(codec, errors="replace")
+        with suppress(LookupError, ValueError):
+            if declared and _WEB_CODEC.fullmatch(codec := codecs.lookup(declared).name):
+                return body.content.decode(codec, errors="replace")
     try:
         # A body that was cut may end within a character.
         return codecs.getincrementaldecoder("utf-8")().decode(body.content, final=not body.cut)
     except UnicodeDecodeError:
         return body.content.decode("cp1252", errors="replace")
-
-
-def _web_codec(declared: str) -> str | None:
-    try:
-        name = codecs.lookup(declared).name
-    except (LookupError, ValueError):
-        return None
-    return name if _WEB_CODEC.fullmatch(name) else None

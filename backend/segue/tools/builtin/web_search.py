@@ -1,7 +1,6 @@
 """`web_search`: titles, addresses and snippets from one of three providers.
 
-Each provider is one function from a query to hits. Results are data from strangers; no message contains a key. The
-caller owns the HTTP client.
+Each provider is one function from a query to hits. Results are data from strangers; no message contains a key.
 """
 
 import asyncio
