@@ -42,10 +42,7 @@ _OF_GROUP: Final = frozenset(each.name for each in fields(DependencyGroup))
 
 
 class Faults(Exception):
-    """What is wrong with the file, one text for each fault."""
-
-    def __init__(self, *faults: str) -> None:
-        self.faults = faults
+    """What is wrong with the file: the arguments are texts, one for each fault."""
 
 
 class _Meaningless(Exception):

@@ -326,7 +326,7 @@ def _invalid(path: Path, what: str) -> AppError:
 
 def _what_is_wrong(error: Exception) -> str:
     match error:
-        case Faults(faults=faults):
+        case Faults(args=faults):
             problems = list(faults)
         case ValidationError():
             problems = []

@@ -57,12 +57,8 @@ async def sse_transport(url: str, client: httpx2.AsyncClient, budget: Budget) ->
 
     client.event_hooks = {**client.event_hooks, "response": [check, *client.event_hooks["response"]]}
 
-    def made(headers: object = None, timeout: object = None, auth: object = None) -> httpx2.AsyncClient:
-        del headers, timeout, auth  # it has its own
-        return client
-
     with anyio.fail_after(_NAMING_S) as naming:  # the SDK waits for ever for an address of the same origin
-        async with sse_client(url, httpx_client_factory=made) as streams:
+        async with sse_client(url, httpx_client_factory=lambda *_, **__: client) as streams:
             naming.deadline = math.inf
             yield streams
 

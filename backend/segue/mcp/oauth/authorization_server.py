@@ -196,11 +196,7 @@ async def _authority_metadata(asker: Asker, url: str, issuer: str | None) -> OAu
 
 
 class TokenRefused(Exception):
-    """The authorization server refuses a code or a refresh token for good; `code` is RFC 6749's."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
+    """The authorization server refuses a code or a refresh token for good; the message is the code of RFC 6749."""
 
 
 class SealedValue(BaseModel, frozen=True, hide_input_in_errors=True):

@@ -218,7 +218,7 @@ class Grants:
 
     async def forget_client(self, server: str, source: TokenSource, fault: Exception) -> None:
         """Lets Segue be registered anew where it is not known any more."""
-        if isinstance(fault, TokenRefused) and fault.code == "invalid_client":
+        if isinstance(fault, TokenRefused) and str(fault) == "invalid_client":
             known = (mcp_clients.c.server == server, mcp_clients.c.issuer == source.issuer)
             await self._change(delete(mcp_clients).where(*known))
 
@@ -248,7 +248,7 @@ class Grants:
             async with authorization_server.asking(self._config(row.server)) as asker:
                 got = await authorization_server.refresh(asker, grant.source, refresh_token, row.scope)
         except TokenRefused as refused:
-            log.info("mcp_login_over", server=row.server, reason=refused.code)
+            log.info("mcp_login_over", server=row.server, reason=str(refused))
             await self._forget(row)
             await self.forget_client(row.server, grant.source, refused)
             return None
