@@ -91,7 +91,9 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     if left_waiting is not None and touched is not None and touched.plan.id != left_waiting.plan.id:
         postscript = plan_messages.superseded(left_waiting.plan, language_of(state))
     if problem is None and not is_asking:
-        answer, said_in_vain = await _checked(context, state, answer, was_heard=started is not None)
+        answer, said_in_vain = await _checked(
+            context, state, answer, was_heard=started is not None and started.chars > 0
+        )
         said_in_vain += ["not_promised"] * _promises_in_vain(context, state, answer)
         if said_in_vain:
             told = (translate(sentence, language_of(state)) for sentence in said_in_vain)

@@ -45,7 +45,9 @@ MIN_ID_CHARS = 6
 
 @dataclass(frozen=True, slots=True)
 class StartedMessage:
-    """A message whose first `chars` characters have been emitted, and whose end has not."""
+    """A message whose first `chars` characters have been emitted, and whose end has not. One without any has calls that
+    were emitted while the model wrote them.
+    """
 
     message_id: str
     chars: int

@@ -21,7 +21,7 @@ from segue.agent.tool_executor import keep_made_images, record_known, run_tool_c
 from segue.agent.turn_calls import SettledCall, TurnCalls, mark_refused, read_steers
 from segue.agent.waiting_plans import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
 from segue.domain.errors import AppError
-from segue.domain.events import SearchDecided, TextEnded
+from segue.domain.events import CallGivenUp, SearchDecided, TextEnded
 from segue.domain.ids import new_id
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, ApprovedHow, EffectApproval, Tool, ToolSpec
@@ -176,7 +176,8 @@ async def _rounds(turn: TurnCalls) -> Update:
         # Made anew each round: a call may have unlocked one tool and broken another.
         request = plain_request(context.guard, turn.tools, turn.conversation)
         tries = 1 if has_called and turn.has_acted else MAX_EMPTY_ANSWERS
-        reply, started = await stream_reply(context, *request, empty_tries=tries)
+        asking = stream_reply(context, *request, empty_tries=tries, runs_unasked=turn.runs_unasked)
+        reply, started = await asking
         if reply.left_out or reply.opaque_is_dead:
             await mark_refused(turn, reply)
         text = await keep_made_images(turn, reply) if reply.images else reply.text
@@ -184,17 +185,25 @@ async def _rounds(turn: TurnCalls) -> Update:
             return {"answer": text, "started": started}
         has_called = True
         has_run, held = await run_tool_calls(turn, reply, started=started, offer=offer_asking)
+        _give_up_unmade(turn, reply)
         await context.chooser.add(call.name for call in reply.calls)
         if turn.asking is not None:
             return await ask_for_answer(turn, held)
         if held and await context.is_steered():
-            if started and not has_run:  # what it asked for is asked for anew, or not at all
+            if started and started.chars and not has_run:  # what it asked for is asked for anew, or not at all
                 context.emit(TextEnded(started.message_id))
         elif held:
             rest = replace(reply, text="") if has_run and held[0].by_page else reply
             update = await ask_for_yes(turn, rest, held)
             return {**update, "started": None if has_run else started}
     return {"answer": None}
+
+
+def _give_up_unmade(turn: TurnCalls, reply: Reply) -> None:
+    """Ends the calls that followers have seen begin and that were not made: one too many, or the same as another."""
+    for call in reply.calls:
+        if call.id is not None and call.id not in turn.ledger:
+            turn.context.emit(CallGivenUp(call.id))
 
 
 def plain_request(

@@ -29,7 +29,7 @@ from segue.domain.tool import (
     definition_of,
     effect_of,
 )
-from segue.domain.user_request import UserAnswer
+from segue.domain.user_request import PAGE, UserAnswer
 from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
 from segue.models.reply import ModelCall, Reply
@@ -174,6 +174,15 @@ class TurnCalls:
         mode = self.context.settings.confirm
         changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
         return needs_confirmation(spec, mode) or (changes_the_world and self.state.get("cautious", False))
+
+    def runs_unasked(self, name: str) -> bool:
+        """Returns whether nothing can hold back or deny a call of this tool, whatever its arguments are."""
+        context, tool = self.context, self.tools.get(name)
+        if tool is None or tool.spec.ephemeral or tool.spec.source == PAGE:
+            return False
+        is_ruled = context.settings.before_call is not None or bool(context.approvals)
+        is_free = not is_ruled and not self.needs_yes(tool.spec, "allow")
+        return is_free and context.guard.state(tool.spec).available
 
     def note_effect(self, call: RequestedCall, tool: Tool, yes: EffectApproval | None) -> None:
         """Notes, before a call is stored as started, that it may change something or that it was approved. One whose

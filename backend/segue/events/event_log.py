@@ -16,7 +16,7 @@ import structlog
 
 from segue.db.redis import Batch, Streams
 from segue.domain.errors import AppError, NotFound
-from segue.domain.events import CallEnded, Event, ReasoningAdded, TextAdded
+from segue.domain.events import ArgumentsAdded, CallEnded, Event, ReasoningAdded, TextAdded
 from segue.domain.session import EPOCHS, TurnAnswer, TurnKey
 from segue.events import agui_encoding
 from segue.events.event_buffer import ATTEMPT, CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
@@ -61,7 +61,7 @@ class EventPublisher:
         self._encoder = agui_encoding.EventEncoder(buffer.turn)
         self._loop = asyncio.get_running_loop()
         self._opened_at = self._loop.time()
-        self._held: list[TextAdded | ReasoningAdded] = []
+        self._held: list[TextAdded | ReasoningAdded | ArgumentsAdded] = []
         self._texts = 0
         self._next_text_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -70,10 +70,12 @@ class EventPublisher:
     def emit(self, event: Event) -> None:
         if self._closed:
             return
-        if not isinstance(event, (TextAdded, ReasoningAdded)):
+        if not isinstance(event, (TextAdded, ReasoningAdded, ArgumentsAdded)):
             self._flush_text()
             self._encode(event)
             return
+        if self._held and replace(self._held[0], text="") != replace(event, text=""):
+            self._flush_text()
         self._held.append(event)
         wait = self._next_text_at - self._loop.time()
         if wait <= 0:
@@ -100,6 +102,8 @@ class EventPublisher:
 
     def end(self, event: bytes) -> None:
         self._flush_text()
+        for each in self._encoder.unmade_calls():
+            self.append(each)
         self.buffer.append(self.buffer.end, event)
         self._on_append(self.buffer)
 
@@ -118,7 +122,7 @@ class EventPublisher:
             self.append(each)
 
     def _flush_text(self) -> None:
-        """Publishes the text held since the last text event, as one event. It is all of one message."""
+        """Publishes the text held since the last text event, as one event. It is all of one message or call."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -197,7 +201,9 @@ class EventLog:
         self._publishers[turn.turn_id] = publisher
         opening = [agui_encoding.run_started(turn)]
         if buffer.entries:
-            opening = agui_encoding.closing_events([event for _, event in buffer.entries])
+            passed = [event for _, event in buffer.entries]
+            unmade = agui_encoding.unmade_calls(passed)
+            opening = [*unmade, *agui_encoding.closing_events([*passed, *unmade])]
             opening.append(agui_encoding.attempt(epoch % EPOCHS))
         for event in opening:
             publisher.append(event)

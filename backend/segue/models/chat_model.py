@@ -37,6 +37,7 @@ from segue.models.normal_form import (
 )
 from segue.models.reply import (
     AnswerSchema,
+    CallPiece,
     ModelCall,
     ProviderModel,
     Reply,
@@ -79,6 +80,17 @@ class ModelRequest:
             own = (replace(call, name=self._own_name(call.name)) for call in map(meant_call, own))
         calls = tuple(replace(call, args=own_ids(call.args, sent)) for call in own)
         return replace(reply, calls=calls, left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
+
+    def new_answer(self, listener: Listener | None, *, begins_inside: bool) -> StreamedAnswer:
+        """Returns the answer before any of it comes. What has begun of one before it will not be made."""
+        if listener is not None:
+            listener.on_withdrawn()
+            named = partial(self._in_own_name, listener.on_call)
+            listener = replace(listener, on_call=named)
+        return StreamedAnswer(listener, begins_inside=begins_inside, read_calls=self.read_calls)
+
+    def _in_own_name(self, tell: Callable[[CallPiece], None], piece: CallPiece) -> None:
+        tell(replace(piece, name=self._own_name(piece.name)))
 
     def _own_name(self, name: str) -> str:
         names = self.bound.names
@@ -264,7 +276,7 @@ class ChatModel:
         while True:
             if request.account is not None:
                 await request.account.reserve(partial(request.at_most, self.tariff))
-            answer = StreamedAnswer(listener, begins_inside=self._begins_inside, read_calls=request.read_calls)
+            answer = request.new_answer(listener, begins_inside=self._begins_inside)
             ask = partial(self._ask, request, answer, span, is_streamed=listener is not None)
             try:
                 reply = await with_a_key(self._keys, ask, answer)

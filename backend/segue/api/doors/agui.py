@@ -32,7 +32,15 @@ from segue.domain.ids import digest_of_json
 from segue.domain.plan import PAGE_MESSAGE, Button, Plan
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions, UnreadableMessage
 from segue.domain.tool import RememberFor
-from segue.events.agui_encoding import answer_json, closing_events, replay_gap, run_ended, state_snapshot, to_json
+from segue.events.agui_encoding import (
+    answer_json,
+    closing_events,
+    replay_gap,
+    run_ended,
+    state_snapshot,
+    to_json,
+    unmade_calls,
+)
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
@@ -94,7 +102,7 @@ class RunFrames:
         try:
             result = answer_json(last)
         except AppError:
-            return [last]
+            return [*unmade_calls(self._passed), last] if not self._has_gap else [last]
         answer = orjson.loads(result)
         calls = page_calls(open_plan, {"parentMessageId": answer["message"]["id"]})
         return [*self._unsaid(answer["message"]), *calls, self.finished(open_plan, answer, result)]

@@ -1,0 +1,104 @@
+"""The calls of one reply that followers see while the model writes them: those that nothing can hold back or deny.
+
+What is shown of their arguments is the beginning of what is recorded, to the letter: as much as is certain, without the
+ends of texts and numbers. A call that comes out otherwise, or not at all, is given up and not mended.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import orjson
+from pydantic_core import from_json
+
+from segue.agent.state import TurnContext
+from segue.domain.events import ArgumentsAdded, CallBegun, CallGivenUp
+from segue.domain.ids import new_id
+from segue.models.reply import CallPiece, ModelCall
+from segue.tools.normalize import clean
+
+MAX_SHOWN_BYTES: Final = 16_000  # of the arguments of one call, before it is complete
+READ_AGAIN: Final = 64  # the arguments so far are read again once they have grown by this part of their length
+_MAY_CHANGE: Final = '"}]+-.eE0123456789'  # at the end: what closes, or a number that may go on
+
+
+@dataclass(slots=True)
+class _Begun:
+    """`written` is what the model wrote so far, `read` how much of it was read last, `shown` what followers have."""
+
+    id: str
+    name: str
+    is_shown: bool
+    written: str = ""
+    read: int = 0
+    shown: str = ""
+
+    def add(self, args: str) -> str:
+        """Returns what can be shown now."""
+        self.written += args
+        if not self.is_shown or len(self.written) - self.read <= self.read // READ_AGAIN:
+            return ""
+        self.read = len(self.written)
+        try:
+            known = from_json(self.written, allow_partial="trailing-strings")
+        except ValueError:
+            return ""
+        text = _beginning(known) if isinstance(known, dict) else ""
+        if not text.startswith(self.shown):
+            return ""
+        added, self.shown = text[len(self.shown) :], text
+        return added
+
+    def becomes(self, call: ModelCall) -> bool:
+        return bool(self.shown) and self.name == call.name and _written(call.args or {}).startswith(self.shown)
+
+
+class StreamedCalls:
+    """`runs_unasked` says of a tool whether its calls may be shown; `message_id` gives the message that makes them."""
+
+    def __init__(
+        self, context: TurnContext, runs_unasked: Callable[[str], bool], message_id: Callable[[], str]
+    ) -> None:
+        self._context = context
+        self._runs_unasked = runs_unasked
+        self._message_id = message_id
+        self._begun: dict[int, _Begun] = {}
+
+    def add(self, piece: CallPiece) -> None:
+        call = self._begun.get(piece.at)
+        if call is None:
+            call_id, is_shown = new_id("call", self._context.clock()), self._runs_unasked(piece.name)
+            call = self._begun[piece.at] = _Begun(call_id, piece.name, is_shown)
+        is_first = not call.shown
+        if not (added := call.add(piece.args)):
+            return
+        if is_first:
+            self._context.emit(CallBegun(call.id, call.name, self._message_id()))
+        self._context.emit(ArgumentsAdded(call.id, added))
+
+    def completed(self, calls: Iterable[ModelCall]) -> tuple[ModelCall, ...]:
+        """Returns the calls of the reply, those that were shown with their ids. Gives up the others."""
+        completed = list(calls)
+        for at, call in enumerate(completed):
+            begun = self._begun.get(at)
+            if begun is not None and begun.becomes(call):
+                completed[at] = replace(call, id=begun.id)
+                del self._begun[at]
+        self.give_up()
+        return tuple(completed)
+
+    def give_up(self) -> None:
+        for call in self._begun.values():
+            if call.shown:
+                self._context.emit(CallGivenUp(call.id))
+        self._begun.clear()
+
+
+def _written(args: object) -> str:
+    """Returns arguments as they are recorded and shown."""
+    return orjson.dumps(clean(args)).decode()
+
+
+def _beginning(args: object) -> str:
+    text = _written(args).encode()[:MAX_SHOWN_BYTES]
+    return text.decode(errors="ignore").rstrip(_MAY_CHANGE)
