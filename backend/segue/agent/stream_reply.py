@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage
 
 from segue.agent import prompts
 from segue.agent.state import StartedMessage, TurnContext
-from segue.agent.streamed_calls import StreamedCalls
+from segue.agent.streamed_calls import CallIds, StreamedCalls
 from segue.db.rows import UNREADABLE, read_json
 from segue.domain import turn_errors
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
@@ -40,19 +40,19 @@ async def stream_reply(
     *,
     tool_choice: ToolChoiceMode = "auto",
     empty_tries: int = MAX_EMPTY_ANSWERS,
-    runs_unasked: Callable[[str], bool] = lambda _: False,
+    new_ids: Callable[[], CallIds] = lambda: lambda _: None,
 ) -> tuple[Reply, StartedMessage | None]:
     """Returns the model's reply, up to where the client wants it to stop, and, if any of it was emitted, the message
     that `emit_message` has to end. Words that have to fit a schema are not emitted before they do.
 
-    Calls of tools that run unasked are emitted as the model writes them, and have an id then.
+    Calls that `new_ids` has ids for are emitted as the model writes them, and have these.
     """
     options = context.options
     asking = partial(context.model.reply, messages, tools, tool_choice=tool_choice, empty_tries=empty_tries)
     asking = partial(asking, sampling=options.sampling)
     if options.output_schema is not None or not await context.has_listener():  # a whole answer costs less
         return _stopped(await asking(), options.stop), None
-    heard = _HeardMessage(context, runs_unasked)
+    heard = _HeardMessage(context, new_ids)
     try:
         reply = _stopped(await asking(listener=heard.listener), options.stop)
         reply = replace(reply, calls=heard.calls.completed(reply.calls))
@@ -101,9 +101,9 @@ class _UntilStop:
 class _HeardMessage:
     """The message that a follower hears, from its first word or call on, and before it what the model thinks."""
 
-    def __init__(self, context: TurnContext, runs_unasked: Callable[[str], bool]) -> None:
+    def __init__(self, context: TurnContext, new_ids: Callable[[], CallIds]) -> None:
         self.message_id: str | None = None
-        self.calls = StreamedCalls(context, runs_unasked, self._begin)
+        self.calls = StreamedCalls(context, new_ids, self._begin)
         self._context = context
         self.said: list[str] = []
         self._until_stop = _UntilStop(context.options.stop)
@@ -112,9 +112,10 @@ class _HeardMessage:
 
     @property
     def listener(self) -> Listener:
+        listener = Listener(self.add, self.withdraw, on_call=self.calls.add, on_asked=self.calls.give_up)
         if self._context.settings.show_reasoning:
-            return Listener(self.add, self.withdraw, self.add_reasoning, self.calls.add)
-        return Listener(self.add, self.withdraw, on_call=self.calls.add)
+            return replace(listener, on_reasoning=self.add_reasoning)
+        return listener
 
     def add_reasoning(self, text: str) -> None:
         """Emits what fits MAX_REASONING_CHARS, unless the message has begun: none may begin within another."""

@@ -13,7 +13,6 @@ from pydantic_core import from_json
 
 from segue.agent.state import TurnContext
 from segue.domain.events import ArgumentsAdded, CallBegun, CallGivenUp
-from segue.domain.ids import new_id
 from segue.models.reply import CallPiece, ModelCall
 from segue.tools.normalize import clean
 
@@ -22,13 +21,15 @@ READ_AGAIN: Final = 64  # the arguments so far are read again once they have gro
 _MAY_CHANGE: Final = '"}]+-.eE0123456789'  # at the end: what closes, or a number that may go on
 
 
+CallIds = Callable[[str], str | None]  # an id for a call of this tool, None if it may not be shown yet
+
+
 @dataclass(slots=True)
 class _Begun:
     """`written` is what the model wrote so far, `read` how much of it was read last, `shown` what followers have."""
 
-    id: str
+    id: str | None
     name: str
-    is_shown: bool
     written: str = ""
     read: int = 0
     shown: str = ""
@@ -36,7 +37,7 @@ class _Begun:
     def add(self, args: str) -> str:
         """Returns what can be shown now."""
         self.written += args
-        if not self.is_shown or len(self.written) - self.read <= self.read // READ_AGAIN:
+        if self.id is None or len(self.written) - self.read <= self.read // READ_AGAIN:
             return ""
         self.read = len(self.written)
         try:
@@ -54,23 +55,21 @@ class _Begun:
 
 
 class StreamedCalls:
-    """`runs_unasked` says of a tool whether its calls may be shown; `message_id` gives the message that makes them."""
+    """`new_ids` makes what gives the calls of an answer their ids; `message_id` gives the message that makes them."""
 
-    def __init__(
-        self, context: TurnContext, runs_unasked: Callable[[str], bool], message_id: Callable[[], str]
-    ) -> None:
+    def __init__(self, context: TurnContext, new_ids: Callable[[], CallIds], message_id: Callable[[], str]) -> None:
         self._context = context
-        self._runs_unasked = runs_unasked
+        self._new_ids = new_ids
+        self._id_of = new_ids()
         self._message_id = message_id
         self._begun: dict[int, _Begun] = {}
 
     def add(self, piece: CallPiece) -> None:
         call = self._begun.get(piece.at)
         if call is None:
-            call_id, is_shown = new_id("call", self._context.clock()), self._runs_unasked(piece.name)
-            call = self._begun[piece.at] = _Begun(call_id, piece.name, is_shown)
+            call = self._begun[piece.at] = _Begun(self._id_of(piece.name), piece.name)
         is_first = not call.shown
-        if not (added := call.add(piece.args)):
+        if not (added := call.add(piece.args)) or call.id is None:
             return
         if is_first:
             self._context.emit(CallBegun(call.id, call.name, self._message_id()))
@@ -89,9 +88,10 @@ class StreamedCalls:
 
     def give_up(self) -> None:
         for call in self._begun.values():
-            if call.shown:
+            if call.id is not None and call.shown:
                 self._context.emit(CallGivenUp(call.id))
         self._begun.clear()
+        self._id_of = self._new_ids()
 
 
 def _written(args: object) -> str:

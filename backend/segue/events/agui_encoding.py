@@ -30,7 +30,7 @@ _CLOSES = {end: (start, name) for start, (end, name) in _CLOSED_BY.items()}
 _FINISHED = b'{"type":"RUN_FINISHED",'
 _ERROR = b'{"type":"RUN_ERROR",'
 _RESULT = b',"result":'
-_CALL_START = b'{"type":"TOOL_CALL_START",'
+CALL_START = b'{"type":"TOOL_CALL_START",'
 _CALL_END = b'{"type":"TOOL_CALL_END",'
 
 
@@ -130,7 +130,7 @@ def unmade_calls(passed: Sequence[bytes]) -> list[bytes]:
     """Returns the events that end the calls whose arguments those `passed` leave open."""
     begun: dict[str, str] = {}
     for encoded in passed:
-        if encoded.startswith(_CALL_START):
+        if encoded.startswith(CALL_START):
             event = orjson.loads(encoded)
             begun[event["toolCallId"]] = event["toolCallName"]
         elif encoded.startswith(_CALL_END):

@@ -82,11 +82,10 @@ class ModelRequest:
         return replace(reply, calls=calls, left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
 
     def new_answer(self, listener: Listener | None, *, begins_inside: bool) -> StreamedAnswer:
-        """Returns the answer before any of it comes. What has begun of one before it will not be made."""
+        """Returns the answer before any of it comes. Its calls are told under our names."""
         if listener is not None:
-            listener.on_withdrawn()
-            named = partial(self._in_own_name, listener.on_call)
-            listener = replace(listener, on_call=named)
+            listener.on_asked()
+            listener = replace(listener, on_call=partial(self._in_own_name, listener.on_call))
         return StreamedAnswer(listener, begins_inside=begins_inside, read_calls=self.read_calls)
 
     def _in_own_name(self, tell: Callable[[CallPiece], None], piece: CallPiece) -> None:

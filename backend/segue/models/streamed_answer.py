@@ -237,14 +237,15 @@ class MarkedText:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Follows an answer word by word. `on_withdrawn` is called once all the words so far turn out to be thinking, and
-    if the answer is asked for again.
+    """Follows an answer word by word. `on_withdrawn` is called once all the words so far turn out to be thinking,
+    `on_asked` before an answer comes: pieces of calls may have come of one that broke off.
     """
 
     on_text: OnText
     on_withdrawn: Callable[[], None]
     on_reasoning: OnText = lambda _: None
     on_call: Callable[[CallPiece], None] = lambda _: None
+    on_asked: Callable[[], None] = lambda: None
 
 
 async def within_pauses(
