@@ -12,7 +12,7 @@ from segue.agent.streamed_calls import MAX_SHOWN_BYTES
 from segue.config import Settings
 from segue.plans.policy import Ruling
 from tests.support.provider import Provider, calls, says, streams
-from tests.support.service import Client, running
+from tests.support.service import Client, process, running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.streams import Sent, chatting, check, listening, replayed, streamed
 
@@ -253,3 +253,29 @@ async def test_who_comes_later_or_back_reads_the_same(shelved: Client, provider:
         assert [*heard[: heard.index(each) + 1], *await replayed(shelved, session, turn, after=each.id)][-1] == heard[
             -1
         ]
+
+
+async def test_what_a_killed_process_has_begun_is_closed_by_the_one_that_goes_on(
+    settings: Settings, shelf: Shelf, provider: Provider
+) -> None:
+    settings.mcp_config.write_text(orjson.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}).decode())
+    gate = asyncio.Event()
+    begun = piece('{"time', name="current_time"), piece('zone": "Europe/R')
+    whole = calls(("current_time", {"timezone": "Europe/Rome"}))
+    provider.will(streams("Well.", *begun, gate), whole, says("It is noon."))
+    async with running(settings) as alive, process(settings) as (killed, service):
+        session = await alive.new_session()
+        async with chatting(service, session, "What time is it?") as stream:
+            turn = stream.response.headers["x-turn-id"]
+            async with listening(alive, f"/sessions/{session}/turns/{turn}/events") as elsewhere:
+                heard = await elsewhere.until("TOOL_CALL_ARGS")
+                killed.kill()
+                heard += await elsewhere.rest()
+        gate.set()
+        assert heard == await replayed(alive, session, turn)
+        stored = await recorded(alive, session)
+    check(heard)
+    broken, made = of_calls(heard).items()
+    assert (types(broken[1]), status(broken[1])) == ("START ARGS END RESULT", "failed")
+    assert written(broken[1]) == '{"timezone":"Europe/R'
+    assert stored == [(made[0], written(made[1]))]

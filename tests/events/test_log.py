@@ -376,13 +376,16 @@ async def test_a_call_whose_arguments_broke_off_is_closed_by_the_next_attempt_an
 ) -> None:
     async with log_of(settings) as dead, log_of(settings) as alive:
         first = await dead.open(TURN, epoch=1, stream=True)
-        for event in (TextStarted("msg_1"), TextAdded("msg_1", "Well."), CallBegun("call_1", "look", "msg_1")):
+        for event in (TextStarted("msg_1"), TextAdded("msg_1", "Well."), CallBegun("call_0", "look", "msg_1")):
             first.emit(event)
+        first.emit(ArgumentsAdded("call_0", "{"))
+        first.emit(CallBegun("call_1", "look", "msg_1"))
         for text in ('{"a":', '"b', "c"):
             first.emit(ArgumentsAdded("call_1", text))
         first.close()
-        await followed(alive, until=5)
+        await followed(alive, until=7)
         second = await alive.open(TURN, epoch=2, stream=True)
+        second.give_up_calls({"call_0"})  # which was made, as its row says
         call = RequestedCall("call_2", "look", {"a": "bcd"})
         second.emit(CallBegun("call_2", "look", "msg_2"))
         for said in (ArgumentsAdded("call_2", '{"a":"b'), TextStarted("msg_2"), TextAdded("msg_2", "So.")):
@@ -396,6 +399,7 @@ async def test_a_call_whose_arguments_broke_off_is_closed_by_the_next_attempt_an
         sent = as_sent(await followed(alive))
     check(sent)
     assert texts(sent) == {"msg_1": "Well.", "msg_2": "So."}
+    assert of_call(sent, "call_0") == (["START", "END"], "{")
     assert of_call(sent, "call_1") == (["START", "END", "RESULT"], '{"a":"bc')
     assert of_call(sent, "call_2") == (["START", "END"], '{"a":"bcd"}')
     assert of_call(sent, "call_3") == (["START", "END", "RESULT"], "{")

@@ -17,6 +17,7 @@ from segue.models.reply import CallPiece, ModelCall
 from segue.tools.normalize import clean
 
 MAX_SHOWN_BYTES: Final = 16_000  # of the arguments of one call, before it is complete
+MAX_READ_CHARS: Final = 32_000  # of what the model has written, with spaces and escapes
 READ_AGAIN: Final = 64  # the arguments so far are read again once they have grown by this part of their length
 _MAY_CHANGE: Final = '"}]+-.eE0123456789'  # at the end: what closes, or a number that may go on
 
@@ -36,8 +37,10 @@ class _Begun:
 
     def add(self, args: str) -> str:
         """Returns what can be shown now."""
+        if self.id is None or len(self.written) > MAX_READ_CHARS:
+            return ""
         self.written += args
-        if self.id is None or len(self.written) - self.read <= self.read // READ_AGAIN:
+        if len(self.written) - self.read <= self.read // READ_AGAIN or len(self.written) > MAX_READ_CHARS:
             return ""
         self.read = len(self.written)
         try:

@@ -121,13 +121,16 @@ def state_snapshot(plan: Plan) -> bytes:
 
 def given_up(call_id: str, tool_name: str) -> list[bytes]:
     """Returns the events that end a call of which only the beginning was written."""
+    return [to_json({"type": "TOOL_CALL_END", "toolCallId": call_id}), unmade_result(call_id, tool_name)]
+
+
+def unmade_result(call_id: str, tool_name: str) -> bytes:
     reference = Reference(call_id, tool_name, {}, "failed", 0, NOT_MADE, "", ())
-    result = events.CallEnded(reference, f"{call_id}_unmade")
-    return [to_json({"type": "TOOL_CALL_END", "toolCallId": call_id}), call_ended(result)]
+    return call_ended(events.CallEnded(reference, f"{call_id}_unmade"))
 
 
-def unmade_calls(passed: Sequence[bytes]) -> list[bytes]:
-    """Returns the events that end the calls whose arguments those `passed` leave open."""
+def open_calls(passed: Sequence[bytes]) -> dict[str, str]:
+    """Returns the names, by id, of the calls whose arguments those `passed` leave open."""
     begun: dict[str, str] = {}
     for encoded in passed:
         if encoded.startswith(CALL_START):
@@ -135,7 +138,7 @@ def unmade_calls(passed: Sequence[bytes]) -> list[bytes]:
             begun[event["toolCallId"]] = event["toolCallName"]
         elif encoded.startswith(_CALL_END):
             begun.pop(orjson.loads(encoded)["toolCallId"], None)
-    return [event for call_id, name in begun.items() for event in given_up(call_id, name)]
+    return begun
 
 
 def are_whole(args: str) -> bool:

@@ -7,7 +7,7 @@ comes from the turn's row. Knows no table: `outcomes_of` reads the rows.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Self
@@ -66,6 +66,14 @@ class EventPublisher:
         self._next_text_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self.cut_off: dict[str, str] = {}  # names of the tools, by id, of calls that an earlier attempt had begun
+
+    def give_up_calls(self, made: Collection[str] = ()) -> None:
+        """Says of the calls that an earlier attempt had begun which were not `made`."""
+        for call_id, name in self.cut_off.items():
+            if call_id not in made:
+                self.append(agui_encoding.unmade_result(call_id, name))
+        self.cut_off = {}
 
     def emit(self, event: Event) -> None:
         if self._closed:
@@ -102,6 +110,7 @@ class EventPublisher:
 
     def end(self, event: bytes) -> None:
         self._flush_text()
+        self.give_up_calls()
         for each in self._encoder.unmade_calls():
             self.append(each)
         self.buffer.append(self.buffer.end, event)
@@ -202,9 +211,8 @@ class EventLog:
         opening = [agui_encoding.run_started(turn)]
         if buffer.entries:
             passed = [event for _, event in buffer.entries]
-            unmade = agui_encoding.unmade_calls(passed)
-            opening = [*unmade, *agui_encoding.closing_events([*passed, *unmade])]
-            opening.append(agui_encoding.attempt(epoch % EPOCHS))
+            opening = [*agui_encoding.closing_events(passed), agui_encoding.attempt(epoch % EPOCHS)]
+            publisher.cut_off = agui_encoding.open_calls(passed)
         for event in opening:
             publisher.append(event)
         return publisher

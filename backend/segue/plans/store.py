@@ -172,22 +172,22 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
             return None
         with suppress(StalePlan):  # a button came in between: it is read again
             await swap(connection, before, end(before.plan, "superseded"))
-    version = await _last_version(connection, stored.session_id) + 1
-    stored = replace(stored, plan=replace(stored.plan, version=version))
+    last = await _last_version(connection, stored.session_id)
+    stored = replace(stored, plan=replace(stored.plan, version=(last or 0) + 1))
     await connection.execute(insert(plans).values(_columns(stored)))
     return stored
 
 
 async def version_to_come(connection: AsyncConnection, session_id: str) -> int:
     """Returns a version that a new plan of the session does not pass before all its steps wait."""
-    return await _last_version(connection, session_id) + MAX_STEPS + 3
+    return (await _last_version(connection, session_id) or 0) + MAX_STEPS + 3
 
 
-async def _last_version(connection: AsyncConnection, session_id: str) -> int:
+async def _last_version(connection: AsyncConnection, session_id: str) -> int | None:
     last: int | None = await connection.scalar(
         select(func.max(plans.c.version)).where(plans.c.session_id == session_id)
     )
-    return last or 0
+    return last
 
 
 async def cancel_open(connection: AsyncConnection, session_id: str) -> None:

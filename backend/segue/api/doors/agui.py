@@ -36,11 +36,12 @@ from segue.events.agui_encoding import (
     CALL_START,
     answer_json,
     closing_events,
+    given_up,
+    open_calls,
     replay_gap,
     run_ended,
     state_snapshot,
     to_json,
-    unmade_calls,
 )
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
@@ -104,7 +105,8 @@ class RunFrames:
         try:
             result = answer_json(last)
         except AppError:
-            return [*unmade_calls(self._passed), last] if not self._has_gap else [last]
+            unmade = {} if self._has_gap else open_calls(self._passed)
+            return [*(event for call in unmade.items() for event in given_up(*call)), last]
         answer = orjson.loads(result)
         begun = {orjson.loads(each)["toolCallId"]: "" for each in self._passed if each.startswith(CALL_START)}
         if self._has_gap:  # the rest of what had begun is lost
