@@ -82,7 +82,7 @@ class EventPublisher:
             self._flush_text()
             self._encode(event)
             return
-        if self._held and replace(self._held[0], text="") != replace(event, text=""):
+        if self._held and _id_in(self._held[0]) != _id_in(event):
             self._flush_text()
         self._held.append(event)
         wait = self._next_text_at - self._loop.time()
@@ -141,6 +141,10 @@ class EventPublisher:
         self._texts += 1
         self._next_text_at = self._loop.time() + TEXT_INTERVAL_S * (1 + self._texts // TEXTS_PER_SLOWDOWN)
         self._encode(replace(held[0], text="".join(each.text for each in held)))
+
+
+def _id_in(event: TextAdded | ReasoningAdded | ArgumentsAdded) -> str:
+    return event.tool_call_id if isinstance(event, ArgumentsAdded) else event.message_id
 
 
 class EventLog:
