@@ -127,7 +127,7 @@ async def test_calls_side_by_side_are_told_apart_and_one_that_is_the_same_again_
         (['{"query": "rossi"}', '{"query": "rossi"}'], 0),  # written twice
         (["```json\n", '{"query": ', '"rossi"}\n```'], 0),
         (['"{\\"query\\"', ': \\"rossi\\"}"'], 0),  # in a text
-        (['{"query": ', "1", "e50}"], 0),
+        (['{"query": ', "1e5", "0}"], 0),
         (['{"query": "ros', "sî"], 1),  # cut off
         (["", ""], 0),
     ],
