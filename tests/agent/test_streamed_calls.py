@@ -128,10 +128,11 @@ async def test_calls_side_by_side_are_told_apart_and_one_that_is_the_same_again_
         (["```json\n", '{"query": ', '"rossi"}\n```'], 0),
         (['"{\\"query\\"', ': \\"rossi\\"}"'], 0),  # in a text
         (['{"query": ', "1e5", "0}"], 0),
+        (['{"query": "C:\\\\', "bin \\u001b[3", '1m \\\\\\b"}'], 0),
         (['{"query": "ros', "sî"], 1),  # cut off
         (["", ""], 0),
     ],
-    ids=["twice", "cumulative", "doubled", "fenced", "encoded", "number", "broken", "none"],
+    ids=["twice", "cumulative", "doubled", "fenced", "encoded", "number", "control", "broken", "none"],
 )
 async def test_arguments_that_have_to_be_mended_are_shown_as_they_are_recorded(
     shelved: Client, provider: Provider, pieces: list[str], given_up: int

@@ -4,6 +4,7 @@ What is shown of their arguments is the beginning of what is recorded, to the le
 ends of texts and numbers. A call that comes out otherwise, or not at all, is given up and not mended.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,6 +20,7 @@ from segue.tools.normalize import clean
 MAX_SHOWN_BYTES: Final = 16_000  # of the arguments of one call, before it is complete
 MAX_READ_CHARS: Final = 32_000  # of what the model has written, with spaces and escapes
 READ_AGAIN: Final = 64  # the arguments so far are read again once they have grown by this part of their length
+_CLEANED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[bfu]|\x7f")  # control characters, which are not recorded
 _MAY_CHANGE: Final = '"}]+-.eE0123456789'  # at the end: what closes, or a number that may go on
 
 
@@ -43,18 +45,16 @@ class _Begun:
         if len(self.written) - self.read <= self.read // READ_AGAIN or len(self.written) > MAX_READ_CHARS:
             return ""
         self.read = len(self.written)
-        try:
-            known = from_json(self.written, allow_partial="trailing-strings")
-        except ValueError:
-            return ""
-        text = _beginning(known) if isinstance(known, dict) else ""
+        text = _beginning(self.written)
         if not text.startswith(self.shown):
             return ""
         added, self.shown = text[len(self.shown) :], text
         return added
 
     def becomes(self, call: ModelCall) -> bool:
-        return bool(self.shown) and self.name == call.name and _written(call.args or {}).startswith(self.shown)
+        """Returns whether what was shown is the beginning of the call as it is recorded."""
+        is_same = bool(self.shown) and self.name == call.name
+        return is_same and orjson.dumps(clean(call.args or {})).decode().startswith(self.shown)
 
 
 class StreamedCalls:
@@ -97,11 +97,12 @@ class StreamedCalls:
         self._id_of = self._new_ids()
 
 
-def _written(args: object) -> str:
-    """Returns arguments as they are recorded and shown."""
-    return orjson.dumps(clean(args)).decode()
-
-
-def _beginning(args: object) -> str:
-    text = _written(args).encode()[:MAX_SHOWN_BYTES]
-    return text.decode(errors="ignore").rstrip(_MAY_CHANGE)
+def _beginning(written: str) -> str:
+    """Returns what is certain of the arguments that begin so: nothing if they are no object, or not to be read yet."""
+    try:
+        known = from_json(written, allow_partial="trailing-strings")
+        text = orjson.dumps(known)[:MAX_SHOWN_BYTES].decode(errors="ignore") if isinstance(known, dict) else ""
+    except (ValueError, TypeError):  # no JSON; an integer beyond 64 bits
+        return ""
+    cleaned = _CLEANED.search(text)
+    return text[: cleaned.start() if cleaned else None].rstrip(_MAY_CHANGE)
