@@ -19,8 +19,17 @@ from segue.db.engine import Database
 from segue.db.redis import Batch, Streams, turn_events_key
 from segue.db.redis_server import RedisServer
 from segue.domain import turn_errors
-from segue.domain.events import StepStarted, TextAdded, TextEnded, TextStarted
-from segue.domain.session import TurnKey
+from segue.domain.events import (
+    ArgumentsAdded,
+    CallBegun,
+    CallGivenUp,
+    CallStarted,
+    StepStarted,
+    TextAdded,
+    TextEnded,
+    TextStarted,
+)
+from segue.domain.session import RequestedCall, TurnKey
 from segue.events.event_buffer import ATTEMPT, END, WOKEN_AT_ONCE, Entry, EventBuffer, Wakeups
 from segue.events.event_log import SAVE_EVERY_S, EventLog, due_to_save
 from segue.turns.queries import outcomes_of
@@ -353,6 +362,49 @@ async def test_a_second_attempt_goes_on_in_the_same_log_and_the_first_can_say_no
     ]
     assert texts(whole) == {"msg_1": "The answ", "msg_2": "The answer."}
     assert whole[-1].event["code"] == "turn_interrupted"
+
+
+def of_call(sent: list[Sent], call_id: str) -> tuple[list[str], str]:
+    """The types of its events, and its arguments so far."""
+    events = [each.event for each in sent if each.event.get("toolCallId") == call_id]
+    kinds_of = [each["type"].removeprefix("TOOL_CALL_") for each in events if each["type"] != "TOOL_CALL_ARGS"]
+    return kinds_of, "".join(each["delta"] for each in events if each["type"] == "TOOL_CALL_ARGS")
+
+
+async def test_a_call_whose_arguments_broke_off_is_closed_by_the_next_attempt_and_at_the_end(
+    settings: Settings,
+) -> None:
+    async with log_of(settings) as dead, log_of(settings) as alive:
+        first = await dead.open(TURN, epoch=1, stream=True)
+        for event in (TextStarted("msg_1"), TextAdded("msg_1", "Well."), CallBegun("call_0", "look", "msg_1")):
+            first.emit(event)
+        first.emit(ArgumentsAdded("call_0", "{"))
+        first.emit(CallBegun("call_1", "look", "msg_1"))
+        for text in ('{"a":', '"b', "c"):
+            first.emit(ArgumentsAdded("call_1", text))
+        first.close()
+        await followed(alive, until=7)
+        second = await alive.open(TURN, epoch=2, stream=True)
+        second.give_up_calls({"call_0"})  # which was made, as its row says
+        call = RequestedCall("call_2", "look", {"a": "bcd"})
+        second.emit(CallBegun("call_2", "look", "msg_2"))
+        for said in (ArgumentsAdded("call_2", '{"a":"b'), TextStarted("msg_2"), TextAdded("msg_2", "So.")):
+            second.emit(said)
+        for then in (ArgumentsAdded("call_2", "c"), TextEnded("msg_2"), CallStarted(call, "msg_2")):
+            second.emit(then)
+        second.emit(CallBegun("call_3", "look", "msg_2"))
+        second.emit(ArgumentsAdded("call_3", "{"))
+        alive.end(TURN, turn_errors.of("turn_interrupted"))
+        second.emit(CallGivenUp("call_3"))
+        sent = as_sent(await followed(alive))
+    check(sent)
+    assert texts(sent) == {"msg_1": "Well.", "msg_2": "So."}
+    assert of_call(sent, "call_0") == (["START", "END"], "{")
+    assert of_call(sent, "call_1") == (["START", "END", "RESULT"], '{"a":"bc')
+    assert of_call(sent, "call_2") == (["START", "END"], '{"a":"bcd"}')
+    assert of_call(sent, "call_3") == (["START", "END", "RESULT"], "{")
+    [told, _] = [orjson.loads(each.event["content"]) for each in sent if each.type == "TOOL_CALL_RESULT"]
+    assert (told["tool_name"], told["status"]) == ("look", "failed")
 
 
 async def test_a_turn_that_ends_before_it_ran_has_a_log_of_its_end_alone(settings: Settings) -> None:

@@ -207,6 +207,23 @@ async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(
     assert [row["role"] for row in rows].count("tool") == 6
 
 
+async def test_arguments_are_shown_as_they_come_and_are_what_is_recorded(
+    settings_of: Settings, native: Native, api: NativeApi
+) -> None:
+    played = native.protocol
+    api.will(played.calls(NOON, ROME, before=played.THOUGHTS), played.says("Noon."))
+    async with running(settings_of) as client:
+        session = await client.new_session()
+        sent = [each.event for each in await streamed(client, session, "What time is it?")]
+        [*_, asks, _, _, _] = await client.messages(session)
+    for call in asks["tool_calls"]:
+        own = [event for event in sent if event.get("toolCallId") == call["id"]]
+        pieces = [event["delta"] for event in own if event["type"] == "TOOL_CALL_ARGS"]
+        assert "".join(pieces) == orjson.dumps(call["args"]).decode()
+        assert len(pieces) > 1
+        assert [own[0]["type"], own[-2]["type"]] == ["TOOL_CALL_START", "TOOL_CALL_END"]
+
+
 @pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"])
 async def test_the_borders_of_a_prompt_are_marked_for_the_cache(settings_of: Settings, api: NativeApi) -> None:
     api.will(messages_api.says("One."), messages_api.says("Two."))

@@ -39,7 +39,9 @@ from segue.tools.run import CallOutcome
 
 @dataclass(frozen=True, slots=True)
 class StartedMessage:
-    """A message whose first `chars` characters have been emitted, and whose end has not."""
+    """A message whose first `chars` characters have been emitted, and whose end has not. One without any has calls that
+    were emitted while the model wrote them.
+    """
 
     message_id: str
     chars: int

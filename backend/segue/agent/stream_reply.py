@@ -5,7 +5,7 @@ that is to fit a schema of the client is checked first; what is wrong with it is
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 
 from segue.agent import prompts
 from segue.agent.state import StartedMessage, TurnContext
+from segue.agent.streamed_calls import CallIds, StreamedCalls
 from segue.db.rows import UNREADABLE, read_json
 from segue.domain import turn_errors
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
@@ -39,18 +40,22 @@ async def stream_reply(
     *,
     tool_choice: ToolChoiceMode = "auto",
     empty_tries: int = MAX_EMPTY_ANSWERS,
+    new_ids: Callable[[], CallIds] = lambda: lambda _: None,
 ) -> tuple[Reply, StartedMessage | None]:
     """Returns the model's reply, up to where the client wants it to stop, and, if any of it was emitted, the message
     that `emit_message` has to end. Words that have to fit a schema are not emitted before they do.
+
+    Calls that `new_ids` has ids for are emitted as the model writes them, and have these.
     """
     options = context.options
     asking = partial(context.model.reply, messages, tools, tool_choice=tool_choice, empty_tries=empty_tries)
     asking = partial(asking, sampling=options.sampling)
     if options.output_schema is not None or not await context.has_listener():  # a whole answer costs less
         return _stopped(await asking(), options.stop), None
-    heard = _HeardMessage(context)
+    heard = _HeardMessage(context, new_ids)
     try:
         reply = _stopped(await asking(listener=heard.listener), options.stop)
+        reply = replace(reply, calls=heard.calls.completed(reply.calls))
     except asyncio.CancelledError:
         heard.cut_off()
         raise
@@ -59,7 +64,7 @@ async def stream_reply(
         raise
     finally:
         heard.end_reasoning()
-    return reply, StartedMessage(heard.message_id, sum(map(len, heard.said))) if heard.message_id else None
+    return reply, heard.started(reply)
 
 
 def _stopped(reply: Reply, stop: Sequence[str]) -> Reply:
@@ -94,10 +99,11 @@ class _UntilStop:
 
 
 class _HeardMessage:
-    """The message that a follower hears, from its first word on, and before it what the model thinks."""
+    """The message that a follower hears, from its first word or call on, and before it what the model thinks."""
 
-    def __init__(self, context: TurnContext) -> None:
+    def __init__(self, context: TurnContext, new_ids: Callable[[], CallIds]) -> None:
         self.message_id: str | None = None
+        self.calls = StreamedCalls(context, new_ids, self._begin)
         self._context = context
         self.said: list[str] = []
         self._until_stop = _UntilStop(context.options.stop)
@@ -106,12 +112,13 @@ class _HeardMessage:
 
     @property
     def listener(self) -> Listener:
+        listener = Listener(self.add, self.withdraw, on_call=self.calls.add, on_asked=self.calls.give_up)
         if self._context.settings.show_reasoning:
-            return Listener(self.add, self.withdraw, self.add_reasoning)
-        return Listener(self.add, self.withdraw)
+            return replace(listener, on_reasoning=self.add_reasoning)
+        return listener
 
     def add_reasoning(self, text: str) -> None:
-        """Emits what fits MAX_REASONING_CHARS, unless words have begun: no message may begin within another."""
+        """Emits what fits MAX_REASONING_CHARS, unless the message has begun: none may begin within another."""
         text = text[: MAX_REASONING_CHARS - self._reasoning_chars]
         if not text or self.message_id is not None:
             return
@@ -129,24 +136,37 @@ class _HeardMessage:
     def add(self, text: str) -> None:
         if not (text := self._until_stop.add(text)):
             return
+        message_id = self._begin()
+        if not self.said:
+            self._context.emit(TextStarted(message_id))
+        self.said.append(text)
+        self._context.emit(TextAdded(message_id, text))
+
+    def _begin(self) -> str:
+        """Returns the id of the message, which is made once something is emitted of it."""
         if self.message_id is None:
             self.end_reasoning()
             self.message_id = new_id("msg", self._context.clock())
-            self._context.emit(TextStarted(self.message_id))
-        self.said.append(text)
-        self._context.emit(TextAdded(self.message_id, text))
+        return self.message_id
+
+    def started(self, reply: Reply) -> StartedMessage | None:
+        if self.message_id is None or not (self.said or any(call.id for call in reply.calls)):
+            return None
+        return StartedMessage(self.message_id, sum(map(len, self.said)))
 
     def withdraw(self) -> None:
-        """Ends the message: it is none of the history."""
-        if self.message_id is not None:
+        """Ends the message: it is none of the history, and its calls are not made."""
+        self.calls.give_up()
+        if self.message_id is not None and self.said:
             self._context.emit(TextEnded(self.message_id))
-            self.message_id = None
-            self.said.clear()
+        self.message_id = None
+        self.said.clear()
         self._until_stop = _UntilStop(self._context.options.stop)
 
     def cut_off(self) -> None:
         """Ends the message, which is kept if it is its user who stops the turn."""
-        if self.message_id is not None:
+        self.calls.give_up()
+        if self.message_id is not None and self.said:
             self._context.emit(TextEnded(self.message_id, cut_off="".join(self.said)))
 
 
@@ -154,11 +174,10 @@ def emit_message(
     context: TurnContext, text: str, started: StartedMessage | None = None, *, message_id: str | None = None
 ) -> str:
     """Emits a message with words, or the rest of a started one, to its end. Returns the id to store it under."""
-    message_id = message_id or new_id("msg", context.clock())
-    if started is None and not text:
-        return message_id
-    if started is None:
-        started = StartedMessage(message_id, 0)
+    started = started or StartedMessage(message_id or new_id("msg", context.clock()), 0)
+    if not started.chars:
+        if not text:
+            return started.message_id
         context.emit(TextStarted(started.message_id))
     if rest := text[started.chars :]:
         context.emit(TextAdded(started.message_id, rest))

@@ -290,7 +290,8 @@ async def _prepare(turn: TurnCalls, call: ModelCall) -> Prepared:
 
 async def _ready(turn: TurnCalls, call: ModelCall) -> Prepared:
     context, tool = turn.context, turn.tools.get(call.name)
-    request = RequestedCall(new_id("call", context.clock()), call.name, clean(call.args or {}))
+    shown_as = call.id if tool is None or tool.spec.source != PAGE else None  # the page's ids are no others'
+    request = RequestedCall(shown_as or new_id("call", context.clock()), call.name, clean(call.args or {}))
     if tool is None:
         offered = ", ".join(sorted(context.guard.chosen(turn.tools))[:40])
         return SettledCall(request, None, failed(f"There is no tool called {call.name!r}. There are: {offered}."))

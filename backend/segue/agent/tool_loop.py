@@ -4,7 +4,7 @@ A call that needs the user's yes does not run: it becomes a waiting step with it
 the turn. Calls of one reply are one question. Files of the message are shown as results of calls by the engine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -15,14 +15,15 @@ from segue.agent import prompts
 from segue.agent.agreed_calls import agreement_in
 from segue.agent.earlier_calls import resume_calls
 from segue.agent.plan_executor import execute_plan
-from segue.agent.state import TurnContext, TurnState, Update, language_of, running_plan
+from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, language_of, running_plan
 from segue.agent.stream_reply import stream_reply
+from segue.agent.streamed_calls import CallIds
 from segue.agent.tool_executor import keep_made_images, record_known, run_tool_calls
 from segue.agent.turn_calls import SettledCall, TurnCalls, mark_refused, read_steers
 from segue.agent.turn_reports import web_search_report
 from segue.agent.waiting_plans import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
 from segue.domain.errors import AppError
-from segue.domain.events import SearchDecided, TextEnded
+from segue.domain.events import CallGivenUp, SearchDecided, TextEnded
 from segue.domain.ids import new_id
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, ApprovedHow, EffectApproval, Tool, ToolSpec
@@ -33,6 +34,7 @@ from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer
 from segue.models.reply import ModelCall, Reply
 from segue.plans.policy import WEB_SEARCH, SearchDecision, gives_leave, web_query, without_forbidden
+from segue.plans.store import version_to_come
 from segue.tools.availability import ToolGuard
 from segue.tools.run import CallOutcome
 
@@ -174,25 +176,45 @@ async def _rounds(turn: TurnCalls) -> Update:
         # Made anew each round: a call may have unlocked one tool and broken another.
         request = plain_request(context.guard, turn.tools, turn.conversation)
         tries = 1 if has_called and turn.has_acted else MAX_EMPTY_ANSWERS
-        reply, started = await stream_reply(context, *request, empty_tries=tries)
+        reply, started = await stream_reply(context, *request, empty_tries=tries, new_ids=await _new_ids(turn))
         if reply.left_out or reply.opaque_is_dead:
             await mark_refused(turn, reply)
         text = await keep_made_images(turn, reply) if reply.images else reply.text
         if not reply.calls:
             return {"answer": text, "started": started}
         has_called = True
-        has_run, held = await run_tool_calls(turn, reply, started=started, offer=offer_asking)
-        await context.chooser.add(call.name for call in reply.calls)
-        if turn.asking is not None:
-            return await ask_for_answer(turn, held)
-        if held and await context.is_steered():
-            if started and not has_run:  # what it asked for is asked for anew, or not at all
-                context.emit(TextEnded(started.message_id))
-        elif held:
-            rest = replace(reply, text="") if has_run and held[0].by_page else reply
-            update = await ask_for_yes(turn, rest, held)
-            return {**update, "started": None if has_run else started}
+        update = await _make_calls(turn, reply, started)
+        for call in reply.calls:
+            if call.id is not None and call.id not in turn.ledger:  # one too many, or the same as another
+                context.emit(CallGivenUp(call.id))
+        if update is not None:
+            return update
     return {"answer": None}
+
+
+async def _new_ids(turn: TurnCalls) -> Callable[[], CallIds]:
+    version = 0
+    if turn.context.guard.page:
+        async with turn.context.transaction() as connection:
+            version = await version_to_come(connection, turn.context.turn.session_id)
+    return lambda: turn.new_ids(version)
+
+
+async def _make_calls(turn: TurnCalls, reply: Reply, started: StartedMessage | None) -> Update | None:
+    """Runs the calls of a reply. Returns what the turn ends with if some of them wait."""
+    context = turn.context
+    has_run, held = await run_tool_calls(turn, reply, started=started, offer=offer_asking)
+    await context.chooser.add(call.name for call in reply.calls)
+    if turn.asking is not None:
+        return await ask_for_answer(turn, held)
+    if held and await context.is_steered():
+        if started and started.chars and not has_run:  # what it asked for is asked for anew, or not at all
+            context.emit(TextEnded(started.message_id))
+    elif held:
+        rest = replace(reply, text="") if has_run and held[0].by_page else reply
+        update = await ask_for_yes(turn, rest, held)
+        return {**update, "started": None if has_run else started}
+    return None
 
 
 def plain_request(

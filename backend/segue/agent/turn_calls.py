@@ -5,7 +5,7 @@ Also what changes them from outside: tools that the model's endpoint refuses, an
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import structlog
@@ -14,7 +14,10 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from segue.agent import prompts
 from segue.agent.render_messages import image_message
 from segue.agent.state import TurnContext, TurnState, WriteWithStart
+from segue.agent.streamed_calls import CallIds
 from segue.domain.events import ToolStateChanged
+from segue.domain.ids import new_id
+from segue.domain.plan import MAX_STEPS, page_call_id
 from segue.domain.session import READ_ATTACHMENT, RequestedCall, Source
 from segue.domain.tool import (
     PROPOSE_MANDATE,
@@ -29,7 +32,7 @@ from segue.domain.tool import (
     definition_of,
     effect_of,
 )
-from segue.domain.user_request import UserAnswer
+from segue.domain.user_request import PAGE, UserAnswer
 from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
 from segue.models.reply import ModelCall, Reply
@@ -170,6 +173,31 @@ class TurnCalls:
         mode = self.context.settings.confirm
         changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
         return needs_confirmation(spec, mode) or (changes_the_world and self.state.get("cautious", False))
+
+    def runs_unasked(self, name: str) -> bool:
+        """Returns whether nothing can hold back or deny a call of this tool, whatever its arguments are."""
+        context, tool = self.context, self.tools.get(name)
+        if tool is None or tool.spec.ephemeral:
+            return False
+        is_ruled = context.settings.before_call is not None or bool(context.approvals)
+        is_free = not is_ruled and not self.needs_yes(tool.spec, "allow")
+        return is_free and context.guard.state(tool.spec).available
+
+    def new_ids(self, page_version: int) -> CallIds:
+        """Returns what gives ids to the calls of an answer that run unasked. Those of the page's tools are steps of one
+        plan, which will wait for the page at this version.
+        """
+        now, numbers = self.context.clock(), count(1)
+        plan_id = new_id("plan", now)
+
+        def id_of(name: str) -> str | None:
+            if not self.runs_unasked(name):
+                return None
+            if self.tools[name].spec.source != PAGE:
+                return new_id("call", now)
+            return page_call_id(plan_id, page_version, number) if (number := next(numbers)) <= MAX_STEPS else None
+
+        return id_of
 
     def note_effect(self, call: RequestedCall, tool: Tool, yes: EffectApproval | None) -> None:
         """Notes, before a call is stored as started, that it may have an effect or was approved, if it can run."""

@@ -15,9 +15,9 @@ from segue.agent.agreed_calls import find_origins, who_decides
 from segue.agent.state import TurnContext, TurnState, Update, language_of
 from segue.agent.turn_calls import HeldCall, ReadyCall, TurnCalls, call_key
 from segue.domain.approval_rule import WaitsFor
-from segue.domain.events import PlanChanged
+from segue.domain.events import CallStarted, PlanChanged
 from segue.domain.ids import new_id
-from segue.domain.plan import MAX_STEPS, NOT_STARTED, Plan, Step, add_steps, new_plan, update_step
+from segue.domain.plan import MAX_STEPS, NOT_STARTED, Plan, Step, add_steps, new_plan, page_call_id, update_step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import definition_of
 from segue.domain.user_request import BY_PAGE, ToolAsks, UserAnswer, with_question
@@ -34,23 +34,29 @@ AGENT: Final = "<agent>"  # which is no name of a tool
 
 
 async def offer_plan(
-    context: TurnContext, goal: str, origin: str, steps: Sequence[Step], *, opaque: Mapping[str, Any] | None = None
+    context: TurnContext,
+    goal: str,
+    origin: str,
+    steps: Sequence[Step],
+    *,
+    plan_id: str | None = None,
+    opaque: Mapping[str, Any] | None = None,
 ) -> StoredPlan | None:
     """Stores a new plan and returns it. The session's open plan, if any, is superseded. Returns None and stores nothing
     if that one is approved for a later turn. `goal` is what the user wants, `origin` the id of the message that says
     so. `opaque` is what came with the calls that are its steps, as `reply.opaque_parts` returns it.
     """
-    offered = _new(context, goal, origin, steps)
+    offered = _new(context, goal, origin, steps, plan_id)
     stored = await context.transact(store.offer, replace(offered, opaque=clean(opaque)), context.turn)
     if stored is not None:
         context.emit(PlanChanged(stored.plan))
     return stored
 
 
-def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step]) -> StoredPlan:
+def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step], plan_id: str | None = None) -> StoredPlan:
     now = context.clock()
     plan = new_plan(
-        new_id("plan", now),
+        plan_id or new_id("plan", now),
         goal=goal[:MAX_GOAL_CHARS],
         origin_message_id=origin,
         steps=steps,
@@ -66,19 +72,34 @@ async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -
     context, calls = turn.context, _distinct(held)
     steps = [_step(turn, call, number, alone=len(calls) == 1) for number, call in enumerate(calls, start=1)]
     opaque = opaque_parts(reply, (call.made for call in calls))
-    stored = await offer_plan(context, _wanted(turn), _origin(turn.state), steps, opaque=opaque)
+    plan_id, version = _shown_plan(calls)
+    stored = await offer_plan(context, _wanted(turn), _origin(turn.state), steps, plan_id=plan_id, opaque=opaque)
     if stored is None:
         asked = prompts.with_instruction(turn.conversation, prompts.APPROVED_FIRST)
         said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
         return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
-    stored = await _hold_calls(turn, stored, by_page=calls[0].by_page)
+    stored = await _hold_calls(turn, stored, by_page=calls[0].by_page, version=version)
+    for step in stored.plan.page_steps if stored.plan.version == version else ():
+        call_id = page_call_id(stored.plan.id, version, step.id)
+        context.emit(CallStarted(RequestedCall(call_id, step.tool or "", step.args or {}), ""))
     asked_for = await question(turn, stored, unseen=calls[0].unseen)
     return {"touched_plan": stored, "answer": "\n\n".join(filter(None, (reply.text, asked_for)))}
 
 
-async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool) -> StoredPlan:
+def _shown_plan(calls: Sequence[HeldCall]) -> tuple[str | None, int]:
+    """Returns the plan, and the version at which it waits, whose steps followers have been shown these calls as; None
+    if they have not all been shown, in this order.
+    """
+    plan_id, _, rest = (calls[0].made.id or "").partition(":") if calls[0].by_page else ("", "", "")
+    version = int(rest.partition(":")[0] or 0)
+    ids = [page_call_id(plan_id, version, number) for number, _ in enumerate(calls, start=1)]
+    return (plan_id, version) if [call.made.id for call in calls] == ids else (None, 0)
+
+
+async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, version: int) -> StoredPlan:
     """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. Of calls that
-    others decide on those wait that the same people do; the rest come after them. Returns the plan as it waits.
+    others decide on those wait that the same people do; the rest come after them. Returns the plan as it waits, at this
+    version unless that has passed.
     """
     moved, tools = stored.plan, turn.context.guard.tools()
     for step in stored.plan.steps:
@@ -92,6 +113,7 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool) -> 
         origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
         asked = {"requires_confirmation": True, "args_origin": origin, "waits_for": waits}
         moved = expiring(update_step(moved, step.id, "waiting", **asked), waits)
+    moved = replace(moved, version=max(moved.version, version))
     first = tools.get(stored.plan.steps[0].tool or "")
     tool_hash = definition_of(first.spec) if first else None
     stored = await turn.context.transact(swap_waiting, turn, stored, moved, tool_hash=tool_hash)

@@ -41,6 +41,30 @@ class PlanChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CallBegun:
+    """The model writes a call that will run unasked. CallStarted follows under the same id, or else CallGivenUp."""
+
+    tool_call_id: str
+    tool_name: str
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsAdded:
+    """The next piece of the arguments of such a call, as JSON. All of them together lack at least the last `}`."""
+
+    tool_call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallGivenUp:
+    """A call that has begun will not be made: the answer broke off, or it came out otherwise."""
+
+    tool_call_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallStarted:
     """`message_id` is the assistant's message that asks for the call."""
 
@@ -146,6 +170,7 @@ class ReasoningEnded:
 
 _OfTurn = StepStarted | StepFinished | AcknowledgementDetected | SearchDecided | PlanChanged | SteerRead | EffectsListed
 _OfCall = CallStarted | MandateUsed | CallProgressed | CallEnded | ToolRan | ToolStateChanged
+_OfBegunCall = CallBegun | ArgumentsAdded | CallGivenUp
 _OfText = TextStarted | TextAdded | TextEnded | ReasoningStarted | ReasoningAdded | ReasoningEnded
-Event = _OfTurn | _OfCall | _OfText
+Event = _OfTurn | _OfCall | _OfBegunCall | _OfText
 Emit = Callable[[Event], None]

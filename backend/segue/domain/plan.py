@@ -172,6 +172,11 @@ def decision_of(message: object) -> Decision | None:
     return next((decision for decision, sign in BUTTON_MESSAGES.items() if sign == message), None)
 
 
+def page_call_id(plan_id: str, version: int, step_id: int) -> str:
+    """Returns the id under which a page is given the call of a step that waits for it."""
+    return f"{plan_id}:{version}:{step_id}"
+
+
 def new_plan(
     plan_id: str,
     *,

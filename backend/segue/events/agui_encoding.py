@@ -15,8 +15,10 @@ from segue.domain import events, turn_errors
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan
 from segue.domain.session import TurnAnswer, TurnKey
+from segue.domain.tool import Reference
 
 MAX_ARGS_BYTES = 16_000
+NOT_MADE = "The call was not made: the model's answer broke off in its arguments, or asked for it otherwise."
 _CLOSED_BY = {  # the event that closes it, and the member that names what it opened
     "TEXT_MESSAGE_START": ("TEXT_MESSAGE_END", "messageId"),
     "TOOL_CALL_START": ("TOOL_CALL_END", "toolCallId"),
@@ -28,6 +30,8 @@ _CLOSES = {end: (start, name) for start, (end, name) in _CLOSED_BY.items()}
 _FINISHED = b'{"type":"RUN_FINISHED",'
 _ERROR = b'{"type":"RUN_ERROR",'
 _RESULT = b',"result":'
+CALL_START = b'{"type":"TOOL_CALL_START",'
+_CALL_END = b'{"type":"TOOL_CALL_END",'
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,33 @@ def state_snapshot(plan: Plan) -> bytes:
     return to_json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})
 
 
+def given_up(call_id: str, tool_name: str) -> list[bytes]:
+    """Returns the events that end a call of which only the beginning was written."""
+    return [to_json({"type": "TOOL_CALL_END", "toolCallId": call_id}), unmade_result(call_id, tool_name)]
+
+
+def unmade_result(call_id: str, tool_name: str) -> bytes:
+    reference = Reference(call_id, tool_name, {}, "failed", 0, NOT_MADE, "", ())
+    return call_ended(events.CallEnded(reference, f"{call_id}_unmade"))
+
+
+def open_calls(passed: Sequence[bytes]) -> dict[str, str]:
+    """Returns the names, by id, of the calls whose arguments those `passed` leave open."""
+    begun: dict[str, str] = {}
+    for encoded in passed:
+        if encoded.startswith(CALL_START):
+            event = orjson.loads(encoded)
+            begun[event["toolCallId"]] = event["toolCallName"]
+        elif encoded.startswith(_CALL_END):
+            begun.pop(orjson.loads(encoded)["toolCallId"], None)
+    return begun
+
+
+def are_whole(args: str) -> bool:
+    """Returns whether the arguments of a call have all come, by the pieces so far: else their last `}` misses."""
+    return args.endswith("}")
+
+
 def closing_events(passed: Sequence[bytes]) -> list[bytes]:
     """Returns the events that close the messages, calls and steps that those `passed` leave open, innermost first."""
     opened: dict[tuple[str, str], bytes] = {}
@@ -131,11 +162,19 @@ def closing_events(passed: Sequence[bytes]) -> list[bytes]:
 
 
 class EventEncoder:
-    """Encodes the events of one turn. Remembers the plan it sent last, to send only what has changed."""
+    """Encodes the events of one turn. Remembers the plan it sent last, to send only what has changed, and of calls that
+    have begun the names and how many characters it sent of their arguments.
+    """
 
     def __init__(self, turn: TurnKey) -> None:
         self._turn = turn
         self._plan: Plan | None = None
+        self._begun: dict[str, tuple[str, int]] = {}
+
+    def unmade_calls(self) -> list[bytes]:
+        """Returns the events that end the calls that have only begun."""
+        begun, self._begun = self._begun, {}
+        return [event for call_id, (name, _) in begun.items() for event in given_up(call_id, name)]
 
     def encode(self, event: events.Event) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 (one line per kind of event)
         """Returns the AG-UI events for one event. Raises TypeError or ValueError if JSON cannot hold it."""
@@ -156,6 +195,17 @@ class EventEncoder:
                 return [custom("effects", effects)]
             case events.PlanChanged(plan):
                 return self._plan_changed(plan)
+            case events.CallBegun(call_id, name, message_id):
+                self._begun[call_id] = name, 0
+                return [_call_start(call_id, name, message_id)]
+            case events.ArgumentsAdded(call_id, text) if call_id in self._begun:
+                name, sent = self._begun[call_id]
+                self._begun[call_id] = name, sent + len(text)
+                return [_arguments(call_id, text)]
+            case events.CallGivenUp(call_id) if call_id in self._begun:
+                return given_up(call_id, self._begun.pop(call_id)[0])
+            case events.ArgumentsAdded() | events.CallGivenUp():  # its turn has ended, and it with that
+                return []
             case events.CallStarted():
                 return self._call_started(event)
             case events.MandateUsed():
@@ -192,17 +242,27 @@ class EventEncoder:
         return [to_json({"type": "STATE_DELTA", "delta": _changes(before, plan)})]
 
     def _call_started(self, event: events.CallStarted) -> list[bytes]:
-        """Arguments too large for the log become a reference to where the API serves them."""
+        """Arguments too large for the log become a reference to where the API serves them. Of a call that has begun the
+        rest follows, whatever its size.
+        """
         call = event.call
-        args = to_json(call.args)
+        args, end = to_json(call.args), to_json({"type": "TOOL_CALL_END", "toolCallId": call.id})
+        if (begun := self._begun.pop(call.id, None)) is not None:
+            rest = args.decode()[begun[1] :]
+            pieces = (rest[at : at + MAX_ARGS_BYTES] for at in range(0, len(rest), MAX_ARGS_BYTES))
+            return [*(_arguments(call.id, piece) for piece in pieces), end]
         if len(args) > MAX_ARGS_BYTES:
             args = to_json({"$ref": f"/sessions/{self._turn.session_id}/tool-results/{call.id}"})
-        start = {"toolCallId": call.id, "toolCallName": call.name, "parentMessageId": event.message_id}
-        return [
-            to_json({"type": "TOOL_CALL_START", **start}),
-            to_json({"type": "TOOL_CALL_ARGS", "toolCallId": call.id, "delta": args.decode()}),
-            to_json({"type": "TOOL_CALL_END", "toolCallId": call.id}),
-        ]
+        return [_call_start(call.id, call.name, event.message_id), _arguments(call.id, args.decode()), end]
+
+
+def _call_start(call_id: str, name: str, message_id: str) -> bytes:
+    start = {"toolCallId": call_id, "toolCallName": name, "parentMessageId": message_id}
+    return to_json({"type": "TOOL_CALL_START", **start})
+
+
+def _arguments(call_id: str, text: str) -> bytes:
+    return to_json({"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": text})
 
 
 def call_ended(event: events.CallEnded) -> bytes:

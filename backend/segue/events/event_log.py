@@ -7,7 +7,7 @@ comes from the turn's row. Knows no table: `outcomes_of` reads the rows.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Self
@@ -16,7 +16,7 @@ import structlog
 
 from segue.db.redis import Batch, Streams
 from segue.domain.errors import AppError, NotFound
-from segue.domain.events import CallEnded, Event, ReasoningAdded, TextAdded
+from segue.domain.events import ArgumentsAdded, CallEnded, Event, ReasoningAdded, TextAdded
 from segue.domain.session import EPOCHS, TurnAnswer, TurnKey
 from segue.events import agui_encoding
 from segue.events.event_buffer import ATTEMPT, CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
@@ -60,19 +60,29 @@ class EventPublisher:
         self._encoder = agui_encoding.EventEncoder(buffer.turn)
         self._loop = asyncio.get_running_loop()
         self._opened_at = self._loop.time()
-        self._held: list[TextAdded | ReasoningAdded] = []
+        self._held: list[TextAdded | ReasoningAdded | ArgumentsAdded] = []
         self._texts = 0
         self._next_text_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self.cut_off: dict[str, str] = {}  # names of the tools, by id, of calls that an earlier attempt had begun
+
+    def give_up_calls(self, made: Collection[str] = ()) -> None:
+        """Says of the calls that an earlier attempt had begun which were not `made`."""
+        for call_id, name in self.cut_off.items():
+            if call_id not in made:
+                self.append(agui_encoding.unmade_result(call_id, name))
+        self.cut_off = {}
 
     def emit(self, event: Event) -> None:
         if self._closed:
             return
-        if not isinstance(event, (TextAdded, ReasoningAdded)):
+        if not isinstance(event, (TextAdded, ReasoningAdded, ArgumentsAdded)):
             self._flush_text()
             self._encode(event)
             return
+        if self._held and _id_in(self._held[0]) != _id_in(event):
+            self._flush_text()
         self._held.append(event)
         wait = self._next_text_at - self._loop.time()
         if wait <= 0:
@@ -96,6 +106,9 @@ class EventPublisher:
 
     def end(self, event: bytes) -> None:
         self._flush_text()
+        self.give_up_calls()
+        for each in self._encoder.unmade_calls():
+            self.append(each)
         self.buffer.append(self.buffer.end, event)
         self._on_append(self.buffer)
 
@@ -114,7 +127,7 @@ class EventPublisher:
             self.append(each)
 
     def _flush_text(self) -> None:
-        """Publishes the text held since the last text event, as one event. It is all of one message."""
+        """Publishes the text held since the last text event, as one event. It is all of one message or call."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -124,6 +137,10 @@ class EventPublisher:
         self._texts += 1
         self._next_text_at = self._loop.time() + TEXT_INTERVAL_S * (1 + self._texts // TEXTS_PER_SLOWDOWN)
         self._encode(replace(held[0], text="".join(each.text for each in held)))
+
+
+def _id_in(event: TextAdded | ReasoningAdded | ArgumentsAdded) -> str:
+    return event.tool_call_id if isinstance(event, ArgumentsAdded) else event.message_id
 
 
 class EventLog:
@@ -192,8 +209,9 @@ class EventLog:
         self._publishers[turn.turn_id] = publisher
         opening = [agui_encoding.run_started(turn)]
         if buffer.entries:
-            opening = agui_encoding.closing_events([event for _, event in buffer.entries])
-            opening.append(agui_encoding.attempt(epoch % EPOCHS))
+            passed = [event for _, event in buffer.entries]
+            opening = [*agui_encoding.closing_events(passed), agui_encoding.attempt(epoch % EPOCHS)]
+            publisher.cut_off = agui_encoding.open_calls(passed)
         for event in opening:
             publisher.append(event)
         return publisher

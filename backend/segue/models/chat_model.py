@@ -26,6 +26,7 @@ from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.reply import (
     AnswerSchema,
+    CallPiece,
     ModelCall,
     ProviderModel,
     Reply,
@@ -68,6 +69,16 @@ class ModelRequest:
             own = (replace(call, name=self._own_name(call.name)) for call in map(meant_call, own))
         calls = tuple(replace(call, args=normal_form.own_ids(call.args, sent)) for call in own)
         return replace(reply, calls=calls, left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
+
+    def new_answer(self, listener: Listener | None, *, begins_inside: bool) -> StreamedAnswer:
+        """Returns the answer before any of it comes. Its calls are told under our names."""
+        if listener is not None:
+            listener.on_asked()
+            listener = replace(listener, on_call=partial(self._in_own_name, listener.on_call))
+        return StreamedAnswer(listener, begins_inside=begins_inside, read_calls=self.read_calls)
+
+    def _in_own_name(self, tell: Callable[[CallPiece], None], piece: CallPiece) -> None:
+        tell(replace(piece, name=self._own_name(piece.name)))
 
     def _own_name(self, name: str) -> str:
         names = self.bound.names
@@ -250,7 +261,7 @@ class ChatModel:
         while True:
             if request.account is not None:
                 await request.account.reserve(partial(request.at_most, self.tariff))
-            answer = StreamedAnswer(listener, begins_inside=self._begins_inside, read_calls=request.read_calls)
+            answer = request.new_answer(listener, begins_inside=self._begins_inside)
             ask = partial(self._ask, request, answer, span, is_streamed=listener is not None)
             try:
                 reply = await with_a_key(self._keys, ask, answer)

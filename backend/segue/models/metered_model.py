@@ -109,7 +109,7 @@ class _Heard:
 
     def __init__(self, listener: Listener | None) -> None:
         self.words = False
-        self.listener = listener and Listener(self._add, self._withdraw, listener.on_reasoning)
+        self.listener = listener and replace(listener, on_text=self._add, on_withdrawn=self._withdraw)
         self._told = listener
 
     def _add(self, text: str) -> None:

@@ -49,20 +49,35 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call the model asks for. `args` is None if they were no JSON object, `opaque` goes back with it."""
+    """A call the model asks for. `args` is None if they were no JSON object, `opaque` goes back with it. `id` is our
+    own, if followers have been shown the call while it was written.
+    """
 
     name: str
     args: dict[str, Any] | None
     opaque: Mapping[str, Any] = field(default_factory=dict)
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """What the model writes of the arguments of one of its calls, by the call's place among those of the answer."""
+
+    at: int
+    name: str
+    args: str
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPart:
-    """A piece of an answer, or all of it. `calls` are whole; what is told once may be in any part."""
+    """A piece of an answer, or all of it. `calls` are whole, at the end of `pieces` that may have come of them; what is
+    told once may be in any part.
+    """
 
     text: str = ""
     reasoning: str = ""
     calls: Sequence[ModelCall] = ()
+    pieces: Sequence[CallPiece] = ()
     images: Sequence[str] = ()
     opaque: Opaque | None = None
     finish_reason: str | None = None

@@ -21,6 +21,7 @@ from segue.models.refusals import NotAnAnswer, NothingCame, StreamIdle
 from segue.models.reply import (
     REFUSED,
     AnswerPart,
+    CallPiece,
     ModelCall,
     Opaque,
     Reply,
@@ -236,11 +237,15 @@ class MarkedText:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Follows an answer word by word. `on_withdrawn` is called once all the words so far turn out to be thinking."""
+    """Follows an answer word by word. `on_withdrawn` is called once all the words so far turn out to be thinking,
+    `on_asked` before an answer comes: pieces of calls may have come of one that broke off.
+    """
 
     on_text: OnText
     on_withdrawn: Callable[[], None]
     on_reasoning: OnText = lambda _: None
+    on_call: Callable[[CallPiece], None] = lambda _: None
+    on_asked: Callable[[], None] = lambda: None
 
 
 async def within_pauses(
@@ -313,6 +318,9 @@ class StreamedAnswer:
             self._add_reasoning(part.reasoning)
         if part.text:
             self._add_text(part.text)
+        if self._listener is not None:
+            for piece in part.pieces:
+                self._listener.on_call(piece)
         self._calls += part.calls
         self._images += part.images
         self._opaque = part.opaque or self._opaque

@@ -18,7 +18,18 @@ from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
 from segue.domain.approval_rule import USER
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, correct_step, end, update_step
+from segue.domain.plan import (
+    MAX_STEPS,
+    OPEN,
+    Decision,
+    Plan,
+    Step,
+    UnreadablePlan,
+    approve,
+    correct_step,
+    end,
+    update_step,
+)
 from segue.domain.session import TurnKey
 from segue.domain.user_request import UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
@@ -158,10 +169,22 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
             return None
         with suppress(StalePlan):  # a button came in between: it is read again
             await swap(connection, before, end(before.plan, "superseded"))
-    last = await connection.scalar(select(func.max(plans.c.version)).where(plans.c.session_id == stored.session_id))
+    last = await _last_version(connection, stored.session_id)
     stored = replace(stored, plan=replace(stored.plan, version=(last or 0) + 1))
     await connection.execute(insert(plans).values(_columns(stored)))
     return stored
+
+
+async def version_to_come(connection: AsyncConnection, session_id: str) -> int:
+    """Returns a version that a new plan of the session does not pass before all its steps wait."""
+    return (await _last_version(connection, session_id) or 0) + MAX_STEPS + 3
+
+
+async def _last_version(connection: AsyncConnection, session_id: str) -> int | None:
+    last: int | None = await connection.scalar(
+        select(func.max(plans.c.version)).where(plans.c.session_id == session_id)
+    )
+    return last
 
 
 async def cancel_open(connection: AsyncConnection, session_id: str) -> None:

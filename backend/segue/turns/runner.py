@@ -233,6 +233,7 @@ class TurnRun:
         tools = self._guard, self._chooser
         state = await outlast(lambda: load_context(deps, claim, self._speaker, tools, now=deps.clock()))
         self._metrics.start_from(state)
+        events.give_up_calls({each.call.tool_call_id for each in state["earlier"].calls} if state["earlier"] else ())
 
         def emit(event: Event) -> None:
             self._metrics.count(event)

@@ -391,7 +391,18 @@ async def called(
     provider.will(calls(*wanted, text=text))
     events = await run(client, said("Paint it"), tools=[PAINT])
     assert "outcome" not in events[-1]
-    return [{**event, **args} for event, args, _ in zip(*[iter(_page_events(events))] * 3, strict=True)]
+    return calls_in(events)
+
+
+def calls_in(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls that have begun, each with its arguments in one piece."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in _page_events(events):
+        if event["type"] == "TOOL_CALL_START":
+            found[event["toolCallId"]] = {**event, "delta": ""}
+        elif event["type"] == "TOOL_CALL_ARGS":
+            found[event["toolCallId"]]["delta"] += event["delta"]
+    return list(found.values())
 
 
 def _page_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -430,6 +441,62 @@ async def test_a_result_of_a_page_that_is_no_json_of_a_body_is_text(client: Clie
         told = [said("Paint it"), result(start, odd)]
         assert answer_of(await run(client, *told, run=f"gives {number}", tools=[PAINT])) == "Painted."
         assert provider.messages(role="tool")[-1]["content"] == odd
+
+
+def piece(args: str, name: str | None = None, index: int = 0) -> dict[str, Any]:
+    """A delta of a chat completion."""
+    named = {"id": f"call_{index}", "type": "function"} if name else {}
+    return {"tool_calls": [{"index": index, **named, "function": {"name": name or "", "arguments": args}}]}
+
+
+async def test_calls_of_the_page_come_as_they_are_written_under_the_ids_that_wait(
+    client: Client, provider: Provider
+) -> None:
+    gate = asyncio.Event()
+    for turn in range(2):  # the versions of a session's plans go on
+        gate.clear()
+        begins = piece('{"colour": ', "paint"), piece('"re'), gate, piece('d"}'), piece('{"colour":', "paint", 1)
+        ends = piece(' "blue"}', index=1), piece("", "current_time", 2), piece("{", index=2), piece("}", index=2)
+        provider.will(streams(*begins, *ends, finish_reason="tool_calls"))
+        async with started(client, said(f"Paint it {turn}"), run=f"run {turn}", tools=[PAINT]) as stream:
+            sent = await stream.until("TOOL_CALL_ARGS")
+            assert sent[-1].event["delta"] == '{"colour":"r'
+            gate.set()
+            sent += await stream.rest()
+        events = [each.event for each in sent]
+        [red, blue, clock] = calls_in(events)
+        waiting = (await client.get(f"/sessions/{await session_of(client)}/plans"))["items"][0]
+        assert [red["toolCallId"], blue["toolCallId"]] == [f"{waiting['id']}:{waiting['version']}:{n}" for n in (1, 2)]
+        assert [each["delta"] for each in (red, blue, clock)] == ['{"colour":"red"}', '{"colour":"blue"}', "{}"]
+        kinds = [event["type"] for event in _page_events(events) if event["toolCallId"] == red["toolCallId"]]
+        assert (kinds[0], set(kinds[1:-1]), kinds[-1]) == ("TOOL_CALL_START", {"TOOL_CALL_ARGS"}, "TOOL_CALL_END")
+        provider.will(says("They are."))
+        told = [said(f"Paint it {turn}"), said("", "assistant"), result(red, "1"), result(blue, "2")]
+        assert answer_of(await run(client, *told, run=f"result {turn}", tools=[PAINT])) == "They are."
+        assert [each["content"] for each in provider.messages(role="tool")][-2:] == ["1", "2"]
+
+
+async def test_a_call_of_the_page_that_does_not_fit_or_is_withdrawn_is_closed_and_never_the_pages_to_run(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings.model_copy(update={"llm_max_retries": 1})) as client:
+        pale = piece('{"color": ', "paint"), piece('"red'), piece('"}')
+        provider.will(streams(*pale, finish_reason="tool_calls"))
+        provider.will(streams(*pale[:2], finish_reason=None), calls(RED))
+        events = await run(client, said("Paint it"), tools=[PAINT])
+        unfit, failed, broken, red = calls_in(events)
+        ended = {event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_RESULT"}
+        assert ended == {each["toolCallId"] for each in (unfit, failed, broken)}
+        assert [each["delta"] for each in (unfit, broken, red)] == [
+            '{"color":"red',
+            '{"color":"red',
+            '{"colour":"red"}',
+        ]
+        assert (failed["toolCallId"][:5], failed["delta"]) == ("call_", '{"color":"red"}')
+        provider.will(says("It is red."))
+        given = [{**result(each, "no"), "content": "no"} for each in (unfit, broken)] + [result(red, "yes")]
+        events = await run(client, said("Paint it"), said("", "assistant"), *given, run="run 2", tools=[PAINT])
+        assert (answer_of(events), provider.messages(role="tool")[-1]["content"]) == ("It is red.", "yes")
 
 
 async def test_words_in_the_place_of_a_result_end_the_waiting_and_the_model_is_told(

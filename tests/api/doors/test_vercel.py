@@ -269,6 +269,64 @@ async def test_version_5_finishes_its_tool_and_a_plan_that_is_agreed_to_once_thr
     assert (texts(done)[-1], shelf.effects) == ("It is gone.", ["delete itm-1"])
 
 
+def piece(args: str, name: str | None = None) -> dict[str, Any]:
+    """A delta of a chat completion."""
+    named = {"id": "call_0", "type": "function"} if name else {}
+    return {"tool_calls": [{"index": 0, **named, "function": {"name": name or "", "arguments": args}}]}
+
+
+async def test_arguments_are_chunks_of_their_parts_and_what_breaks_off_is_an_error_of_one(
+    settings: Settings, provider: Provider
+) -> None:
+    broken = piece('{"timezone": ', "current_time"), piece('"Europe/R')
+    whole = piece('{"timezone": ', "current_time"), piece('"Europe/'), piece('Rome"}')
+    provider.will(streams("Well.", *whole, finish_reason="tool_calls"))
+    provider.will(streams(*broken, finish_reason=None), says("It is noon."))
+    async with running(settings.model_copy(update={"llm_max_retries": 1})) as client:
+        found = [each for each in await chunks(client, said("What time is it?")) if "toolCallId" in each]
+    by_call: dict[str, list[dict[str, Any]]] = {}
+    for each in found:
+        by_call.setdefault(each.pop("toolCallId"), []).append(each)
+    made, given_up = by_call.values()
+    ours = {"dynamic": True, "providerExecuted": True}
+    named = {**ours, "toolName": "current_time"}
+    assert made[0] == given_up[0] == {"type": "tool-input-start", **named}
+    deltas = ["".join(each["inputTextDelta"] for each in call if "inputTextDelta" in each) for call in (made, given_up)]
+    assert deltas == ['{"timezone":"Europe/Rome"}', '{"timezone":"Europe/R']
+    assert made[-2] == {"type": "tool-input-available", **named, "input": {"timezone": "Europe/Rome"}}
+    assert made[-1]["type"] == "tool-output-available"
+    error = {"input": deltas[1], "errorText": "Its arguments broke off."}
+    assert given_up[-2] == {"type": "tool-input-error", **named, **error}
+    assert {**given_up[-1], "errorText": ""} == {"type": "tool-output-error", **ours, "errorText": ""}
+
+
+@needs_node
+@pytest.mark.parametrize("sdk", ["@ai-sdk/react", "ai-react-6", "ai-react-5"])
+async def test_a_page_runs_its_tool_once_if_a_call_of_it_broke_off_before(
+    settings: Settings, provider: Provider, sdk: str
+) -> None:
+    broken = streams(piece('{"colour": ', "paint"), piece('"gre'), finish_reason=None)
+    clock = streams(piece('{"timezone": ', "current_time"), piece('"Europe/Rome"}'), finish_reason="tool_calls")
+    provider.will(clock, broken, calls(RED), says("It is red."))
+    async with running(settings.model_copy(update={"llm_max_retries": 1})) as client:
+        asked, painted = await page(
+            client,
+            {"open": CHAT, "say": "Paint it", **PAINTS},
+            {"answers": {"gives": {"paint": {"painted": 3}}}},
+            sdk=sdk,
+        )
+    assert states(asked) == [
+        ("current_time", "output-available"),
+        ("tool-paint", "output-error"),
+        ("tool-paint", "input-available"),
+    ]
+    assert (states(painted)[-1], texts(painted), painted["error"]) == (
+        ("tool-paint", "output-available"),
+        ["It is red."],
+        None,
+    )
+
+
 async def test_a_page_finds_its_chat_again_as_it_shows_messages(client: Client, provider: Provider) -> None:
     provider.will(calls(("current_time", {}), text="Let me see."), says("Noon."), calls(RED), says("It is red."))
     await chunks(client, said("What time is it?"))

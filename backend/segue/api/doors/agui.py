@@ -29,10 +29,20 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json
-from segue.domain.plan import PAGE_MESSAGE, Button, Plan
+from segue.domain.plan import PAGE_MESSAGE, Button, Plan, page_call_id
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions, UnreadableMessage
 from segue.domain.tool import RememberFor
-from segue.events.agui_encoding import answer_json, closing_events, replay_gap, run_ended, state_snapshot, to_json
+from segue.events.agui_encoding import (
+    CALL_START,
+    answer_json,
+    closing_events,
+    given_up,
+    open_calls,
+    replay_gap,
+    run_ended,
+    state_snapshot,
+    to_json,
+)
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
@@ -44,6 +54,7 @@ from segue.turns.store import ChatRequest, once
 PROTOCOL_VERSION: Final = "1.0"
 MAX_ENTRIES: Final = 100
 MESSAGES_SHOWN: Final = 200
+NONE_BEGUN: Final[Mapping[str, str]] = {}
 NOT_TAKEN: Final = {"no_open_plan", "plan_changed", "plan_expired", "idempotency_key_reused"}
 RESPONSE_SCHEMA: Final[Json] = {
     "type": "object",
@@ -94,9 +105,13 @@ class RunFrames:
         try:
             result = answer_json(last)
         except AppError:
-            return [last]
+            unmade = {} if self._has_gap else open_calls(self._passed)
+            return [*(event for call in unmade.items() for event in given_up(*call)), last]
         answer = orjson.loads(result)
-        calls = page_calls(open_plan, {"parentMessageId": answer["message"]["id"]})
+        begun = {orjson.loads(each)["toolCallId"]: "" for each in self._passed if each.startswith(CALL_START)}
+        if self._has_gap:  # the rest of what had begun is lost
+            begun = dict.fromkeys(begun, ":again")
+        calls = page_calls(open_plan, {"parentMessageId": answer["message"]["id"]}, begun)
         return [*self._unsaid(answer["message"]), *calls, self.finished(open_plan, answer, result)]
 
     def finished(
@@ -121,13 +136,18 @@ class RunFrames:
         ]
 
 
-def page_calls(plan: Plan | None, said: Mapping[str, str]) -> list[bytes]:
-    """Returns the calls that wait for the page to run them, whole: it has no other way to their arguments."""
+def page_calls(plan: Plan | None, said: Mapping[str, str], begun: Mapping[str, str] = NONE_BEGUN) -> list[bytes]:
+    """Returns the calls that wait for the page to run them, whole: it has no other way to their arguments. Those that
+    have `begun` are left out, or have this behind their ids if they are told anew.
+    """
     if plan is None:
         return []
     events = []
     for step in plan.page_steps:
-        of_call = {"toolCallId": f"{clients.interrupt_id(plan)}:{step.id}"}
+        call_id = page_call_id(plan.id, plan.version, step.id)
+        if begun.get(call_id) == "":
+            continue
+        of_call = {"toolCallId": call_id + begun.get(call_id, "")}
         events += [
             {"type": "TOOL_CALL_START", **of_call, "toolCallName": step.tool, **said},
             {"type": "TOOL_CALL_ARGS", **of_call, "delta": to_json(step.args or {}).decode()},

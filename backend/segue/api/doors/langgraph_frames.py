@@ -16,7 +16,7 @@ from segue.api.schemas import Json
 from segue.domain.errors import InvalidRequest
 from segue.domain.plan import Plan
 from segue.domain.session import Message, Session, Turn
-from segue.events.agui_encoding import to_json
+from segue.events.agui_encoding import are_whole, to_json
 from segue.turns.turn_deps import Speaker
 
 StreamMode = Literal["values", "messages", "messages-tuple", "updates", "custom"]
@@ -167,6 +167,7 @@ class RunParts:
         self._said: dict[str, Json] = {}  # the assistant's messages so far
         self._shown: dict[str, int] = {}  # how many characters of each were in its last `messages/partial`
         self._calls: dict[str, tuple[str, Json]] = {}  # names, and the messages that have made the calls
+        self._args: dict[str, str] = {}  # of calls that are still written
 
     def of(self, encoded: bytes) -> list[StreamedPart]:
         """Returns the parts of an event that is not the last."""
@@ -188,9 +189,12 @@ class RunParts:
                 yield from self._complete(self._message(event["messageId"]))
             case "TOOL_CALL_START":
                 self._calls[event["toolCallId"]] = event["toolCallName"], self._message(event["parentMessageId"])
-            case "TOOL_CALL_ARGS" if event["toolCallId"] in self._calls:
-                yield from self._call(event["toolCallId"], event["delta"])
-            case "TOOL_CALL_RESULT":
+                self._args[event["toolCallId"]] = ""
+            case "TOOL_CALL_ARGS" if event["toolCallId"] in self._args:
+                self._args[event["toolCallId"]] += event["delta"]
+            case "TOOL_CALL_END" if are_whole(self._args.get(event["toolCallId"], "")):
+                yield from self._call(event["toolCallId"], self._args.pop(event["toolCallId"]))
+            case "TOOL_CALL_RESULT" if event["toolCallId"] not in self._args:  # else it was not made
                 result = _tool_message(event["messageId"], event["toolCallId"], orjson.loads(event["content"]))
                 yield from self._complete(result, "tools")
                 yield "messages-tuple", ("messages", [result, self._metadata])

@@ -30,7 +30,7 @@ from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.session import WRITTEN_BY, TurnKey
 from segue.domain.tool import TurnEffect
-from segue.events.agui_encoding import answer_json
+from segue.events.agui_encoding import answer_json, are_whole
 from segue.tools.summaries import place_of, shortened
 from segue.turns.turn_deps import Speaker
 
@@ -179,7 +179,7 @@ class TurnReader:
                 return self._writer.said(event["delta"])
             case "REASONING_MESSAGE_CONTENT":
                 return self._writer.shown(event["delta"])
-            case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_RESULT":
+            case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_END" | "TOOL_CALL_RESULT":
                 return self._call(event)
             case "STATE_SNAPSHOT" if plan := (event["snapshot"] or {}).get("plan"):
                 steps = (
@@ -192,15 +192,22 @@ class TurnReader:
                 return b""
 
     def _call(self, event: Json) -> bytes:
+        """Writes a call once its arguments are whole: of one that is not made nothing."""
         call_id = event["toolCallId"]
-        if event["type"] == "TOOL_CALL_START":
-            name = event["toolCallName"]
-            self._calls[call_id] = (name, "")
-            return self._writer.shown(f"\n`{name}`", f"{name} …")
-        if event["type"] == "TOOL_CALL_ARGS":
-            self._calls[call_id] = (self._calls[call_id][0], event["delta"])
-            return self._writer.shown(f" {shortened(event['delta'], MAX_SHOWN_CHARS)}\n")
-        reference = orjson.loads(event["content"])
+        name, arguments = self._calls.get(call_id, ("", ""))
+        match event["type"]:
+            case "TOOL_CALL_START":
+                self._calls[call_id] = (event["toolCallName"], "")
+            case "TOOL_CALL_ARGS":
+                self._calls[call_id] = (name, arguments + event["delta"])
+            case "TOOL_CALL_END" if are_whole(arguments):
+                shown = self._writer.shown(f"\n`{name}`", f"{name} …")
+                return shown + self._writer.shown(f" {shortened(arguments, MAX_SHOWN_CHARS)}\n")
+            case "TOOL_CALL_RESULT" if are_whole(arguments) or call_id not in self._calls:
+                return self._result(call_id, orjson.loads(event["content"]))
+        return b""
+
+    def _result(self, call_id: str, reference: Json) -> bytes:
         name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
         status, summary = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
         end = self._writer.shown(f"→ {status}: {summary}\n", f"{name}: {status}", is_done=True)

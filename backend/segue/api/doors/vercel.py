@@ -34,6 +34,7 @@ from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan
 from segue.domain.session import Message, Session, TurnKey, TurnOptions
 from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
+from segue.events.agui_encoding import are_whole
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
 from segue.plans.store import plan_taken_on
@@ -43,6 +44,7 @@ from segue.turns.store import ChatRequest, once
 
 DONE: Final = b"[DONE]"
 VERSION_HEADER: Final = "x-ai-sdk-version"
+BROKE_OFF: Final = "Its arguments broke off."
 PLAN_ID: Final = "plan"  # the same for each state of a plan: the client puts it in the place of the one before
 APPROVALS_SINCE: Final = 6
 _OURS: Final = {"dynamic": True, "providerExecuted": True}
@@ -90,7 +92,9 @@ class MessageChunks:
         self._approved = decided.calls if decided is not None else {}
         self._denied = decided.denied if decided is not None else ()
         self._names: dict[str, str] = {}
+        self._args: dict[str, str] = {}
         self._ids: dict[str, str] = {}
+        self._streamed: set[str] = set()
         self._plan: Json = {}
 
     def of(self, encoded: bytes) -> list[bytes]:
@@ -133,16 +137,39 @@ class MessageChunks:
         match kind:
             case "TOOL_CALL_START":
                 self._names[call_id] = event["toolCallName"]
+                self._args[call_id] = ""
             case "TOOL_CALL_ARGS":
-                name, args = self._names[call_id], orjson.loads(event["delta"])
-                if shown := self._approved.get((name, canonical_args(args))):
-                    self._ids[call_id] = shown
-                    return []
-                return [{"type": "tool-input-available", **of_call, "toolName": name, "input": args}]
+                return self._of_arguments(call_id, of_call, event["delta"])
+            case "TOOL_CALL_END":
+                return self._of_call_written(call_id, of_call)
             case "TOOL_CALL_RESULT" if call_id in self._names:
                 ended = _ended(orjson.loads(event["content"]))
                 return [{"type": f"tool-{ended.pop('state')}", **of_call, **ended}]
         return []
+
+    def _of_arguments(self, call_id: str, of_call: Json, delta: str) -> list[Json]:
+        """Returns the chunks for a piece of the arguments: none if it is all of them, which come as their value."""
+        before, self._args[call_id] = self._args[call_id], self._args[call_id] + delta
+        if not before and are_whole(delta):
+            return []
+        self._streamed.add(call_id)
+        start = {"type": "tool-input-start", **of_call, "toolName": self._names[call_id]}
+        piece = {"type": "tool-input-delta", "toolCallId": of_call["toolCallId"], "inputTextDelta": delta}
+        return [piece] if before else [start, piece]
+
+    def _of_call_written(self, call_id: str, of_call: Json) -> list[Json]:
+        """Returns the chunks for the end of the arguments. One that broke off is no call of the page's to run."""
+        named, text = {**of_call, "toolName": self._names[call_id]}, self._args.pop(call_id)
+        if not are_whole(text):
+            return [
+                {"type": "tool-input-error", **named, "providerExecuted": True, "input": text, "errorText": BROKE_OFF}
+            ]
+        args = orjson.loads(text)
+        shown = self._approved.get((named["toolName"], canonical_args(args)))
+        if shown and call_id not in self._streamed:
+            self._ids[call_id] = shown
+            return []
+        return [{"type": "tool-input-available", **named, "input": args}]
 
     def _asked(self, interrupt: Mapping[str, Any]) -> list[Json]:
         """Returns the requests for approvals of what waits, of this message alone. A form is no yes or no."""

@@ -24,10 +24,12 @@ from segue.models.reply import (
     OPAQUE,
     AnswerPart,
     AnswerSchema,
+    CallPiece,
     ModelCall,
     Opaque,
     ProviderModel,
     RequestOptions,
+    sendable_name,
     write_json,
     written_call,
 )
@@ -259,8 +261,7 @@ class AnswerReader:
         blocks = [block for block in blocks if block["type"] != "image_generation_call" and not image_in(block)]
         text, reasoning = "".join(map(self._text, blocks)), _words(blocks, _REASONING)
         self.size += _BYTES_OF_A_CHUNK + len(text.encode(errors="replace")) + len(reasoning)
-        for call in _pieces(message):
-            self._add_piece(call)
+        pieces = [piece for call in _pieces(message) if (piece := self._add_piece(call)).args and piece.name]
         self.has_begun = self.has_begun or bool(text or reasoning or self._calls or images)
         self._content = joined(
             self._content, [_without(each, _INPUTS.get(each["type"], frozenset())) for each in blocks]
@@ -272,7 +273,7 @@ class AnswerReader:
         self._model = self._model or told.get("model_name") or told.get("model")
         self._response_id = self._response_id or told.get("id")
         self._usage = add_usage(self._usage, message.usage_metadata) if message.usage_metadata else self._usage
-        return AnswerPart(text, reasoning, images=images)
+        return AnswerPart(text, reasoning, pieces=pieces, images=images)
 
     def closing(self) -> AnswerPart:
         """Returns what an answer says beside its words."""
@@ -295,16 +296,20 @@ class AnswerReader:
         before, self._phase = self._phase, phase
         return f"{' ' if before and before != phase else ''}{_words([block], _TEXTS)}"
 
-    def _add_piece(self, piece: _CallInPieces) -> None:
+    def _add_piece(self, piece: _CallInPieces) -> CallPiece:
         """Pieces of a call share an index. Another id under it begins another; without an index each name does."""
-        self.size += sum(map(len, piece.args))
-        current = next((call for call in reversed(self._calls) if call.index == piece.index), None)
+        args = "".join(piece.args)
+        self.size += len(args)
+        at = next((at for at in reversed(range(len(self._calls))) if self._calls[at].index == piece.index), -1)
+        current = self._calls[at] if at >= 0 else None
         is_another = piece.name if piece.index is None else piece.id and current and current.id != piece.id
         if current is None or is_another:
+            at, current = len(self._calls), piece
             self._calls.append(piece)
         else:
             current.name += piece.name
             current.args += piece.args
+        return CallPiece(at, sendable_name(current.name), args)
 
     def _with_opaque(self) -> list[ModelCall]:
         """Returns the calls, each with its place among the blocks and its signature."""

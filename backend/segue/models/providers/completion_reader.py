@@ -5,14 +5,22 @@ the conversation. What it cannot read raises one of `MALFORMED`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 
 from segue.language.lexicon import load_toml
-from segue.models.reply import AnswerPart, Opaque, read_arguments, token_count, written_call
+from segue.models.reply import (
+    AnswerPart,
+    CallPiece,
+    Opaque,
+    read_arguments,
+    sendable_name,
+    token_count,
+    written_call,
+)
 
 MAX_OPAQUE_BYTES: Final = 64_000
 
@@ -97,6 +105,7 @@ class _OpenCall:
     opaque: dict[str, Any] = field(default_factory=dict)
     latest: str = ""  # piece of the arguments
     is_cumulative: bool = True  # each piece so far began with the one before
+    passed_on: int = 0  # characters of the arguments
 
     def add(self, args: str) -> None:
         self.is_cumulative = self.is_cumulative and args.startswith(self.latest)
@@ -144,13 +153,22 @@ class CompletionReader:
         self._response_id = body.get("id") or self._response_id
 
     def _add_message(self, message: Mapping[str, Any]) -> AnswerPart:
-        for position, call in enumerate(message.get("tool_calls") or ()):
+        given = message.get("tool_calls") or ()
+        for position, call in enumerate(given):
             self._add_call(call, position)
         if legacy := message.get("function_call"):
             self._add_call({"index": 0, "function": legacy}, 0)
         for name, value in foreign_fields(message, MESSAGE_FIELDS).items():
             self._opaque[name] = joined(self._opaque.get(name), value, name)
-        return self._words(message)
+        words = self._words(message)
+        return replace(words, pieces=list(self._new_pieces())) if given else words
+
+    def _new_pieces(self) -> Iterator[CallPiece]:
+        """Yields what has come of the calls. A first piece waits for another: that may begin with the same again."""
+        for at, call in enumerate(self._calls):
+            if call.name and not call.is_cumulative and len(call.args) > call.passed_on:
+                yield CallPiece(at, sendable_name(call.name), call.args[call.passed_on :])
+                call.passed_on = len(call.args)
 
     def closing(self, made_by: str) -> AnswerPart:
         """Returns what an answer says beside its words."""
