@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -27,7 +27,7 @@ async def _passed(send: Callable[[], Awaitable[object]]) -> Way:
     in_background = asyncio.all_tasks()
     loop = asyncio.get_running_loop()
 
-    def make_task(_: object, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    def make_task(_: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
         """What a task in the background begins, such as a look each two seconds, is no part of the way either."""
         made = asyncio.Task(work, loop=loop, **options)
         if asyncio.current_task() in in_background:
