@@ -8,8 +8,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
+import hypothesis
 import pytest
 import structlog
 from pydantic import SecretStr
@@ -68,13 +70,16 @@ LONGEST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """One fork server serves all workers of a run. No test asks an authority on the network, and reading all there are
-    takes a tenth of a second a service.
+    takes a tenth of a second a service. How long Hypothesis takes for its examples says what else the machine does.
     """
     if not hasattr(config, "workerinput"):  # else this is a worker, which inherits the environment of the run
         config.add_cleanup(fork_server.launch())
         memory.keep_temporary_files()
     config.add_cleanup(forks.close)
     statements.compile_once()
+    of_any_machine: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+    hypothesis.settings.register_profile("any machine", **of_any_machine)
+    hypothesis.settings.load_profile("any machine")
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "authority.pem")
 
 

@@ -38,6 +38,6 @@ def test_a_file_that_is_there_stays_as_it_is_and_the_others_are_written(tmp_path
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    code, said = segue("init", str(tmp_path / "nowhere"))
+    code, said = segue("init", str(tmp_path / "nowhere"), COLUMNS="500")
     assert code == 2
     assert "nowhere" in said

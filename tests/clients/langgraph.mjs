@@ -2,22 +2,25 @@
 // useStream, as agent-chat-ui does it. Prints what the page shows after each step.
 import { Client } from "@langchain/langgraph-sdk";
 import { useStream } from "@langchain/langgraph-sdk/react";
-import { createElement } from "react";
+import { act, createElement } from "react";
 import { create } from "react-test-renderer";
 
 const [apiUrl, given] = process.argv.slice(2);
 console.error = () => {};
-let page, stream;
+globalThis.IS_REACT_ACT_ENVIRONMENT = true;
+let element, page, stream;
 
 const Page = ({ threadId }) => {
   stream = useStream({ apiUrl, assistantId: "segue", threadId, fetchStateHistory: true });
   return stream.messages.length;
 };
 const moment = () => new Promise((resume) => setTimeout(resume, 5));
+// Behind `act`, React shows all that has changed.
+const shown = () => act(async () => (await moment(), page.update(element)));
 async function settled(done) {
   await done;
-  await moment(); // React shows what has changed
-  while (!stream || stream.isLoading || stream.isThreadLoading) await moment();
+  do await shown();
+  while (!stream || stream.isLoading || stream.isThreadLoading);
 }
 
 async function step({ open, say, edit, resume }) {
@@ -25,7 +28,8 @@ async function step({ open, say, edit, resume }) {
     page?.unmount();
     stream = undefined;
     const found = await new Client({ apiUrl }).threads.create({ threadId: open, ifExists: "do_nothing" });
-    page = create(createElement(Page, { threadId: found.thread_id }));
+    element = createElement(Page, { threadId: found.thread_id });
+    page = create(element);
     await settled();
   }
   const how = { streamMode: ["values"], streamSubgraphs: true, streamResumable: true };

@@ -33,13 +33,17 @@ function opened(id, messages, { headers, body }) {
 }
 
 async function step({ open, messages, say, edit, parts, regenerate, resume, answers, history, ...more }) {
-  if (history) messages = (await (await fetch(`${url}/${encodeURIComponent(open)}/messages`, { headers: more.headers })).json()).items;
+  const earlier = async () =>
+    (await (await fetch(`${url}/${encodeURIComponent(open)}/messages`, { headers: more.headers })).json()).items;
+  if (history) messages = await earlier();
   if (open) chat = opened(open, messages, more);
   const messageId = edit && chat.messages.filter(({ role }) => role === "user")[edit - 1].id;
   if (say) await chat.sendMessage({ text: say, ...(messageId && { messageId }) });
   if (parts) await chat.sendMessage({ parts });
   if (regenerate) await chat.regenerate();
   if (resume) await chat.resumeStream();
+  // The answer has ended between the two, as docs/frontends.md says.
+  if (history && resume && chat.messages.at(-1).role === "user") chat.messages = await earlier();
   if (answers) await answer(answers);
   return { messages: structuredClone(chat.messages), status: chat.status, error: chat.error?.message ?? null };
 }

@@ -53,7 +53,7 @@ CALLS = st.dictionaries(TEXTS, VALUES, max_size=3)
 ESCAPE = re.compile(r"‹U\+([0-9A-F]+)(?:×(\d+))?›")
 ARGUMENT = re.compile(r'([^\W\d][\w.-]{0,59}|"(?:[^"\\]|\\.)*"):(?: (.*))?')
 OF_A_VALUE = {"  │": "\n", "  ┆": ""}
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=25)
 
 
 def shown(args: dict[str, Any], view: CallView = VIEW) -> str:

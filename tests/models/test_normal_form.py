@@ -300,7 +300,7 @@ class Session(RuleBasedStateMachine):
         )
 
 
-Session.TestCase.settings = hypothesis.settings(max_examples=EXAMPLES // 2, stateful_step_count=8, deadline=None)
+Session.TestCase.settings = hypothesis.settings(max_examples=EXAMPLES // 2, stateful_step_count=8)
 TestSession = Session.TestCase
 
 
@@ -397,7 +397,7 @@ def test_two_calls_whose_ids_collide_get_two() -> None:
     assert list(sent) == [*"alw"]
 
 
-@hypothesis.settings(max_examples=EXAMPLES, deadline=None)
+@hypothesis.settings(max_examples=EXAMPLES)
 @hypothesis.given(st.lists(st.sampled_from(["user", "says", 1, 2, 3]), max_size=12), st.data())
 def test_a_conversation_begins_as_it_did_when_it_was_shorter(kinds: list[str | int], data: st.DataObject) -> None:
     groups = [list(_spoken(kind, place)) for place, kind in enumerate(kinds)]

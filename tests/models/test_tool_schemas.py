@@ -101,7 +101,7 @@ def _nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 any_schema = st.recursive(st.booleans() | scalars, _nodes, max_leaves=25)
 
 
-@hypothesis.settings(max_examples=EXAMPLES, deadline=None)
+@hypothesis.settings(max_examples=EXAMPLES)
 @hypothesis.given(any_schema)
 def test_any_schema_becomes_one_that_endpoints_take_and_that_stays_as_it_is(schema: Any) -> None:
     found = acceptable_schema(schema, BOUNDS)
@@ -112,7 +112,7 @@ def test_any_schema_becomes_one_that_endpoints_take_and_that_stays_as_it_is(sche
     assert acceptable_schema(found, BOUNDS) == found
 
 
-@hypothesis.settings(max_examples=EXAMPLES, deadline=None)
+@hypothesis.settings(max_examples=EXAMPLES)
 @hypothesis.given(any_schema, st.integers(1, 20), st.integers(0, 3))
 def test_bounds_hold_for_any_schema(schema: Any, nodes: int, depth: int) -> None:
     bounds = Bounds(60, nodes=nodes, depth=depth)

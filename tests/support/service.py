@@ -72,6 +72,14 @@ class Client:
 
         await until(is_ready, logged="mcp_server_ready")
 
+    async def servers_tried(self) -> None:
+        """Returns once each MCP server has been connected, or has failed: a start waits for them four seconds only."""
+
+        async def are_tried() -> bool:
+            return "connecting" not in (await self.get("/health/ready"))["mcp"].values()
+
+        await until(are_tried, logged="mcp_server_ready")
+
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         page = await self.get(f"/sessions/{session_id}/messages", limit=200)
         items: list[dict[str, Any]] = page["items"]
@@ -82,12 +90,17 @@ class Client:
 async def running(
     settings: Settings, *, clock: Clock | None = None, takes_turns: bool = True, **extensions: Any
 ) -> AsyncIterator[Client]:
-    """The service in this process, over real HTTP. Leaving it is a clean shutdown."""
+    """The service in this process, over real HTTP, with the MCP servers that are processes. Leaving it is a clean
+    shutdown.
+    """
     async with (
         serving(create_app(settings, clock=clock, takes_turns=takes_turns, **extensions)) as url,
         httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
     ):
-        yield Client(http)
+        client = Client(http)
+        if settings.mcp_config.exists() and '"command"' in settings.mcp_config.read_text("utf-8"):
+            await client.servers_tried()
+        yield client
 
 
 class Process:

@@ -10,6 +10,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
+from tests.support.mcp_tools import Tools
 from tests.support.patience import PATIENCE_S
 from tests.support.server import serving
 
@@ -61,82 +62,82 @@ async def serving_shelf() -> AsyncIterator[Shelf]:
 
 
 def _server(shelf: Shelf) -> MCPServer:
-    server = MCPServer("shelf", log_level="CRITICAL")
-    _add_items(server, shelf)
-    _add_slow(server, shelf)
-    _add_moods(server, shelf)
-    return server
+    tools = Tools()
+    _add_items(tools, shelf)
+    _add_slow(tools, shelf)
+    _add_moods(tools, shelf)
+    return MCPServer("shelf", log_level="CRITICAL", tools=tools.listed)
 
 
-def _add_items(server: MCPServer, shelf: Shelf) -> None:
-    @server.tool(annotations=READS)
+def _add_items(tools: Tools, shelf: Shelf) -> None:
+    @tools.tool(annotations=READS)
     def find_items(query: str) -> dict[str, object]:
         """Find items by a word."""
         return {"items": [{"id": f"itm-{number}", "name": f"{query} {number}"} for number in (1, 2, 3)]}
 
-    @server.tool(annotations=READS)
+    @tools.tool(annotations=READS)
     async def get_item(item_id: str) -> dict[str, str]:
         """Get one item by its id."""
         await shelf.happened(f"get {item_id}")
         return {"id": item_id, "text": shelf.texts.get(item_id, f"the text of {item_id}")}
 
-    @server.tool(annotations=DESTROYS)
+    @tools.tool(annotations=DESTROYS)
     async def delete_item(item_id: str) -> dict[str, str]:
         """Delete an item for good."""
         await shelf.happened(f"delete {item_id}")
         return {"deleted": item_id}
 
-    @server.tool(annotations=DESTROYS)
+    @tools.tool(annotations=DESTROYS)
     async def burn_item(item_id: str) -> str:
         """Burn an item; takes for ever to say so."""
         await shelf.happened(f"burn {item_id}")
         await asyncio.Event().wait()
         return "burnt"
 
-    @server.tool(annotations=DESTROYS)
+    @tools.tool(annotations=DESTROYS)
     async def send_note(to: str, text: str) -> dict[str, str]:
         """Send a note to somebody."""
         await shelf.happened(f"send {to}: {text}")
         return {"status": "sent"}
 
-    @server.tool(title="Metti da parte", annotations=WRITES)
+    @tools.tool(title="Metti da parte", annotations=WRITES)
     async def set_aside(item_id: str) -> dict[str, str]:
         """Put an item aside, where it is found again."""
         await shelf.happened(f"set aside {item_id}")
         return {"status": "set aside"}
 
-    @server.tool(annotations=READS)
+    @tools.tool(annotations=READS)
     async def relabel(description: str, context: Context[Any]) -> str:
         """Describe delete_item otherwise from now on."""
-        server.remove_tool("delete_item")
-        server.add_tool(delete_item, annotations=DESTROYS, description=description)
+        context.mcp_server.remove_tool("delete_item")
+        context.mcp_server.add_tool(delete_item, annotations=DESTROYS, description=description)
         await context.notify_tools_changed()
         return "done"
 
-    @server.tool(annotations=READS)
+    @tools.tool(annotations=READS)
     def broken(item_id: str) -> str:
         """Always fails."""
         raise ToolError(f"the shelf of {item_id} is closed")
 
 
-def _add_slow(server: MCPServer, shelf: Shelf) -> None:
+def _add_slow(tools: Tools, shelf: Shelf) -> None:
     """Tools that answer when a test says so."""
 
-    @server.tool(annotations=READS)
+    @tools.tool(annotations=READS)
     async def look_up(item_id: str) -> dict[str, str]:
         """Look an item up in the cellar."""
         await shelf.happened(f"look {item_id}")
         await shelf.go.wait()
         return {"id": item_id, "text": f"{item_id} is in the cellar"}
 
-    @server.tool(annotations=DESTROYS)
+    @tools.tool(annotations=DESTROYS)
     async def stamp_item(item_id: str) -> dict[str, str]:
         """Stamp an item."""
         await shelf.happened(f"stamp {item_id}")
         await shelf.go.wait()
         return {"stamped": item_id}
 
-    @server.tool(annotations=REPEATABLE)
+    @tools.tool(annotations=REPEATABLE)
     async def paint_item(item_id: str) -> dict[str, str]:
         """Paint an item; twice is as good as once."""
         await shelf.happened(f"paint {item_id}")
@@ -145,20 +146,20 @@ def _add_slow(server: MCPServer, shelf: Shelf) -> None:
 
     check = {"tool": "engraving_of", "args": {"item_id": "item_id"}, "done": "engraved", "not_done": "!engraved"}
 
-    @server.tool(annotations=DESTROYS, meta={"segue/verify": check})
+    @tools.tool(annotations=DESTROYS, meta={"segue/verify": check})
     async def engrave_item(item_id: str) -> str:
         """Engrave an item, unless it is blank; takes for ever to say so."""
         await shelf.happened(f"{'ponder' if 'blank' in item_id else 'engrave'} {item_id}")
         await asyncio.Event().wait()
         return "engraved"
 
-    @server.tool(annotations=READS)
+    @tools.tool(annotations=READS)
     async def engraving_of(item_id: str) -> dict[str, object]:
         """Say whether an item is engraved."""
         await shelf.happened(f"check {item_id}")
         return {"id": item_id, "engraved": f"engrave {item_id}" in shelf.effects}
 
-    @server.tool(annotations=DESTROYS, meta={"segue/idempotency_arg": "key"})
+    @tools.tool(annotations=DESTROYS, meta={"segue/idempotency_arg": "key"})
     async def post_item(item_id: str, key: str) -> dict[str, str]:
         """Post an item, once for each key."""
         shelf.posted.setdefault(key, []).append(item_id)
@@ -167,22 +168,22 @@ def _add_slow(server: MCPServer, shelf: Shelf) -> None:
         return {"posted": item_id}
 
 
-def _add_moods(server: MCPServer, shelf: Shelf) -> None:
+def _add_moods(tools: Tools, shelf: Shelf) -> None:
     """Tools that depend on each other where a test configures it, and such as fail where it says so."""
 
-    @server.tool(annotations=READS)
+    @tools.tool(annotations=READS)
     async def base_tool(topic: str) -> dict[str, str]:
         """Look a topic up."""
         await shelf.happened(f"base {topic}")
         return {"topic": topic}
 
-    @server.tool(annotations=READS)
+    @tools.tool(annotations=READS)
     async def dependent_tool(topic: str) -> dict[str, str]:
         """Say more of a topic that was looked up."""
         await shelf.happened(f"dependent {topic}")
         return {"more": topic}
 
-    @server.tool(annotations=READS)
+    @tools.tool(annotations=READS)
     async def moody(word: str) -> dict[str, str]:
         """Repeat a word, or not."""
         await shelf.happened(f"moody {word}")
@@ -191,14 +192,14 @@ def _add_moods(server: MCPServer, shelf: Shelf) -> None:
             raise ToolError(shelf.trouble)
         return {"said": word}
 
-    @server.tool(annotations=READS)
+    @tools.tool(annotations=READS)
     async def sleepy(number: int) -> int:
         """Count, when it is awake."""
         await shelf.happened(f"sleepy {number}")
         await shelf.awake.wait()
         return number
 
-    @server.tool(annotations=DESTROYS)
+    @tools.tool(annotations=DESTROYS)
     async def moody_writer(word: str) -> dict[str, str]:
         """Write a word down, or not."""
         await shelf.happened(f"write {word}")

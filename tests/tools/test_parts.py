@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
@@ -80,7 +80,7 @@ def test_binary_content_is_described_wherever_it_stands_and_nothing_else_is(valu
         assert PNG[:100] not in orjson.dumps(found).decode()
 
 
-@examples(max_examples=20, suppress_health_check=[HealthCheck.too_slow])  # of a machine that is busy
+@examples(max_examples=20)
 @given(
     st.recursive(st.text() | st.binary(max_size=300), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 )

@@ -1,6 +1,5 @@
 """The offline model as a newcomer meets it: no provider configured, the mailbox example, four languages."""
 
-import json
 import mailbox
 import re
 from collections.abc import AsyncIterator
@@ -13,7 +12,7 @@ from pydantic import SecretStr
 
 from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
-from tests.support.commands import ROOT
+from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Client, running
 from tests.support.stores import new_database
 from tests.support.sweeps import first
@@ -30,6 +29,7 @@ TOOLS = ("current_time", "mcp_delete_email", "mcp_get_email", "mcp_search_emails
 
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `write_mailbox_config` names it."""
     return tmp_path_factory.mktemp("offline") / "outbox.mbox"
 
 
@@ -43,13 +43,7 @@ def outbox(sent: Path) -> Path:
 @pytest.fixture(scope="module")
 async def client(servers: ServerUrls, template: str, sent: Path) -> AsyncIterator[Client]:
     """One service for all: each conversation is a session of its own, and the mailbox takes a second to start."""
-    server = {
-        "command": "python",
-        "args": [str(ROOT / "examples" / "mailbox" / "server.py")],
-        "env": {"MAILBOX_OUTBOX": str(sent)},
-    }
-    config = sent.with_name("mcp.json")
-    config.write_text(json.dumps({"mcpServers": {"mailbox": server}}))
+    config, _ = write_mailbox_config(sent.parent)
     async with new_database(servers, template) as database_url:
         settings = Settings(
             _env_file=None,

@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.events.outbox import claim_due, drop, drop_excess, give_back, postpone, tool_failed
-from segue.turns.jobs.webhooks import LEASE_S, Webhooks, signatures
+from segue.turns.jobs.webhooks import Webhooks, signatures
 from tests.support.commands import ROOT
 from tests.support.health import MOODY, connect, fails_for_all
 from tests.support.logs import awaiting, until
@@ -32,6 +32,7 @@ from tests.support.shelf import Shelf
 from tests.support.stores import Stores, looking_into
 
 NEW_SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+LEASE_S = 2 * PATIENCE_S
 KILLS = 20 if "SWEEP" in os.environ else 1
 
 
@@ -42,7 +43,11 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture
-def told(settings: Settings, receiver: Receiver) -> Settings:
+def told(settings: Settings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """What hangs hangs until the test says so, however long its other requests take."""
+    monkeypatch.setattr("segue.factories.TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("segue.turns.jobs.webhooks.TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("segue.turns.jobs.webhooks.LEASE_S", LEASE_S)
     update = {"webhook_url": SecretStr(receiver.url), "webhook_secret": SecretStr(SECRET), "turn_lease_s": 1}
     return settings.model_copy(update=update)
 
