@@ -115,17 +115,13 @@ def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[tuple[Message, s
     ]
 
 
-def _repeats(agreement: Agreement, request: RequestedCall) -> bool:
-    """Returns whether what the user adds to the yes is in the call, or is a word of the answer that is no name."""
-    values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
-    small = [word for word in agreement.answer.split() if word[0].islower() and not is_value(word)]
-    plain = set(words_of(" ".join(small)))
-    return not parse_utterance(agreement.reply).asks and (values | plain).issuperset(agreement.added)
-
-
 async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall) -> bool:
     """Returns whether the reply is a strong yes to this call: by the rules, or by these and a model together."""
-    if agreement.is_strong or _repeats(agreement, request):
+    # What the user adds to a yes may be in the call, or a word of the answer that is no name.
+    values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
+    small = [word for word in agreement.answer.split() if word[0].islower() and not is_value(word)]
+    adds_nothing = (values | set(words_of(" ".join(small)))).issuperset(agreement.added)
+    if agreement.is_strong or (adds_nothing and not parse_utterance(agreement.reply).asks):
         return True
     try:
         return await classify_agreement(turn.context, agreement.answer, agreement.reply, request) == "confirm"

@@ -149,7 +149,7 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
     update |= {"acknowledgement": read, "cautious": read.strength == "weak"}
     match read.verdict:
         case "confirm" if not may_approve:
-            return update | await _ask_again(context, state, stored)
+            return update | await _leave_waiting(context, stored, plan_messages.ask_again(stored, language_of(state)))
         case "confirm" | "reject":
             return update | await _decide(context, state, stored, read.verdict, chosen=chosen)
         case "amend":
@@ -218,7 +218,7 @@ async def _answer_asking(
         moved = update_step(stored.plan, step.id, "waiting", asks=replace(asks, given=given))
         stored = await context.transact(store.swap, stored, moved, tool_hash=stored.tool_hash)
         context.emit(PlanChanged(stored.plan))
-    return await _ask_again(context, state, stored)
+    return await _leave_waiting(context, stored, plan_messages.ask_again(stored, language_of(state)))
 
 
 async def _decide(
@@ -267,10 +267,6 @@ def _differ_in_words_of(message: str, steps: Sequence[Step], before: Sequence[St
         if values.keys() != old.keys() or not all(stands_in(value, message) for value in changed):
             return False
     return True
-
-
-async def _ask_again(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    return await _leave_waiting(context, stored, plan_messages.ask_again(stored, language_of(state)))
 
 
 async def _leave_waiting(context: TurnContext, stored: StoredPlan, answer: str) -> Update:

@@ -287,7 +287,12 @@ class ToolChooser:
         if not names or self._stored.seq < self._seq:
             ranked = await self._ranked(wanted.message, tools)
             if names:
-                self._follow(tools, ranked)
+                # What the session uses, what the message names, and what it may be about is added.
+                own = (name for name, tool in tools.items() if tool.spec.source == _BUILTIN)
+                for name in (*own, *wanted.used, *_named([wanted.message], tools)):
+                    self._extend([name], tools)
+                for place, name in enumerate(ranked[: int(self._most * LATER)]):
+                    self._extend([name], tools, most=GROWN if place < self._most * SURE else MOST_LATER)
             else:
                 self._names = self._made(tools, ranked)
             await self._save(self._choice())
@@ -336,14 +341,6 @@ class ToolChooser:
 
     def _choice(self) -> ToolChoice:
         return ToolChoice(self._names, self._seq, tuple(self._later.items()))
-
-    def _follow(self, tools: Mapping[str, Tool], ranked: Sequence[str]) -> None:
-        """Adds what the session uses, what the message names, and what it may be about."""
-        own = (name for name, tool in tools.items() if tool.spec.source == _BUILTIN)
-        for name in (*own, *self._wanted.used, *_named([self._wanted.message], tools)):
-            self._extend([name], tools)
-        for place, name in enumerate(ranked[: int(self._most * LATER)]):
-            self._extend([name], tools, most=GROWN if place < self._most * SURE else MOST_LATER)
 
     def _extend(self, new: Iterable[str], tools: Mapping[str, Tool], *, most: float = GROWN) -> bool:
         """Adds tools, and those they depend on, to the turn's. Returns False if all are in view, or do not fit."""

@@ -226,9 +226,14 @@ def parse_lexicon(
         folded = {kind: fold(words) for kind, words in lists.items()}  # a list at once: word by word takes a second
         by_language[language] = kinds_by_phrase(language, folded, kinds, phrase_of=split_folded)
     shared = by_language.get(ANY_LANGUAGE, {})
+    speakers: dict[str, tuple[str, ...]] = {}
+    for language, phrases in by_language.items():
+        speaker = () if language == ANY_LANGUAGE else (language,)  # a shared word says nothing about the language
+        for word in {word for phrase in phrases for word in phrase.split(" ")}:
+            speakers[intern(word)] = _with(speaker, speakers.get(word, ()))
     return Lexicon(
         phrases={language: match_phrases({**shared, **own}.items()) for language, own in by_language.items()},
-        speakers=_speakers(by_language),
+        speakers=speakers,
         stretchable={
             squeeze(phrase): phrase
             for own in by_language.values()
@@ -286,16 +291,6 @@ def phrases_of(
         phrases.append((kind, words[at : at + length]))
         at += length
     return phrases
-
-
-def _speakers(by_language: Mapping[str, Mapping[Joined, str]]) -> dict[str, tuple[str, ...]]:
-    """A word of the shared section has no speakers: it says nothing about the language."""
-    speakers: dict[str, tuple[str, ...]] = {}
-    for language, phrases in by_language.items():
-        speaker = () if language == ANY_LANGUAGE else (language,)
-        for word in {word for phrase in phrases for word in phrase.split(" ")}:
-            speakers[intern(word)] = _with(speaker, speakers.get(word, ()))
-    return speakers
 
 
 @cache  # most words share a few

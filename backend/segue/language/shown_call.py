@@ -8,7 +8,8 @@ around are `translations.toml`. Pure; knows nothing of plans.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from string import Formatter
@@ -143,21 +144,16 @@ def _beginning(text: str) -> str:
 
 def _text(value: object) -> str:
     """Returns a string as it is, and anything else as JSON; a string that could pass for JSON, or for none, as JSON."""
-    if not isinstance(value, str) or _is_json(value):
+    if not isinstance(value, str):
+        return _json(value)
+    with suppress(orjson.JSONDecodeError):
+        orjson.loads(value)
         return _json(value)
     return value if "\n" in value or (value and value == value.strip(" ")) else _json(value)
 
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def _ends(text: str, longest: int) -> tuple[str, str]:
@@ -174,20 +170,17 @@ def _ends(text: str, longest: int) -> tuple[str, str]:
 
 
 def quoted(text: str) -> Iterator[str]:
-    """Yields the lines of a text, each behind a mark that no text can write at the beginning of a line."""
+    """Yields the lines of a text, each behind a mark that no text can write at the beginning of a line. One that is
+    over WIDTH is cut, at the end of a word if there is one.
+    """
     for line in text.split("\n"):
         shown = visible(line)
         shown = f"{shown[:-1]}‹U+0020›" if shown.endswith(" ") else shown
-        first, *more = _wrapped(shown)
+        parts, at = [], 0
+        while len(shown) - at > WIDTH:
+            end = shown.rfind(" ", at + WIDTH // 2, at + WIDTH) + 1 or whole_before(shown, at + WIDTH)
+            parts.append(shown[at:end])
+            at = end
+        first, *more = [*parts, shown[at:]]
         yield f"  │ {first}" if first else "  │"
         yield from (f"  ┆ {part}" for part in more)
-
-
-def _wrapped(line: str) -> Iterable[str]:
-    """Returns a line in parts of at most WIDTH characters, each to the end of a word where there is one."""
-    parts, at = [], 0
-    while len(line) - at > WIDTH:
-        end = line.rfind(" ", at + WIDTH // 2, at + WIDTH) + 1 or whole_before(line, at + WIDTH)
-        parts.append(line[at:end])
-        at = end
-    return [*parts, line[at:]]

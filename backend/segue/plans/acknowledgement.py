@@ -115,7 +115,15 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
         return Acknowledgement("confirm", "yes_in_two_languages", None, "strong")
     if found.verdict == "confirm":
         return found
-    return replace(found, carries_yes=_carries_yes(parts), added=whole.added)
+    # One of the sentences is a yes, and none takes it back.
+    carries_yes = not any(part.reply.is_unsettled for part in parts) and any(
+        part.reply.approves
+        and not part.reply.asks
+        and not part.reply.has("reported", "past")
+        and part.reply.may_change_the_plan
+        for part in parts
+    )
+    return replace(found, carries_yes=carries_yes, added=whole.added)
 
 
 def _is_mixed_yes(text: str, question: Question | None) -> bool:
@@ -137,17 +145,6 @@ def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) ->
         return part.found.rule in BESIDE_A_YES
     is_remark = reply.opening == "remark" and reply.added <= MOST_REMARKED and reply.kinds <= REMARKS
     return is_remark and all(new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each))
-
-
-def _carries_yes(parts: "Sequence[_Reading]") -> bool:
-    """Returns whether one of the sentences is a yes, and none takes it back."""
-    return not any(part.reply.is_unsettled for part in parts) and any(
-        part.reply.approves
-        and not part.reply.asks
-        and not part.reply.has("reported", "past")
-        and part.reply.may_change_the_plan
-        for part in parts
-    )
 
 
 def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":

@@ -134,8 +134,11 @@ _read_bounds = reader(dict[str, Bound])
 def use_of(row: Row[Any], call: RuledCall, now: datetime) -> Use | None:
     """Returns what a call takes of a mandate, None if it is not covered. Its `origins` are those of all values."""
     bounds = readable(_read_bounds, row.args, "mandates", row.id)
-    amount = _amount(row.sum_path, call.args)
-    if bounds is None or amount is None or (call.brought_by is not None and not row.unattended):
+    added = 0 if row.sum_path is None else dict(islice(leaves(call.args), MAX_VALUES)).get(row.sum_path)
+    if not 0 <= as_number(added) < math.inf:
+        return None  # the sum says nothing of a call without such a number
+    amount = Decimal(str(added))
+    if bounds is None or (call.brought_by is not None and not row.unattended):
         return None
     if not _has_room(row, now, amount) or not _fits(bounds, call):
         return None
@@ -160,12 +163,6 @@ def _fits(bounds: Mapping[str, Bound], call: RuledCall) -> bool:
         )
 
     return all(keeps(leaf, value) for leaf, value in values.items())
-
-
-def _amount(path: str | None, args: Mapping[str, Any]) -> Decimal | None:
-    """Returns what a call adds to the sum, None if it has no such number: then the sum says nothing of it."""
-    value = 0 if path is None else dict(islice(leaves(args), MAX_VALUES)).get(path)
-    return Decimal(str(value)) if 0 <= as_number(value) < math.inf else None
 
 
 def _day(row: Row[Any], now: datetime) -> date:

@@ -188,7 +188,11 @@ def _sentences(text: str) -> dict[str, list[Sentence]]:
         ]
         cues = (cue for piece in pieces for found in piece for cue in found.items())
         for language in dict.fromkeys(language for language, cue in cues if cue.kind in {*VERBS, "act_and"}):
-            kinds = _until_asking([kind for piece in pieces for kind in (*_kinds(piece, language), "comma")])
+            kinds = [kind for piece in pieces for kind in (*_kinds(piece, language), "comma")]
+            if kinds[0] == "asking":  # what is asked about is not asked for, as in `tell me how to …`
+                kinds = []
+            elif "explaining" in kinds:
+                kinds = kinds[: kinds.index("explaining")]
             read[language].append(_clauses(kinds, CUES.now.verb_place[language]))
     return read
 
@@ -219,13 +223,6 @@ def _kinds(piece: Sequence[CuesAtWord], language: str) -> Iterator[str]:
         at += cue.words
 
 
-def _until_asking(kinds: list[str]) -> list[str]:
-    """Drops what is asked about and not asked for, as in `tell me how to …`."""
-    if kinds[0] == "asking":
-        return []
-    return kinds[: kinds.index("explaining")] if "explaining" in kinds else kinds
-
-
 def _clauses(kinds: Iterable[str], place: VerbPlace) -> Sentence:
     clauses: list[_Clause] = []
     clause: list[str] = []
@@ -239,11 +236,7 @@ def _clauses(kinds: Iterable[str], place: VerbPlace) -> Sentence:
             sequenced, follows_verb = False, not VERBS.isdisjoint(clause[-2:])
             clause = []
         sequenced |= kind == "sequence"
-    return _with_later_sequence_words(clauses)
-
-
-def _with_later_sequence_words(clauses: Sentence) -> Sentence:
-    """`lies dann die neueste` is as sequenced as `dann lies die neueste`."""
+    # `lies dann die neueste` is as sequenced as `dann lies die neueste`.
     return [
         replace(clause, sequenced=True)
         if following and following.sequenced and following.follows_verb and not following.requests

@@ -72,7 +72,11 @@ def parse_plan(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Ste
     """
     found = first_object(text, Draft)
     drafts = found.steps[: MAX_STEPS - done] if found else []
-    numbers = _numbers(drafts, done)
+    called = [str(draft.id if draft.id is not None else index) for index, draft in enumerate(drafts, start=done + 1)]
+    counted = Counter(called)
+    # Our id by the model's; 0 for one that the model gave twice, which cannot be referred to.
+    ours = {name: index if counted[name] == 1 else 0 for index, name in enumerate(called, start=done + 1)}
+    numbers = {str(index): index for index in range(1, done + 1)} | ours
     steps = []
     for index, draft in enumerate(drafts, start=done + 1):
         tool = _known_tool(draft.tool, tools) if draft.tool else None
@@ -85,14 +89,6 @@ def parse_plan(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Ste
         description = " ".join(draft.description.split())[:MAX_DESCRIPTION_CHARS]
         steps.append(Step(index, description, tool, args, requires_confirmation=draft.requires_confirmation))
     return tuple(steps)
-
-
-def _numbers(drafts: list[DraftStep], done: int) -> dict[str, int]:
-    """Returns our id by the model's, 0 for an id that the model gave twice: it cannot be referred to."""
-    called = [str(draft.id if draft.id is not None else index) for index, draft in enumerate(drafts, start=done + 1)]
-    counted = Counter(called)
-    ours = {name: index if counted[name] == 1 else 0 for index, name in enumerate(called, start=done + 1)}
-    return {str(index): index for index in range(1, done + 1)} | ours
 
 
 def _known_tool(name: str, tools: Collection[str]) -> str | None:

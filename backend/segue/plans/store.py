@@ -181,10 +181,7 @@ async def version_to_come(connection: AsyncConnection, session_id: str) -> int:
 
 
 async def _last_version(connection: AsyncConnection, session_id: str) -> int | None:
-    last: int | None = await connection.scalar(
-        select(func.max(plans.c.version)).where(plans.c.session_id == session_id)
-    )
-    return last
+    return await connection.scalar(select(func.max(plans.c.version)).where(plans.c.session_id == session_id))
 
 
 async def cancel_open(connection: AsyncConnection, session_id: str) -> None:

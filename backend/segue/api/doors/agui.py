@@ -32,17 +32,8 @@ from segue.domain.ids import digest_of_json
 from segue.domain.plan import PAGE_MESSAGE, Button, Plan, page_call_id
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions, UnreadableMessage
 from segue.domain.tool import RememberFor
-from segue.events.agui_encoding import (
-    CALL_START,
-    answer_json,
-    closing_events,
-    given_up,
-    open_calls,
-    replay_gap,
-    run_ended,
-    state_snapshot,
-    to_json,
-)
+from segue.events import agui_encoding
+from segue.events.agui_encoding import to_json
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
@@ -93,9 +84,9 @@ class RunFrames:
         """Returns what an event before the last becomes. After a gap nothing may refer to what came before it."""
         if self._has_gap or event.startswith(_STARTED):
             return []
-        if event == replay_gap():
+        if event == agui_encoding.replay_gap():
             self._has_gap = True
-            return [*closing_events(self._passed), event]
+            return [*agui_encoding.closing_events(self._passed), event]
         if not event.startswith(_CONTENT):
             self._passed.append(event)
         return [event]
@@ -103,12 +94,14 @@ class RunFrames:
     def ended(self, last: bytes, open_plan: Plan | None) -> list[bytes]:
         """Returns what the last event becomes. An error has the whole problem in it already."""
         try:
-            result = answer_json(last)
+            result = agui_encoding.answer_json(last)
         except AppError:
-            unmade = {} if self._has_gap else open_calls(self._passed)
-            return [*(event for call in unmade.items() for event in given_up(*call)), last]
+            unmade = {} if self._has_gap else agui_encoding.open_calls(self._passed)
+            return [*(event for call in unmade.items() for event in agui_encoding.given_up(*call)), last]
         answer = orjson.loads(result)
-        begun = {orjson.loads(each)["toolCallId"]: "" for each in self._passed if each.startswith(CALL_START)}
+        begun = {
+            orjson.loads(each)["toolCallId"]: "" for each in self._passed if each.startswith(agui_encoding.CALL_START)
+        }
         if self._has_gap:  # the rest of what had begun is lost
             begun = dict.fromkeys(begun, ":again")
         calls = page_calls(open_plan, {"parentMessageId": answer["message"]["id"]}, begun)
@@ -326,7 +319,7 @@ async def run_events(
     if messages is not None:
         opening.append(to_json({"type": "MESSAGES_SNAPSHOT", "messages": messages}))
     if session.pending_plan is not None:
-        opening.append(state_snapshot(session.pending_plan))
+        opening.append(agui_encoding.state_snapshot(session.pending_plan))
     yield [Entry(0, event) for event in opening]
     if turn is None:
         plan = await _open_plan(client, session.id)
@@ -343,7 +336,7 @@ async def run_events(
                     shown += [Entry(end, event) for event in frames.ended(last.event, open_plan)]
                 yield shown
     except AppError as error:
-        yield [Entry(end, run_ended(turn, error))]
+        yield [Entry(end, agui_encoding.run_ended(turn, error))]
 
 
 async def _open_plan(client: ClientRequest, session_id: str) -> Plan | None:
@@ -384,7 +377,7 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
     events = framed(run_events(client, session, turn, frames, messages))
     if turn is None:
         return EventStream(events, headers={"X-Session-Id": session.id})
-    farewell = frame(Entry(end_of(turn), run_ended(turn, turn_errors.of("turn_interrupted"))))
+    farewell = frame(Entry(end_of(turn), agui_encoding.run_ended(turn, turn_errors.of("turn_interrupted"))))
     leaving = on_disconnect(client, turn, asked=props.on_disconnect == "cancel")
     return EventStream(events, headers=turn_headers(turn), farewell=farewell, **leaving)
 
