@@ -238,9 +238,7 @@ def _call_line(stored: StoredPlan, step: Step, language: str) -> str:
 
 
 def _not_from_you(stored: StoredPlan, step: Step, language: str, results: Mapping[str, str] | None = None) -> list[str]:
-    """Returns which values of the call are not the user's; with the `results`, which tool said what one of these has.
-    Then the values are shown above.
-    """
+    """Returns which values are not the user's; with the `results`, which tool said one, and they are shown above."""
     lines = []
     for origin, values in not_from_user(step.args, step.args_origin).items():
         shown = _view(stored, language).in_line(values, shown_above=results is not None)

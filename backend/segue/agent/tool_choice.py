@@ -89,8 +89,13 @@ class ToolIndex:
         scores = self._scores(asked)
         if not scores:
             return []
-        best = self._sorted(scores)[:BEST]
-        for place, score in self._scores(self._shared(best, scores)).items():
+        shared: Counter[str] = Counter()  # the words that tell the best tools from the others
+        for place in self._sorted(scores)[:BEST]:
+            for word, weight in self._words[place].items():
+                shared[word] += min(weight, 2.0) * self._rarity[word] * scores[place]  # type: ignore[assignment]
+        words = sorted(shared, key=lambda word: (-shared[word], word))[:SHARED_WORDS]
+        asked_too = {word: SHARED * shared[word] / shared[words[0]] for word in words}
+        for place, score in self._scores(asked_too).items():
             scores[place] += score
         return [self._names[place] for place in self._sorted(scores)]
 
@@ -100,15 +105,6 @@ class ToolIndex:
             for place, score in self._entries.get(word, ()):
                 scores[place] += weight * score
         return scores
-
-    def _shared(self, best: Sequence[int], scores: Mapping[int, float]) -> dict[str, float]:
-        """Returns the words that tell the best tools from the others, at most SHARED each."""
-        shared: Counter[str] = Counter()
-        for place in best:
-            for word, weight in self._words[place].items():
-                shared[word] += min(weight, 2.0) * self._rarity[word] * scores[place]  # type: ignore[assignment]
-        words = sorted(shared, key=lambda word: (-shared[word], word))[:SHARED_WORDS]
-        return {word: SHARED * shared[word] / shared[words[0]] for word in words}
 
     def _sorted(self, scores: Mapping[int, float]) -> list[int]:
         return sorted(scores, key=lambda place: (-scores[place], self._names[place]))

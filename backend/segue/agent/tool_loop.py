@@ -4,8 +4,9 @@ A call that needs the user's yes does not run: it becomes a waiting step with it
 the turn. Calls of one reply are one question. Files of the message are shown as results of calls by the engine.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from langchain_core.messages import BaseMessage
@@ -17,7 +18,6 @@ from segue.agent.earlier_calls import resume_calls
 from segue.agent.plan_executor import execute_plan
 from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, language_of, running_plan
 from segue.agent.stream_reply import stream_reply
-from segue.agent.streamed_calls import CallIds
 from segue.agent.tool_executor import keep_made_images, record_known, run_tool_calls
 from segue.agent.turn_calls import SettledCall, TurnCalls, mark_refused, read_steers
 from segue.agent.turn_reports import web_search_report
@@ -176,7 +176,9 @@ async def _rounds(turn: TurnCalls) -> Update:
         # Made anew each round: a call may have unlocked one tool and broken another.
         request = plain_request(context.guard, turn.tools, turn.conversation)
         tries = 1 if has_called and turn.has_acted else MAX_EMPTY_ANSWERS
-        reply, started = await stream_reply(context, *request, empty_tries=tries, new_ids=await _new_ids(turn))
+        version = await context.transact(version_to_come, context.turn.session_id) if context.guard.page else 0
+        new_ids = partial(turn.new_ids, version)
+        reply, started = await stream_reply(context, *request, empty_tries=tries, new_ids=new_ids)
         if reply.left_out or reply.opaque_is_dead:
             await mark_refused(turn, reply)
         text = await keep_made_images(turn, reply) if reply.images else reply.text
@@ -190,14 +192,6 @@ async def _rounds(turn: TurnCalls) -> Update:
         if update is not None:
             return update
     return {"answer": None}
-
-
-async def _new_ids(turn: TurnCalls) -> Callable[[], CallIds]:
-    version = 0
-    if turn.context.guard.page:
-        async with turn.context.transaction() as connection:
-            version = await version_to_come(connection, turn.context.turn.session_id)
-    return lambda: turn.new_ids(version)
 
 
 async def _make_calls(turn: TurnCalls, reply: Reply, started: StartedMessage | None) -> Update | None:

@@ -210,7 +210,11 @@ class Shown:
 
     def _is_meant(self, value: str, call: "_Values") -> bool:
         """Returns whether the nearest text that names a thing of its kind names this one."""
-        beside = self._beside(value)
+        # Beside it are what other records have in the same place.
+        places = {(record.place, key) for record, key in self._with.get(value, ())}
+        self._spend(sum(len(self._of_kind[place]) for place, _ in places) // 10)
+        found = (each.has.get(key) for place, key in places for each in self._of_kind[place])
+        beside = set(filter(None, found)) - {value}
         of_other_kinds = self._from_tools - beside
         for each in self._texts:
             if self._shows(each, value):
@@ -222,13 +226,6 @@ class Shown:
             if any(self._is_described(other, call, each) for other in beside):
                 return False
         return False
-
-    def _beside(self, value: str) -> set[str]:
-        """Returns what stands in the same place of other records as the value does in its own."""
-        places = {(record.place, key) for record, key in self._with.get(value, ())}
-        self._spend(sum(len(self._of_kind[place]) for place, _ in places) // 10)
-        found = (each.has.get(key) for place, key in places for each in self._of_kind[place])
-        return set(filter(None, found)) - {value}
 
     def _is_described(self, value: str, call: "_Values", text: SeenText) -> bool:
         """Returns whether every record of a result that has the value has something shown that is peculiar to it."""
@@ -286,9 +283,8 @@ def _records(
 
 
 def _details(has: Mapping[str, str], value: Mapping[str, Any]) -> frozenset[str]:
-    inner = (
-        str(item) for each in value.values() if isinstance(each, dict) for item in each.values() if _is_scalar(item)
-    )
+    objects = (each for each in value.values() if isinstance(each, dict))
+    inner = (str(item) for each in objects for item in each.values() if _is_scalar(item))
     telling = (text for text in (*has.values(), *inner) if len(text) >= SHORTEST_DETAIL and text.lower() not in _FLAGS)
     return frozenset(islice(telling, MAX_DETAILS))
 

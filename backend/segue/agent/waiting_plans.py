@@ -87,9 +87,7 @@ async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -
 
 
 def _shown_plan(calls: Sequence[HeldCall]) -> tuple[str | None, int]:
-    """Returns the plan, and the version at which it waits, whose steps followers have been shown these calls as; None
-    if they have not all been shown, in this order.
-    """
+    """Returns the plan and the version of it as whose steps followers were shown all these calls, in order, or None."""
     plan_id, _, rest = (calls[0].made.id or "").partition(":") if calls[0].by_page else ("", "", "")
     version = int(rest.partition(":")[0] or 0)
     ids = [page_call_id(plan_id, version, number) for number, _ in enumerate(calls, start=1)]

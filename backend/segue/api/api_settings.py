@@ -46,9 +46,7 @@ class ApiSettings(TurnSettings):
     @property
     def hosts(self) -> tuple[str, ...] | None:
         """Returns the host names it answers to besides loopback, or None for any, if callers have identities."""
-        if self.auth != "none" or self.allow_anonymous:
-            return None
-        return (self.host, *self.allowed_hosts)
+        return None if self.auth != "none" or self.allow_anonymous else (self.host, *self.allowed_hosts)
 
     @property
     def session_time_zone(self) -> str:

@@ -155,8 +155,15 @@ async def _authenticate(request: Request) -> None:
 
 
 async def _identify(services: Services, request: Request) -> Identity:
-    """Returns the caller. A client that sends no key may have a token in the address of a turn's events."""
-    credential = _credential(request)
+    """Returns the caller, by the key or token in the headers. A client that sends none may have a token in the address
+    of a turn's events. Raises Unauthorized, also if two headers differ.
+    """
+    bearers = (value.partition(" ") for value in request.headers.getlist("authorization"))
+    given = {token.strip() for scheme, _, token in bearers if scheme.lower() == "bearer"}
+    given.update(value.strip() for value in request.headers.getlist("x-api-key"))
+    if len(given) > 1:
+        raise Unauthorized("headers_disagree")
+    credential = given.pop() if given else None
     try:
         return await services.authenticator.identify(credential)
     except Unauthorized:
@@ -167,16 +174,6 @@ async def _identify(services: Services, request: Request) -> Identity:
         if user is None:
             raise Unauthorized("stream_token") from None
         return Identity(user)
-
-
-def _credential(request: Request) -> str | None:
-    """Returns the key or token in the headers; None if there is none. Raises Unauthorized if two headers differ."""
-    bearers = (value.partition(" ") for value in request.headers.getlist("authorization"))
-    given = {token.strip() for scheme, _, token in bearers if scheme.lower() == "bearer"}
-    given.update(value.strip() for value in request.headers.getlist("x-api-key"))
-    if len(given) > 1:
-        raise Unauthorized("headers_disagree")
-    return given.pop() if given else None
 
 
 def _without_port(host: str) -> str:

@@ -18,10 +18,9 @@ from segue.api.schemas import BY_SEQ, Page, PageQuery, PagingDep, id_position
 from segue.db.engine import Database
 from segue.domain.errors import NotFound
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
-from segue.domain.identity import Operator
 from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
-from segue.domain.session import Message, Session, UnreadableMessage
+from segue.domain.session import Message, UnreadableMessage
 from segue.domain.tool import ToolState
 from segue.events.outbox import OutboxState, WaitingEvent, list_events, read_outbox, retry_events
 from segue.history import operations
@@ -156,7 +155,12 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
         open_turns = await operations.list_any(connection, of_session, limit=MAX_OPEN)
         which = operations.TurnFilter(status="failed", session_id=session_id)
         failed = await operations.list_any(connection, which, limit=FAILED_SHOWN)
-    content = await _content(services, owner, session, operator) if "ops:content" in operator.scopes else None
+    content = None
+    if "ops:content" in operator.scopes:
+        async with services.database.transaction() as connection:
+            await record_act(connection, operator, "read_session", session_id=session_id)
+            said = await list_messages(connection, owner, session_id, limit=MESSAGES_SHOWN, newest_first=True)
+        content = OpsContent(session.title, session.metadata, session.pending_plan, said)
     states, plan = await services.tools.session_states(session_id), session.pending_plan
     steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps) if plan else ()
     return OpsSession(
@@ -236,13 +240,6 @@ async def retry_webhooks(services: ServicesDep, operator: Ops, event_id: OneEven
 async def _turn(services: Services, turn_id: str) -> operations.OpsTurn:
     turn = await services.read(operations.find_any, turn_id)
     return (await operations.with_activity(services.cache, [turn]))[0]
-
-
-async def _content(services: Services, owner: str, session: Session, operator: Operator) -> OpsContent:
-    async with services.database.transaction() as connection:
-        await record_act(connection, operator, "read_session", session_id=session.id)
-        said = await list_messages(connection, owner, session.id, limit=MESSAGES_SHOWN, newest_first=True)
-    return OpsContent(session.title, session.metadata, session.pending_plan, said)
 
 
 @dataclass(frozen=True, slots=True)

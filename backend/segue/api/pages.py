@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,11 @@ def _finished(document: dict[str, Any]) -> dict[str, Any]:
     schemas["OpenAIErrorBody"] = OpenAIErrorBody.model_json_schema()
     schemas["OpenAIError"] = OpenAIError.model_json_schema(ref_template=f"{_SCHEMAS}{{model}}")
     del schemas["OpenAIError"]["$defs"]
-    pages = {name: _page_name(schema) for name, schema in schemas.items() if name.startswith(_PAGES)}
+    pages: dict[str, str] = {}
+    for name in filter(lambda each: each.startswith(_PAGES), schemas):
+        item = schemas[name]["properties"]["items"]["items"]
+        first = (item.get("anyOf") or [item])[0]  # before those that cannot be read
+        pages[name] = f"{first['$ref'].removeprefix(_SCHEMAS)}Page"
     renamed = re.sub(r"Page(?:Around)?_\w+", lambda found: pages.get(found[0], found[0]), json.dumps(document))
     finished: dict[str, Any] = json.loads(renamed)
     for name, schema in finished["components"]["schemas"].items():
@@ -129,10 +132,3 @@ def _describe(path: str, method: str, operation: dict[str, Any]) -> None:
     for response in operation["responses"].values():
         for content in response.get("content", {}).values():
             content.get("schema", {}).pop("title", None)  # FastAPI's, made of the path
-
-
-def _page_name(schema: Mapping[str, Any]) -> str:
-    """`SessionPage` for a page of sessions, also of those that cannot be read."""
-    item = schema["properties"]["items"]["items"]
-    first: str = (item.get("anyOf") or [item])[0]["$ref"]
-    return f"{first.removeprefix(_SCHEMAS)}Page"

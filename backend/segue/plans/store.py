@@ -181,7 +181,9 @@ async def version_to_come(connection: AsyncConnection, session_id: str) -> int:
 
 
 async def _last_version(connection: AsyncConnection, session_id: str) -> int | None:
-    return await connection.scalar(select(func.max(plans.c.version)).where(plans.c.session_id == session_id))
+    newest = select(func.max(plans.c.version)).where(plans.c.session_id == session_id)
+    last: int | None = await connection.scalar(newest)
+    return last
 
 
 async def cancel_open(connection: AsyncConnection, session_id: str) -> None:

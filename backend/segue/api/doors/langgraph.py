@@ -392,8 +392,8 @@ async def wait_for_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId =
 
 async def _joined(thread_id: ThreadId, run_id: TurnId, client: ClientDep) -> LangGraphRun:
     session = await known_session(client, thread_id)
-    async with client.services.database.read_only() as connection:
-        return LangGraphRun(client, thread_id, await find_turn(connection, client.caller, session.id, run_id))
+    turn = await client.services.read(find_turn, client.caller, session.id, run_id)
+    return LangGraphRun(client, thread_id, turn)
 
 
 JoinedDep = Annotated[LangGraphRun, Depends(_joined)]

@@ -204,14 +204,12 @@ class TurnReader:
                 shown = self._writer.shown(f"\n`{name}`", f"{name} …")
                 return shown + self._writer.shown(f" {shortened(arguments, MAX_SHOWN_CHARS)}\n")
             case "TOOL_CALL_RESULT" if are_whole(arguments) or call_id not in self._calls:
-                return self._result(call_id, orjson.loads(event["content"]))
+                reference = orjson.loads(event["content"])
+                name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
+                status, said = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
+                end = self._writer.shown(f"→ {status}: {said}\n", f"{name}: {status}", is_done=True)
+                return end + self._writer.called(Called(call_id, name, arguments, reference))
         return b""
-
-    def _result(self, call_id: str, reference: Json) -> bytes:
-        name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
-        status, summary = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
-        end = self._writer.shown(f"→ {status}: {summary}\n", f"{name}: {status}", is_done=True)
-        return end + self._writer.called(Called(call_id, name, arguments, reference))
 
     def _end(self, encoded: bytes) -> bytes:
         try:

@@ -248,7 +248,12 @@ class ResponseWriter(Writer):
     def called(self, call: Called) -> bytes:
         written = self._closed()
         if self._as_functions:
-            for each in _call_items(call):
+            both, status = {"call_id": call.call_id, "status": "completed"}, call.reference.get("status")
+            made = {"id": f"fc_{call.call_id}", "type": "function_call", "name": call.name, "arguments": call.arguments}
+            # A list of parts: a text in its place broke the next turn of a frontend.
+            output = [{"type": "input_text", "text": f"{status}: {call.reference.get('summary') or ''}"}]
+            ended = {"id": f"fco_{call.call_id}", "type": "function_call_output", "output": output}
+            for each in (both | made, both | ended):
                 written += self._added(each) + self._done(each)
             return written
         item = _mcp_item(call)
@@ -309,14 +314,3 @@ def _mcp_item(call: Called) -> Json:
         "output": None if has_failed else summary,
         "error": error if has_failed else None,
     }
-
-
-def _call_items(call: Called) -> tuple[Json, Json]:
-    """The output is a list of parts: a text in its place broke the next turn of a frontend."""
-    summary = f"{call.reference.get('status')}: {call.reference.get('summary') or ''}"
-    both = {"call_id": call.call_id, "status": "completed"}
-    output = {"type": "function_call_output", "output": [{"type": "input_text", "text": summary}]}
-    return (
-        {**both, "id": f"fc_{call.call_id}", "type": "function_call", "name": call.name, "arguments": call.arguments},
-        {**both, "id": f"fco_{call.call_id}", **output},
-    )

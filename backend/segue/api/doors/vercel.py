@@ -139,23 +139,20 @@ class MessageChunks:
                 self._names[call_id] = event["toolCallName"]
                 self._args[call_id] = ""
             case "TOOL_CALL_ARGS":
-                return self._of_arguments(call_id, of_call, event["delta"])
+                before, delta = self._args[call_id], event["delta"]
+                self._args[call_id] += delta
+                if not before and are_whole(delta):
+                    return []  # all of them in one piece come as their value
+                self._streamed.add(call_id)
+                start = {"type": "tool-input-start", **of_call, "toolName": self._names[call_id]}
+                piece = {"type": "tool-input-delta", "toolCallId": of_call["toolCallId"], "inputTextDelta": delta}
+                return [piece] if before else [start, piece]
             case "TOOL_CALL_END":
                 return self._of_call_written(call_id, of_call)
             case "TOOL_CALL_RESULT" if call_id in self._names:
                 ended = _ended(orjson.loads(event["content"]))
                 return [{"type": f"tool-{ended.pop('state')}", **of_call, **ended}]
         return []
-
-    def _of_arguments(self, call_id: str, of_call: Json, delta: str) -> list[Json]:
-        """Returns the chunks for a piece of the arguments: none if it is all of them, which come as their value."""
-        before, self._args[call_id] = self._args[call_id], self._args[call_id] + delta
-        if not before and are_whole(delta):
-            return []
-        self._streamed.add(call_id)
-        start = {"type": "tool-input-start", **of_call, "toolName": self._names[call_id]}
-        piece = {"type": "tool-input-delta", "toolCallId": of_call["toolCallId"], "inputTextDelta": delta}
-        return [piece] if before else [start, piece]
 
     def _of_call_written(self, call_id: str, of_call: Json) -> list[Json]:
         """Returns the chunks for the end of the arguments. One that broke off is no call of the page's to run."""
@@ -326,9 +323,7 @@ async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep)
 
 
 def _of_whole_turns(newest: Sequence[Message], limit: int) -> Sequence[Message]:
-    """Returns what a page shows, of one message more if there is more: a turn that begins before it is the next one's,
-    unless it fills the page.
-    """
+    """Returns a page, of one message more if there is more: without a turn that begins before and does not fill it."""
     said = [each for each in newest if each.role != "user"]
     cut_off = [each.seq for each in said if each.turn_id == said[-1].turn_id] if len(newest) > limit else []
     if not cut_off or any(each.role == "user" and each.turn_id == said[-1].turn_id for each in newest):
