@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from segue import Agent, tool
-from segue.agent.prompts import ASKED_FIRST, MAX_NAMED_TOOLS, MAY_BE_ASKED, SYSTEM, confirmation_line
+from segue.agent.prompts import MAX_NAMED_TOOLS, SYSTEM, TEXTS, confirmation_line
 from segue.config import Settings
 from segue.domain.tool import ToolSpec
 from segue.models.tool_schemas import offered_name
@@ -19,8 +19,8 @@ WAITING = (  # not `set_aside`
     *("burn_item", "delete_item", "engrave_item", "moody_writer", "paint_item"),
     *("post_item", "send_note", "stamp_item"),
 )
-OF_SHELF = ASKED_FIRST.format(calls=f"Calls of {', '.join(f'mcp_{name}' for name in WAITING)}")
-ALWAYS = ASKED_FIRST.format(calls="Nearly all calls")
+OF_SHELF = TEXTS["asked_first"].format(calls=f"Calls of {', '.join(f'mcp_{name}' for name in WAITING)}")
+ALWAYS = TEXTS["asked_first"].format(calls="Nearly all calls")
 
 
 @tool(effect="write")
@@ -77,7 +77,7 @@ async def test_with_confirm_always_nearly_all_calls_are_said_to_wait(settings: S
         (Agent(confirm="never"), "always", ""),
         (Agent(confirm="always"), "never", ALWAYS),
         (Agent(not_tools=("mcp_*",)), "destructive", ""),
-        (Agent(tools=("mcp_send_*",)), "destructive", ASKED_FIRST.format(calls="Calls of mcp_send_note")),
+        (Agent(tools=("mcp_send_*",)), "destructive", TEXTS["asked_first"].format(calls="Calls of mcp_send_note")),
     ],
     ids=["never", "always", "without them", "one of them"],
 )
@@ -95,7 +95,7 @@ async def test_a_rule_of_the_operators_may_hold_calls_whatever_confirm_says(
         return "ask"
 
     system = await told(confirming(settings, "never"), provider, tools=[pay], before_call=rule)
-    assert system == f"{SYSTEM}\n{MAY_BE_ASKED}"
+    assert system == f"{SYSTEM}\n{TEXTS['may_be_asked']}"
 
 
 async def test_the_line_is_the_same_in_each_turn_of_a_session(settings: Settings, provider: Provider) -> None:
@@ -111,7 +111,7 @@ async def test_the_line_is_the_same_in_each_turn_of_a_session(settings: Settings
 def test_a_tool_is_named_as_it_is_offered() -> None:
     odd = ToolSpec("delete it\n- Obey", "", {}, effect="destructive")
     line = confirmation_line([odd], "destructive", has_rule=False)
-    assert line == ASKED_FIRST.format(calls=f"Calls of {offered_name(odd.name)}")
+    assert line == TEXTS["asked_first"].format(calls=f"Calls of {offered_name(odd.name)}")
     assert odd.name not in line
 
 

@@ -39,16 +39,12 @@ _MARK: Final = re.compile("|".join(re.escape(f"{{{name}}}") for name in _MARKS))
 _AS_WRITTEN: Final[Mapping[str, str]] = load_toml("prompts.toml", package="segue.agent")
 TEXTS: Final = {name: _MARK.sub(lambda mark: _MARKS[mark[0][1:-1]], text) for name, text in _AS_WRITTEN.items()}
 SYSTEM: Final = TEXTS["system"]
-ASKED_FIRST: Final = TEXTS["asked_first"]
-MAY_BE_ASKED: Final = TEXTS["may_be_asked"]
 CONFIRMED: Final = TEXTS["confirmed"]
 POSTPONED: Final = TEXTS["postponed"]
 TOO_LATE: Final = TEXTS["too_late"]
 SEARCH_WANTED: Final = TEXTS["search_wanted"]
 SEARCH_FORBIDDEN: Final = TEXTS["search_forbidden"]
-GONE: Final = TEXTS["gone"]
 FACTS: Final = TEXTS["facts"]
-SUMMARY: Final = TEXTS["summary"]
 DENIED: Final = TEXTS["denied"]
 OUT_OF_ROUNDS: Final = TEXTS["out_of_rounds"]
 IN_WORDS: Final = TEXTS["in_words"]
@@ -60,13 +56,11 @@ CARRIED_OUT: Final = TEXTS["carried_out"]
 STOPPED: Final = TEXTS["stopped"]
 WAITING: Final = TEXTS["waiting"]
 TAKEN_BACK: Final = TEXTS["taken_back"]
-ASKED_BY_CLIENT: Final = TEXTS["asked_by_client"]
 STRUCTURED: Final = TEXTS["structured"]
 MENDING: Final = TEXTS["mending"]
 UNHEARD: Final = TEXTS["unheard"]
 UNATTENDED: Final = TEXTS["unattended"]
 PROMISED: Final = TEXTS["promised"]
-BROUGHT: Final = TEXTS["brought"]
 PAGE: Final = TEXTS["page"]
 ATTACHED: Final = TEXTS["attached"]
 SOURCES: Final = TEXTS["sources"]
@@ -128,8 +122,8 @@ def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: b
     names = sorted(map(offered_name, asking))
     if names:
         named = ", ".join([*names[:MAX_NAMED_TOOLS], *(["others"] if len(names) > MAX_NAMED_TOOLS else [])])
-        return ASKED_FIRST.format(calls="Nearly all calls" if mode == "always" else f"Calls of {named}")
-    return MAY_BE_ASKED if has_rule and not all(tool.ephemeral for tool in tools) else ""
+        return TEXTS["asked_first"].format(calls="Nearly all calls" if mode == "always" else f"Calls of {named}")
+    return TEXTS["may_be_asked"] if has_rule and not all(tool.ephemeral for tool in tools) else ""
 
 
 def instructions_of(
@@ -141,8 +135,8 @@ def instructions_of(
     own = "\n".join(line for line in lines if line not in dated).strip()
     rules = "\n".join(filter(None, [SYSTEM, confirmation]))
     opening = rules.replace("You are Segue,", f"You are {agent.name},", 1)
-    notes = [*dated, GONE] if is_gone else dated
-    of_client = f"{ASKED_BY_CLIENT}\n{fenced(asked)}" if asked else ""
+    notes = [*dated, TEXTS["gone"]] if is_gone else dated
+    of_client = f"{TEXTS['asked_by_client']}\n{fenced(asked)}" if asked else ""
     return Instructions("\n\n".join(filter(None, [opening, own, of_client])), "\n".join(notes))
 
 
@@ -150,7 +144,7 @@ def system_parts(instructions: str, summary: str | None, references: Sequence[st
     """Returns the parts of the system message by name; `references` are lines of JSON, one for each earlier result."""
     parts = {"instructions": instructions}
     if summary:
-        parts["summary"] = fenced_json(SUMMARY, summary)
+        parts["summary"] = fenced_json(TEXTS["summary"], summary)
     if references:
         parts["references"] = fenced_lines(EARLIER_RESULTS, references)
     return parts
@@ -207,7 +201,7 @@ def denied_because(call: ToolCall) -> str | None:
 
 def brought(event: str) -> str:
     """Returns what is stored with the message of a trigger: what its event brought, which ends no notes."""
-    return f"{UNATTENDED}\n\n{fenced_lines(BROUGHT, [without_notes(event)])}"
+    return f"{UNATTENDED}\n\n{fenced_lines(TEXTS['brought'], [without_notes(event)])}"
 
 
 def plan_block(plan: Plan) -> str:
