@@ -4,7 +4,7 @@ START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond 
                                        └─────────────┘  if the plan node has answered already
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import cache
 from operator import or_
@@ -18,14 +18,13 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts
 from segue.agent.false_claims import without_false_claims
 from segue.agent.plan_node import plan
-from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, carries_files, language_of, running_plan
+from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, carries_files, language_of
 from segue.agent.stream_reply import emit_message, stream_reply, structured_answer
 from segue.agent.tool_loop import tool_loop
 from segue.agent.turn_reports import held_of
 from segue.domain.errors import AppError
 from segue.domain.events import EffectsListed, PlanChanged, StepFinished, StepStarted
 from segue.domain.session import with_held
-from segue.domain.tool import Tool
 from segue.language.shown_call import translate
 from segue.memory import short_term
 from segue.memory.short_term import ShortTermMemory
@@ -98,7 +97,7 @@ async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, Star
         else:
             if reply.text or problem is None:
                 return reply.text or prompts.NO_ANSWER, started, None
-    return _account(state, tools), None, problem
+    return plan_messages.account(state, tools), None, problem
 
 
 async def _as_json(context: TurnContext, state: TurnState, answer: str) -> tuple[str, AppError | None]:
@@ -110,11 +109,7 @@ async def _as_json(context: TurnContext, state: TurnState, answer: str) -> tuple
     except AppError as error:
         if not gave_no_answer(error) or not state.get("tool_calls"):
             raise
-        return _account(state, tools), error
-
-
-def _account(state: TurnState, tools: Mapping[str, Tool]) -> str:
-    return plan_messages.account(state.get("tool_calls", ()), tools, running_plan(state), language_of(state))
+        return plan_messages.account(state, tools), error
 
 
 async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:

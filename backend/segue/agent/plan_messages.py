@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from anyio import to_thread
 
 from segue.agent.prompts import denied_because
+from segue.agent.state import TurnState, language_of, running_plan
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.plan import Plan, Step
 from segue.domain.tool import Reference, Tool, ToolCall
@@ -144,8 +145,9 @@ def ended(plan: Plan, language: str) -> str:
             return "\n".join(filter(None, lines))
 
 
-def account(calls: Sequence[ToolCall], tools: Mapping[str, Tool], plan: Plan | None, language: str) -> str:
-    """Returns what came of the calls, and that the model gave no answer. A `plan` that ran tells its own calls."""
+def account(state: TurnState, tools: Mapping[str, Tool]) -> str:
+    """Returns what came of the turn's calls, and that the model gave no answer. A plan that ran tells its own calls."""
+    calls, plan, language = state.get("tool_calls", ()), running_plan(state), language_of(state)
     told = [_outcome_line(call, tools, language) for call in calls if plan is None or call.plan_id != plan.id]
     lines = "\n".join([*(["…"] if len(told) > MAX_CALLS_TOLD else []), *told[-MAX_CALLS_TOLD:]])
     parts = translate("no_words", language), ended(plan, language) if plan else "", lines

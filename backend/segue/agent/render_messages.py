@@ -19,15 +19,8 @@ from segue.agent.prompts import Instructions, as_json, notes_and_message, runnin
 from segue.domain.plan import Plan
 from segue.domain.session import WRITTEN_BY, Memory, Message, PromptPart, PromptReport, RequestedCall
 from segue.domain.tool import Reference, ToolSpec
-from segue.memory.history_window import (
-    CountTokens,
-    ShownForm,
-    WindowCosts,
-    WindowLimits,
-    WindowParts,
-    message_key,
-    select_window,
-)
+from segue.memory import history_window
+from segue.memory.history_window import CountTokens, ShownForm, WindowLimits, message_key
 from segue.models.reply import OPAQUE, estimated_input
 from segue.models.untrusted import clipped, fenced, without_notes
 from segue.tools.normalize import PDF, BinaryPart, described
@@ -115,11 +108,11 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: CountToke
     fixed += session.tool_tokens
     fixed += count(prompts.plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None
-    parts = WindowParts(
+    parts = history_window.WindowParts(
         session.history, session.earlier, session.inline, fixed=fixed, origin_id=origin_id, opaque=session.opaque
     )
-    costs = WindowCosts(message=cost, reference=cache(lambda call_id: count(line(call_id))))
-    window = select_window(parts, limits, costs)
+    costs = history_window.WindowCosts(message=cost, reference=cache(lambda call_id: count(line(call_id))))
+    window = history_window.select_window(parts, limits, costs)
     listed = [line(reference.tool_call_id) for reference in window.listed]
     system = prompts.system_parts(instructions.fixed, session.summary, [*listed, *session.references])
     running = window.history[-1].turn_id

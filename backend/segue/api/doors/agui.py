@@ -45,7 +45,7 @@ from segue.turns.store import ChatRequest, once
 PROTOCOL_VERSION: Final = "1.0"
 MAX_ENTRIES: Final = 100
 MESSAGES_SHOWN: Final = 200
-NONE_BEGUN: Final[Mapping[str, str]] = {}
+
 NOT_TAKEN: Final = {"no_open_plan", "plan_changed", "plan_expired", "idempotency_key_reused"}
 RESPONSE_SCHEMA: Final[Json] = {
     "type": "object",
@@ -129,7 +129,7 @@ class RunFrames:
         ]
 
 
-def page_calls(plan: Plan | None, said: Mapping[str, str], begun: Mapping[str, str] = NONE_BEGUN) -> list[bytes]:
+def page_calls(plan: Plan | None, said: Mapping[str, str], begun: Mapping[str, str]) -> list[bytes]:
     """Returns the calls that wait for the page to run them, whole: it has no other way to their arguments. Those that
     have `begun` are left out, or have this behind their ids if they are told anew.
     """
@@ -323,7 +323,7 @@ async def run_events(
     yield [Entry(0, event) for event in opening]
     if turn is None:
         plan = await _open_plan(client, session.id)
-        yield [Entry(0, event) for event in (*page_calls(plan, {}), frames.finished(plan))]
+        yield [Entry(0, event) for event in (*page_calls(plan, {}, {}), frames.finished(plan))]
         return
     end = end_of(turn)
     try:
