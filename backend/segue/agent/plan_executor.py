@@ -211,8 +211,7 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
         await _fail(run, step, locked)
         return
     # The yes is bound to the definition that was shown: a server that changed its tool since is asked about again.
-    definition = definition_of(tool.spec)
-    as_shown = granted and stored.tool_hash == definition
+    as_shown = granted and stored.tool_hash == definition_of(tool.spec)
     try:
         args = step.args or {}
         if not as_shown:
@@ -252,8 +251,7 @@ async def _run_ready(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any],
 
 def _call_of_page(run: PlanRun, step: Step) -> ReadyCall:
     """Returns the call that ends with what the page gave, whatever has become of its tool since."""
-    call_id = step.tool_call_id or new_id("call", run.context.clock())
-    request = replace(request_of(step), id=call_id)
+    request = replace(request_of(step), id=step.tool_call_id or new_id("call", run.context.clock()))
     run.turn.by_page.add(request.id)
     return ReadyCall(request, answered_tool(request.name), True, answers_to(run.stored.answers, step.id))
 

@@ -97,7 +97,7 @@ async def begin(client: ClientRequest, sent: SentMessage) -> Admitted:
 async def _named_now(client: ClientRequest, sent: SentMessage, client_id: str) -> Session:
     """The client names a conversation for the first time, which may have begun without a name."""
     services, caller = client.services, client.caller
-    history = await asyncio.to_thread(_read_history, sent)
+    history = await _history(sent)
     async with services.database.read_only() as connection:
         found = await find_named(connection, caller, history.name_before) if history.said else None
         last = await last_in_history(connection, found.id) if found is not None else None
@@ -125,7 +125,7 @@ async def _in_session(client: ClientRequest, session: Session, sent: SentMessage
     if place is None or sent.client_id is None:
         return session, request
     # The client shows what has left the history here: that conversation goes on in a session of its own.
-    history = await asyncio.to_thread(_read_history, sent)
+    history = await _history(sent)
     return await _named(client, sent, history, None, sent.client_id, instead_of=session.id), request
 
 
@@ -209,7 +209,7 @@ async def _answer_shown(
     for another version of an answer («More Concise»), Open WebUI shows it with what the user wants of it behind it, but
     names the turn before that answer.
     """
-    if sent.parent_id is None or not (shown := (await asyncio.to_thread(_read_history, sent)).answer):
+    if sent.parent_id is None or not (shown := (await _history(sent)).answer):
         return None
     following = await turn_after(connection, session_id, place.turn_id)
     answers = await final_messages(connection, [each for each in (place.turn_id, following) if each is not None])
@@ -222,7 +222,7 @@ async def _answer_shown(
 async def _by_history(client: ClientRequest, sent: SentMessage) -> tuple[Session, ChatRequest]:
     """The conversation is what was said before: the session that has just that, else a new one that begins with it."""
     services, caller = client.services, client.caller
-    history = await asyncio.to_thread(_read_history, sent)
+    history = await _history(sent)
     key = ":".join((history.name, sent.agent, *sent.digests))
     if client.idempotency_key is not None:
         key = f"{key}:{_digest(client.idempotency_key)}"
@@ -262,8 +262,11 @@ def _request(sent: SentMessage, key: str, *, instead_of: str | None = None) -> C
     return ChatRequest(sent.text, once=known, stream=sent.stream, instead_of=instead_of, options=sent.options)
 
 
+async def _history(sent: SentMessage) -> _History:
+    return await asyncio.to_thread(_read_history, sent)  # it can have megabytes
+
+
 def _read_history(sent: SentMessage) -> _History:
-    """Blocks: it can have megabytes."""
     said = [each for each in sent.earlier() if each.text.strip()]
     digest = hashlib.sha256()
     name_before, answers = _history_name(digest), list[str]()
