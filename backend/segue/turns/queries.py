@@ -3,7 +3,7 @@
 Ages are by the database's clock, as leases are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, get_args
@@ -129,23 +129,18 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[session.Me
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
-    changed = await _effects(connection, {each.id: each.effects for each in found.values()})
+    made = await effects_of_turns(connection, found)
+    held = {of: readable(_read_effects, row.effects, "turns", of) or () for of, row in found.items() if row.effects}
+    changed = {of: session.with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
+    last = await final_messages(connection, list(changed)) if changed else {}
+    effects = {each.id: changed[of] for of, each in last.items()}
 
     def shown(each: session.Message) -> session.Message:
         under, turn = allowed.get(each.tool_call_id or "", {}), found.get(each.turn_id)
         metadata = each.metadata | _metadata(each, turn) | said.get(each.id, {}) | under
-        return replace(each, metadata=metadata, sources=_sources(each, turn), effects=changed.get(each.id, ()))
+        return replace(each, metadata=metadata, sources=_sources(each, turn), effects=effects.get(each.id, ()))
 
     return list(map(shown, listed))
-
-
-async def _effects(connection: AsyncConnection, held_by: Mapping[str, Any]) -> dict[str, tuple[TurnEffect, ...]]:
-    """Returns by the id of its last message what each turn changed. `held_by` has by turn what its report holds."""
-    made = await effects_of_turns(connection, held_by)
-    held = {of: readable(_read_effects, value, "turns", of) or () for of, value in held_by.items() if value}
-    changed = {of: session.with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
-    last = await final_messages(connection, list(changed)) if changed else {}
-    return {each.id: changed[of] for of, each in last.items()}
 
 
 def _sources(message: session.Message, turn: Row[Any] | None) -> tuple[session.Source, ...]:

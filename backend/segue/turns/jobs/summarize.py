@@ -176,7 +176,11 @@ class Summaries:
         """Takes one step towards `job.until`. Returns True if it does not get there: the session is due again."""
         async with self.database.read_only() as connection:
             turns = await load_turns(connection, job.session_id, after=job.after, up_to=job.until, limit=MAX_MESSAGES)
-        taken = self._one_step(turns)
+        # The oldest turns that fit one call; at least one.
+        tokens_until = accumulate(
+            sum(self.summariser.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
+        )
+        taken = turns[: max(sum(tokens <= self.max_tokens for tokens in tokens_until), 1)]
         summary = job.summary
         if taken:
             messages = [message for turn in taken for message in turn]
@@ -201,10 +205,3 @@ class Summaries:
 
     def ids(self, job: summaries.DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}
-
-    def _one_step(self, turns: list[list[Message]]) -> list[list[Message]]:
-        """The oldest turns that fit one call; at least one."""
-        sizes = accumulate(
-            sum(self.summariser.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
-        )
-        return turns[: max(sum(size <= self.max_tokens for size in sizes), 1)]
