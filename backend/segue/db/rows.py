@@ -7,7 +7,7 @@ before. Rows are in the order of their `seq`; those older than that column have 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
@@ -92,9 +92,7 @@ def plan_of(columns: Mapping[str, Any]) -> Plan:
     plan = readable(_read_plan, columns, "plans", columns["id"])
     if plan is not None:
         return plan
-    plain: dict[str, Any] = {
-        name: columns[name] for name in Plan.__dataclass_fields__ if name not in ("status", "steps")
-    }
+    plain: dict[str, Any] = {name: columns[name] for name in Plan.__dataclass_fields__.keys() - {"status", "steps"}}
     return UnreadablePlan(**plain, status=known_status(columns["status"]), steps=(), unreadable=True)
 
 
@@ -107,9 +105,7 @@ def _writable(value: Parsed) -> Parsed:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    inside: Sequence[Any] = (
-        list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
-    )
+    inside: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels < 0 or any(_is_deeper(each, levels - 1) for each in inside)
 
 
@@ -191,9 +187,8 @@ async def postpone_row(
     connection: AsyncConnection, /, table: Table, due: str, row_id: str, *still: ColumnElement[bool], **values: Any
 ) -> None:
     """Sets `values`, among them the next due time, in a claimed row, unless it is not due any more."""
-    await connection.execute(
-        update(table).where(table.c.id == row_id, table.c[due].is_not(None), *still).values(values)
-    )
+    claimed = update(table).where(table.c.id == row_id, table.c[due].is_not(None), *still)
+    await connection.execute(claimed.values(values))
 
 
 def due_in(seconds: float) -> ColumnElement[Any]:

@@ -132,9 +132,7 @@ def _session() -> sa.Insert:
     """A summary is copied if the copied turns are all it covers."""
     opens = _PLACED.c.seq == _PLACED.c.turn_seq
     covered = sa.select(sa.func.max(_PLACED.c.new_seq)).where(opens, _PLACED.c.turn_seq <= sessions.c.summary_seq)
-    fits = sa.and_(
-        sessions.c.summary_seq <= _TURN_SEQ, sa.or_(_CUT_TURN.is_(None), sessions.c.summary_seq != _TURN_SEQ)
-    )
+    fits = (sessions.c.summary_seq <= _TURN_SEQ) & (_CUT_TURN.is_(None) | (sessions.c.summary_seq != _TURN_SEQ))
     line = sa.func.jsonb_array_elements_text(sessions.c.summary_references).column_valued("line")
     lines = sa.select(sa.func.jsonb_agg(_own_ids(line, _LISTED, ""))).scalar_subquery()
     is_list = sa.func.jsonb_typeof(sessions.c.summary_references) == "array"

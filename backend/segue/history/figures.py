@@ -197,9 +197,8 @@ def _grouped() -> sa.Select[*tuple[Any, ...]]:
     recent = _recent()
     keys = recent.c.bucket, recent.c.code, recent.c.agent, recent.c.model
     bucket, code, agent, model = keys
-    grouping = sa.func.grouping_sets(
-        sa.tuple_(bucket), sa.tuple_(code), sa.tuple_(agent, model), sa.literal_column("()")
-    )
+    all_of_them: sa.ColumnElement[Any] = sa.literal_column("()")
+    grouping = sa.func.grouping_sets(sa.tuple_(bucket), sa.tuple_(code), sa.tuple_(agent, model), all_of_them)
     used = sa.func.count(recent.c.llm_calls)
     priced = sa.func.count(recent.c.cost)
     cost = sa.case(((priced > 0) | (used == 0), sa.func.coalesce(sa.func.sum(recent.c.cost), 0)))
@@ -292,9 +291,7 @@ async def list_users(
     values = {"names": names, "now": now, "midnight": datetime.combine(today, time(), UTC)}
     counts = {name: counted for name, *counted in await connection.execute(_COUNTS, values)}
     tokens = sa.func.sum(usage.c.input_tokens + usage.c.output_tokens).cast(sa.BigInteger)
-    of_today = sa.select(usage.c.owner, tokens, sa.func.sum(usage.c.cost).cast(sa.Float), IS_COMPLETE).group_by(
-        usage.c.owner
-    )
-    of_today = of_today.where(usage.c.owner.in_(names), usage.c.day == today)
+    used = sa.select(usage.c.owner, tokens, sa.func.sum(usage.c.cost).cast(sa.Float), IS_COMPLETE)
+    of_today = used.where(usage.c.owner.in_(names), usage.c.day == today).group_by(usage.c.owner)
     spent = {owner: sums for owner, *sums in await connection.execute(of_today)}
     return [UserOverview(name, *counts[name], *spent.get(name, (0, 0.0, True))) for name in names]

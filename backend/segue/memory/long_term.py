@@ -180,9 +180,8 @@ class LongTermMemory:
         embeddings = await self.embed([text[: fact_cues.LONGEST_READ]], urgent=True)
         near: list[tuple[Memory, float]] = []
         async with self._database.read_only() as connection:
-            found, useful = await facts.find_facts(
-                connection, owner, fact_cues.search_words(text), limit=limit, now=now
-            )
+            words = fact_cues.search_words(text)
+            found, useful = await facts.find_facts(connection, owner, words, limit=limit, now=now)
             if embeddings is not None and self._embedder is not None:
                 near = await facts.nearest_facts(connection, owner, self._embedder.model, embeddings[0], limit=nearest)
         about = fused(found, [fact for fact, _ in near])

@@ -64,13 +64,8 @@ async def create_session(
 ) -> Session:
     """`time_zone` is empty if it is not known."""
     session_id = new_id("ses", now)
-    given: dict[str, Any] = {
-        "title": title,
-        "agent": agent,
-        "language": language,
-        "time_zone": time_zone,
-        "metadata": dict(metadata),
-    }
+    given: dict[str, Any] = {"title": title, "agent": agent, "language": language, "time_zone": time_zone}
+    given["metadata"] = dict(metadata)
     times = {"created_at": sa.func.now(), "updated_at": sa.func.now()}
     made = sa.insert(sessions).values(id=session_id, owner=owner, gaps=0, **given, **times)
     at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
@@ -163,11 +158,8 @@ async def update_session(
         if "title" in changes:
             changes = {**changes, "title_due_at": None}
         active = {} if changes.keys() <= {"archived", "pinned"} else {"updated_at": sa.func.now()}
-        await connection.execute(
-            sa.update(sessions)
-            .where(sessions.c.id == session_id, sessions.c.owner == owner)
-            .values({**changes, **active})
-        )
+        changed = sa.update(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner)
+        await connection.execute(changed.values({**changes, **active}))
     return await get_session(connection, owner, session_id)
 
 
@@ -205,23 +197,16 @@ async def count_gaps(connection: AsyncConnection, session_id: str, *, again: boo
     session older than that column has null, and a process of the release before leaves it as it is.
     """
     due = [] if again else [sessions.c.gaps.is_(None)]
-    seen = (
-        sa.select(sessions.c.next_seq, sessions.c.updated_at, _counted(sessions).label("message_count"))
-        .where(sessions.c.id == session_id, *due)
-        .cte("seen")
-    )
+    read = sa.select(sessions.c.next_seq, sessions.c.updated_at, _counted(sessions).label("message_count"))
+    seen = read.where(sessions.c.id == session_id, *due).cte("seen")
     is_as_seen = (sessions.c.next_seq == seen.c.next_seq, sessions.c.updated_at == seen.c.updated_at)
     counted = sa.update(sessions).where(sessions.c.id == session_id, *is_as_seen)
     await connection.execute(counted.values(gaps=seen.c.next_seq - 1 - seen.c.message_count))
 
 
 def _counted(of: sa.FromClause) -> sa.ColumnElement[int]:
-    return (
-        sa.select(sa.func.count())
-        .where(messages.c.session_id == of.c.id, messages.c.branch.is_(None))
-        .correlate(of)
-        .scalar_subquery()
-    )
+    of_session = (messages.c.session_id == of.c.id, messages.c.branch.is_(None))
+    return sa.select(sa.func.count()).where(*of_session).correlate(of).scalar_subquery()
 
 
 def _owned(owner: str) -> sa.Select[Any]:
@@ -230,12 +215,8 @@ def _owned(owner: str) -> sa.Select[Any]:
 
 def shown(of: sa.FromClause = sessions) -> sa.Select[Any]:
     """Returns a statement that reads what `readable_session` takes, of `sessions` or of a selection of its rows."""
-    running = (
-        sa.select(turns.c.id)
-        .where(turns.c.session_id == of.c.id, turns.c.status == RUNNING)
-        .scalar_subquery()
-        .label("running_turn_id")
-    )
+    runs = sa.select(turns.c.id).where(turns.c.session_id == of.c.id, turns.c.status == RUNNING)
+    running = runs.scalar_subquery().label("running_turn_id")
     pending = (plans.c.session_id == of.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
     columns = (of.c[name] for name in SHOWN)
     count = sa.func.coalesce(of.c.next_seq - 1 - of.c.gaps, _counted(of)).label("message_count")

@@ -158,10 +158,8 @@ def runs_beside(waiting: sa.FromClause) -> sa.ColumnElement[bool]:
 
 def of_session() -> tuple[sa.ColumnElement[Any], ...]:
     """What a claim reads of the turn's session, which is `at_session`."""
-    of_session = sa.select(plans.c.id).where(plans.c.session_id == sessions.c.id)
-    in_question = (
-        of_session.where(is_open()).exists() | of_session.where(just_expired(sessions.c.last_turn_id)).exists()
-    )
+    planned = sa.select(plans.c.id).where(plans.c.session_id == sessions.c.id)
+    in_question = planned.where(is_open()).exists() | planned.where(just_expired(sessions.c.last_turn_id)).exists()
     return (
         sessions.c.owner,
         sessions.c.title,
@@ -180,9 +178,8 @@ def of_session() -> tuple[sa.ColumnElement[Any], ...]:
 
 
 # now() is when the statement began, perhaps to wait for a row that was queued after that; and clocks are set back.
-_QUEUED_S = sa.func.greatest(sa.func.extract("epoch", sa.func.now() - turns.c.queued_at).cast(sa.Float), 0.0).label(
-    "queued_s"
-)
+_WAITED_S = sa.func.extract("epoch", sa.func.now() - turns.c.queued_at).cast(sa.Float)
+_QUEUED_S = sa.func.greatest(_WAITED_S, 0.0).label("queued_s")
 
 
 def _claim() -> ReturningUpdate[*tuple[Any, ...]]:

@@ -191,9 +191,8 @@ def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> ses
 def _metadata(message: session.Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
-            hidden = (
-                () if session.WRITTEN_BY in message.metadata else session.OF_SERVICE
-            )  # in what a model said in the same turn
+            # a model may have said it in the same turn
+            hidden = () if session.WRITTEN_BY in message.metadata else session.OF_SERVICE
             hidden = (*hidden, session.REASONING) if message.tool_calls else hidden
             return {name: value for name, value in session.answer_metadata(turn).items() if name not in hidden}
         case "user" if (
@@ -345,10 +344,8 @@ def _turn(
     if status != row.status:
         error = _UNREADABLE
     elif report is not None and message is not None:
-        answer, error = (
-            session.chat_answer(session.TurnKey(row.session_id, row.id, row.seq), message, report, calls),
-            report.error,
-        )
+        key = session.TurnKey(row.session_id, row.id, row.seq)
+        answer, error = session.chat_answer(key, message, report, calls), report.error
     elif status not in NOT_ENDED:
         error = _error(row)
     return session.Turn(

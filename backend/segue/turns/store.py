@@ -104,10 +104,9 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
     """
     session_id, now = NEW_MESSAGE_COLUMNS["session_id"], NEW_MESSAGE_COLUMNS["created_at"]
     waiting = turns.alias("waiting")
-    open_turns = sa.select(sa.func.count()).where(
-        waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS)
-    )
-    read = sa.select(sessions.c.next_seq, sessions.c.updated_at, open_turns.scalar_subquery().label("open_turns"))
+    counted = (waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
+    open_turns = sa.select(sa.func.count()).where(*counted).scalar_subquery().label("open_turns")
+    read = sa.select(sessions.c.next_seq, sessions.c.updated_at, open_turns)
     seen = read.where(sessions.c.id == session_id).cte("seen")
     owned = (
         sa.update(sessions)

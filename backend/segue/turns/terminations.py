@@ -92,14 +92,10 @@ def _approved_step() -> sa.Select[tuple[str | None]]:
     calls = sa.select(tool_calls.c.status).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.plan_id == plans.c.id)
     first = calls.order_by(tool_calls.c.id).limit(1).scalar_subquery()
     unused = plans.c.taken_on_by.is_distinct_from(turns.c.id) | (plans.c.granted_to == turns.c.id)
-    became = sa.case(
-        (unused, "did_not_run"), (first.in_(("succeeded", "failed")), "ran"), (first.is_not(None), "unknown")
-    )
-    return (
-        sa.select(became)
-        .select_from(turns.join(plans, plans.c.id == of_plan))
-        .where(turns.c.id == sa.bindparam("at_turn"))
-    )
+    ran = first.in_(("succeeded", "failed"))
+    became = sa.case((unused, "did_not_run"), (ran, "ran"), (first.is_not(None), "unknown"))
+    decided = sa.select(became).select_from(turns.join(plans, plans.c.id == of_plan))
+    return decided.where(turns.c.id == sa.bindparam("at_turn"))
 
 
 _APPROVED_STEP = _approved_step()

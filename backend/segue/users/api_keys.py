@@ -163,14 +163,9 @@ async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timed
 
 async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     """Raises NotFound for an unknown key and for one that was revoked before."""
-    revoked = await connection.execute(
-        update(api_keys)
-        .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
-        .values(revoked_at=func.now())
-        .returning(*api_keys.c)
-    )
-    row = existing("key", revoked.one_or_none())
-    return _api_key(row)
+    is_it = (api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+    revoked = update(api_keys).where(*is_it).values(revoked_at=func.now()).returning(*api_keys.c)
+    return _api_key(existing("key", (await connection.execute(revoked)).one_or_none()))
 
 
 class ApiKeys:
@@ -260,11 +255,8 @@ async def create_token(connection: AsyncConnection, owner: str, turn_id: str) ->
 
 async def user_of_stream_token(connection: AsyncConnection, token: str, turn_id: str) -> str | None:
     """Returns the user, None for a token that is unknown, has expired or is for another turn."""
-    valid = select(stream_tokens.c.owner).where(
-        stream_tokens.c.digest == digest_of_secret(token),
-        stream_tokens.c.turn_id == turn_id,
-        stream_tokens.c.expires_at > func.now(),
-    )
+    is_it = (stream_tokens.c.digest == digest_of_secret(token), stream_tokens.c.turn_id == turn_id)
+    valid = select(stream_tokens.c.owner).where(*is_it, stream_tokens.c.expires_at > func.now())
     return (await connection.execute(valid)).scalar_one_or_none()
 
 

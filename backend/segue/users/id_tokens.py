@@ -183,13 +183,9 @@ class KeySet:
             if self._fetching is not None:
                 await asyncio.shield(self._fetching)
             if self._age() >= TRUSTED_S:
-                raise AppError(
-                    "identity_unavailable",
-                    status=503,
-                    title="The identity provider cannot be reached",
-                    detail="Whose token this is cannot be found out now. Try again in a moment.",
-                    retry_after_s=2,
-                )
+                title = "The identity provider cannot be reached"
+                detail = "Whose token this is cannot be found out now. Try again in a moment."
+                raise AppError("identity_unavailable", status=503, title=title, detail=detail, retry_after_s=2)
             key = self._choose(key_id)
         return key
 

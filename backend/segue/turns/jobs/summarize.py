@@ -41,16 +41,6 @@ MAX_MESSAGES = 200
 log = structlog.get_logger()
 
 
-async def propose_title(
-    model: ChatModel, said: str, answer: str, *, language: str | None, account: Account
-) -> str | None:
-    """Returns a title of one short line, None if the model gave none. Raises AppError if it cannot be asked."""
-    told = {"user": said[:MAX_TEXT_CHARS], "assistant": answer[:MAX_TEXT_CHARS]}
-    given = as_json(told | ({"language": language} if language else {}))
-    text: str = clean(await model.complete(TITLER, neutralised(given), account=account))
-    return first_words(text.strip().partition("\n")[0].strip(_AROUND)) or None
-
-
 @dataclass(frozen=True, slots=True)
 class Titles:
     """A kind of job; `lease_s` seconds after its claim another process may claim it. `tell` adds to a user's feed."""
@@ -93,14 +83,19 @@ class Titles:
         return {"session_id": job.session_id}
 
     async def _proposed(self, job: summaries.DueTitle) -> str | None:
-        """Returns None if the title is not of the first message any more, or the model has none."""
+        """Returns a title of one short line; None if it is not of the first message any more, or the model has none.
+        Raises AppError if the model cannot be asked.
+        """
         turns = await self.database.read(load_turns, job.session_id, after=0, up_to=MAX_SEQ, limit=MAX_TITLED_MESSAGES)
         said = str(turns[0][0].content) if turns else ""
         if first_words(said) != job.title:
             return None
         answer = str(turns[0][-1].content) if turns[0][-1].role == "assistant" else ""
+        told = {"user": said[:MAX_TEXT_CHARS], "assistant": answer[:MAX_TEXT_CHARS]}
+        given = as_json(told | ({"language": job.language} if job.language else {}))
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
-            return await propose_title(self.model, said, answer, language=job.language, account=account)
+            text: str = clean(await self.model.complete(TITLER, neutralised(given), account=account))
+        return first_words(text.strip().partition("\n")[0].strip(_AROUND)) or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,11 +110,9 @@ class Webhooks:
         """Returns the status, or why there is none, and for how many seconds the receiver wants to be left alone."""
         data = job.data
         if job.type == "approval.requested" and (waits_for := data.get("waits_for")) is not None:
-            until, asker = datetime.fromisoformat(data["expires_at"]), data["user"]
-            but = [*waits_for["yes_by"], *([asker] if waits_for["who"] == "other" else [])]
-            links = await self.links.make(
-                data["plan_id"], data["plan_version"], until, group=waits_for["group"], but=but
-            )
+            until, group = datetime.fromisoformat(data["expires_at"]), waits_for["group"]
+            but = [*waits_for["yes_by"], *([data["user"]] if waits_for["who"] == "other" else [])]
+            links = await self.links.make(data["plan_id"], data["plan_version"], until, group=group, but=but)
             data = {**data, "links": links}  # one for each of those who are asked; stored nowhere
         told = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": data}
         body, at = orjson.dumps(told), int(self.clock().timestamp())
