@@ -226,11 +226,8 @@ def belongs_to_sessions(table: sa.Table, session_ids: Ids) -> sa.ColumnElement[b
 
 def tables_of(session_ids: Ids) -> list[tuple[sa.Table, sa.ColumnElement[bool]]]:
     """Returns the tables that depend on sessions, each with the condition for the rows of these sessions."""
-    conditions = (
-        (table, belongs_to_sessions(table, session_ids))
-        for table in metadata.sorted_tables
-        if table not in TABLES_OF_OWNERS
-    )
+    others = [table for table in metadata.sorted_tables if table not in TABLES_OF_OWNERS]
+    conditions = ((table, belongs_to_sessions(table, session_ids)) for table in others)
     return [(table, belongs) for table, belongs in conditions if belongs is not None]
 
 
@@ -281,17 +278,13 @@ def line_of(table: str, row: str) -> str:
 
 async def _rows(database: Database, table: sa.Table, belongs: sa.ColumnElement[bool]) -> AsyncIterator[str]:
     key, size = sa.tuple_(*table.primary_key), ROWS_READ_AT_ONCE[table]
-    kept = sa.func.to_jsonb(table.table_valued()).op("-")(
-        sa.cast(sa.literal(list(LEFT_OUT), sa.ARRAY(sa.Text)), sa.ARRAY(sa.Text))
-    )
+    left_out = sa.cast(sa.literal(list(LEFT_OUT), sa.ARRAY(sa.Text)), sa.ARRAY(sa.Text))
+    shown = sa.cast(sa.func.to_jsonb(table.table_valued()).op("-")(left_out), sa.Text)
     async with database.read_only() as connection:
         keys = (await connection.execute(sa.select(*table.primary_key).where(belongs))).all()
     for at in range(0, len(keys), size):
-        rows = (
-            sa.select(sa.cast(kept, sa.Text))
-            .select_from(table)
-            .where(belongs, key.in_([tuple(each) for each in keys[at : at + size]]))
-        )
+        part = key.in_([tuple(each) for each in keys[at : at + size]])
+        rows = sa.select(shown).select_from(table).where(belongs, part)
         async with database.read_only() as connection:
             found = list((await connection.execute(rows)).scalars())
         for row in found:

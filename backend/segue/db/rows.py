@@ -129,12 +129,9 @@ def without_defaults(value: Any) -> Any:
     """Returns members of a dataclass, and of dataclasses that are members of it. Anything else is returned as it is."""
     if (kinds := _members_of(value.__class__)) is None:
         return value
-    members = [(each, getattr(value, each.name)) for each in kinds]
-    return {
-        each.name: without_defaults(member)
-        for each, member in members
-        if member != each.default or each.name in _ALWAYS_STORED
-    }
+    members = [(each.name, each.default, getattr(value, each.name)) for each in kinds]
+    stored = ((name, each) for name, default, each in members if each != default or name in _ALWAYS_STORED)
+    return {name: without_defaults(each) for name, each in stored}
 
 
 @cache  # of as many classes as are stored

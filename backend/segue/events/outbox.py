@@ -33,9 +33,8 @@ MAX_ARGS_BYTES: Final = 12_000
 OF_TURNS: Final = tuple(turns.c[name] for name in ("id", "session_id", "seq", "epoch", "status", "agent", "error"))
 
 # Null once it is over: its process has died, or is about to say how it ended.
-_LEASED_UNTIL: Final = sa.case((webhook_events.c.leased_until > sa.func.now(), webhook_events.c.leased_until)).label(
-    "in_flight_until"
-)
+_LEASE: Final = webhook_events.c.leased_until
+_LEASED_UNTIL: Final = sa.case((sa.func.now() < _LEASE, _LEASE)).label("in_flight_until")
 _TRIED: Final = (
     webhook_events.c.id.label("event_id"),
     *(webhook_events.c[name] for name in ("type", "session_id", "tries")),
@@ -275,9 +274,8 @@ async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) ->
     beyond = sa.func.coalesce(newest_dropped.scalar_subquery(), sa.literal(0, sa.BigInteger))
     oldest = sa.select(webhook_events.c.id).order_by(webhook_events.c.seq).limit(DROPPED_AT_ONCE)
     too_old = webhook_events.c.created_at < sa.func.now() - KEPT
-    dropped = await connection.execute(
-        sa.delete(webhook_events).where(webhook_events.c.id.in_(oldest), too_old | (webhook_events.c.seq <= beyond))
-    )
+    excess = (webhook_events.c.id.in_(oldest), too_old | (webhook_events.c.seq <= beyond))
+    dropped = await connection.execute(sa.delete(webhook_events).where(*excess))
     if dropped.rowcount:
         log.error("webhook_events_dropped", events=dropped.rowcount)
     return dropped.rowcount

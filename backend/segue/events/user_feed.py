@@ -159,9 +159,8 @@ class UserFeeds:
                     await asyncio.sleep(RETRY_S)
                 continue
             # a reader that comes meanwhile waits for the end of the read, at most 200 ms
-            found = await self._streams.read_feeds(
-                {user: min(each.position for each in readers) for user, readers in self._readers.items()}
-            )
+            after = {user: min(each.position for each in readers) for user, readers in self._readers.items()}
+            found = await self._streams.read_feeds(after)
             self._lost = found is None
             for user, entries in (found or {}).items():
                 for position, event in entries:

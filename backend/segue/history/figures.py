@@ -139,9 +139,8 @@ def _ms(later: sa.ColumnElement[Any], earlier: sa.ColumnElement[Any]) -> sa.Colu
 def _number(usage: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[Any]:
     """Null for what is no number: a row that a newer release wrote must not hide the others."""
     value = usage[name]
-    return sa.case(
-        (sa.func.jsonb_typeof(value) == "number", sa.func.least(value.cast(sa.Numeric), _HUGE).cast(sa.Float))
-    ).label(name)
+    number = sa.func.least(value.cast(sa.Numeric), _HUGE).cast(sa.Float)
+    return sa.case((sa.func.jsonb_typeof(value) == "number", number)).label(name)
 
 
 def _recent() -> sa.FromClause:
@@ -184,12 +183,8 @@ def _opened(report: sa.ColumnElement[Any]) -> sa.FromClause:
     """
     report_if_object = sa.func.jsonb_path_query_first(report, sa.literal_column("""'$ ? (@.type() == "object")'"""))
     fields = sa.column("agent", sa.Text), sa.column("model", sa.Text), sa.column("usage", JSONB)
-    return (
-        sa.func.jsonb_to_record(report_if_object)
-        .table_valued(*fields)
-        .render_derived("report", with_types=True)
-        .lateral()
-    )
+    record = sa.func.jsonb_to_record(report_if_object).table_valued(*fields)
+    return record.render_derived("report", with_types=True).lateral()
 
 
 def _grouped() -> sa.Select[*tuple[Any, ...]]:

@@ -248,9 +248,7 @@ async def claim_next(
         found = (await connection.execute(statement, values)).mappings().one_or_none()
     except IntegrityError:  # one running turn per session is a unique index
         return None
-    if found is None:
-        return None
-    return claim_of(session_id, dict(found))
+    return None if found is None else claim_of(session_id, dict(found))
 
 
 _NEXT = sa.select(*of_session(), sessions.c.agent, sessions.c.language, sessions.c.time_zone).where(
@@ -307,25 +305,16 @@ async def renew_leases(
 ) -> set[str]:
     """Gives each claim that still holds a lease from now on. Returns the ids of their turns."""
     mine = sa.tuple_(turns.c.id, turns.c.epoch).in_([(claim.key.turn_id, claim.epoch) for claim in claims])
-    renewed = await connection.execute(
-        sa.update(turns)
-        .where(mine, turns.c.status == RUNNING)
-        .values(worker=worker, lease_until=sa.func.now() + timedelta(seconds=lease_s))
-        .returning(turns.c.id)
-    )
-    return set(renewed.scalars())
+    until = sa.func.now() + timedelta(seconds=lease_s)
+    renewal = sa.update(turns).where(mine, turns.c.status == RUNNING).values(worker=worker, lease_until=until)
+    return set(await connection.scalars(renewal.returning(turns.c.id)))
 
 
 async def end_leases_unheard(connection: AsyncConnection, turn_ids: Sequence[str]) -> set[str]:
     """Ends the leases of those turns that the statement which accepted them claimed. Returns their ids."""
     as_accepted = (turns.c.status == RUNNING, turns.c.epoch == 1, turns.c.started_at == turns.c.queued_at)
-    ended = await connection.execute(
-        sa.update(turns)
-        .where(turns.c.id.in_(turn_ids), *as_accepted)
-        .values(lease_until=sa.func.now())
-        .returning(turns.c.id)
-    )
-    return set(ended.scalars())
+    ending = sa.update(turns).where(turns.c.id.in_(turn_ids), *as_accepted).values(lease_until=sa.func.now())
+    return set(await connection.scalars(ending.returning(turns.c.id)))
 
 
 _LEFT_S = sa.func.extract("epoch", turns.c.lease_until - sa.func.now()).cast(sa.Float).label("left_s")

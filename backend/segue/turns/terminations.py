@@ -274,11 +274,9 @@ async def cancel_before(connection: AsyncConnection, owner: str, turn: TurnKey) 
 
 async def cancel_open_turns(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Ends the open turns of a session that is about to be deleted, so that no process writes for them any more."""
-    await connection.execute(
-        sa.update(turns)
-        .where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
-        .values(status="cancelled", lease_until=None, finished_at=sa.func.now())
-    )
+    are_open = (turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
+    ended = {"status": "cancelled", "lease_until": None, "finished_at": sa.func.now()}
+    await connection.execute(sa.update(turns).where(*are_open).values(ended))
 
 
 async def _cancel(

@@ -247,9 +247,8 @@ async def create_token(connection: AsyncConnection, owner: str, turn_id: str) ->
     """Makes a token and deletes those that have expired. `owner` has to be that of the turn."""
     await connection.execute(delete(stream_tokens).where(stream_tokens.c.expires_at < func.now()))
     token = f"stream_{secrets.token_hex(32)}"
-    made = insert(stream_tokens).values(
-        digest=digest_of_secret(token), owner=owner, turn_id=turn_id, expires_at=func.now() + TOKEN_LASTS
-    )
+    row = {"digest": digest_of_secret(token), "owner": owner, "turn_id": turn_id}
+    made = insert(stream_tokens).values(**row, expires_at=func.now() + TOKEN_LASTS)
     return StreamToken(token, (await connection.execute(made.returning(stream_tokens.c.expires_at))).scalar_one())
 
 
