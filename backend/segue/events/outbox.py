@@ -124,12 +124,9 @@ def turns_ended(ended: sa.CTE, content: sa.ColumnElement[str] | None = None) -> 
     if content is not None:
         payload = payload.op("||")(sa.func.jsonb_build_object("answer", sa.func.left(content, ANSWER_CHARS)))
     event_id = sa.literal("evt_") + ended.c.id + "_" + sa.cast(ended.c.epoch, sa.Text)
-    rows = (
-        sa.select(event_id, sessions.c.id, sa.literal("turn.") + status, payload, sa.func.clock_timestamp(), _due())
-        .join(sessions, sessions.c.id == ended.c.session_id)
-        .where(status.in_(("completed", "failed", "cancelled")))
-        .order_by(ended.c.seq)
-    )
+    row = (event_id, sessions.c.id, sa.literal("turn.") + status, payload, sa.func.clock_timestamp(), _due())
+    rows = sa.select(*row).join(sessions, sessions.c.id == ended.c.session_id).order_by(ended.c.seq)
+    rows = rows.where(status.in_(("completed", "failed", "cancelled")))
     return sa.insert(webhook_events).from_select(_WRITTEN, rows)
 
 

@@ -80,13 +80,8 @@ def _cut() -> sa.Select[*tuple[Any, ...]]:
     """A turn that has ended may stand behind one that runs: it was cancelled while it waited."""
     rest = messages.alias("rest")
     of_turn = (rest.c.session_id == messages.c.session_id, rest.c.turn_seq == messages.c.turn_seq)
-    busy = (
-        sa.select(turns.c.id)
-        .where(turns.c.session_id == messages.c.session_id, turns.c.seq <= messages.c.turn_seq)
-        .where(turns.c.status.in_(OPEN_TURNS))
-        .order_by(turns.c.seq)
-        .limit(1)
-    )
+    up_to = (turns.c.session_id == messages.c.session_id, turns.c.seq <= messages.c.turn_seq)
+    busy = sa.select(turns.c.id).where(*up_to, turns.c.status.in_(OPEN_TURNS)).order_by(turns.c.seq).limit(1)
     is_divided = sa.select(rest.c.id).where(*of_turn, rest.c.seq > messages.c.seq, rest.c.branch.is_(None)).exists()
     found = (busy.scalar_subquery().label("busy"), is_divided.label("is_divided"))
     cut = sa.select(*(messages.c[name] for name in ("seq", "turn_seq", "turn_id", "branch")), *found)

@@ -258,13 +258,9 @@ def _counts() -> sa.Select[Any]:
     keys = sa.select(sa.func.count()).where(api_keys.c.owner == names.c.name, in_force).scalar_subquery()
     owned = sa.select(sa.func.count()).select_from(latest()).scalar_subquery()
     active = latest(sessions.c.updated_at >= midnight)
-    newest = (
-        sa.select(turns.c.created_at, turns.c.status, turns.c.started_at)
-        .where(turns.c.session_id == active.c.id)
-        .order_by(turns.c.seq.desc())
-        .limit(COUNTED)
-        .lateral("newest")
-    )
+    of_session = sa.select(turns.c.created_at, turns.c.status, turns.c.started_at)
+    of_session = of_session.where(turns.c.session_id == active.c.id).order_by(turns.c.seq.desc())
+    newest = of_session.limit(COUNTED).lateral("newest")
     ran = newest.c.started_at.is_not(None) | (newest.c.status != "completed")  # a copy of a fork's never did
     today = (newest.c.created_at >= midnight, ran)
     begun = sa.select(sa.literal(1)).join_from(active, newest, sa.literal(value=True)).where(*today).correlate(names)

@@ -168,14 +168,10 @@ async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str
     session with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
     """
     open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
-    idle = (
-        sa.select(sessions.c.owner, sessions.c.id)
-        .where(sessions.c.updated_at < sa.func.now() - timedelta(days=days), ~open_turn.exists())
-        .order_by(sessions.c.updated_at)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    )
-    row = (await connection.execute(idle)).one_or_none()
+    is_old = sessions.c.updated_at < sa.func.now() - timedelta(days=days)
+    idle = sa.select(sessions.c.owner, sessions.c.id).where(is_old, ~open_turn.exists())
+    longest = idle.order_by(sessions.c.updated_at).limit(1).with_for_update(skip_locked=True)
+    row = (await connection.execute(longest)).one_or_none()
     return (row.owner, row.id) if row else None
 
 
@@ -269,18 +265,14 @@ async def list_feedback(
     connection: AsyncConnection, *, rating: Rating | None, before: int | None, limit: int
 ) -> list[tuple[Feedback, int]]:
     """Returns that of all users, newest first, each with its seq: for ops only."""
-    statement = (
-        sa.select(feedback, messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))
-        .join(messages, messages.c.id == feedback.c.message_id)
-        .join(sessions, sessions.c.id == messages.c.session_id)
-        .order_by(feedback.c.seq.desc())
-        .limit(limit)
-    )
+    of_answer = (messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))
+    statement = sa.select(feedback, *of_answer).join(messages, messages.c.id == feedback.c.message_id)
+    statement = statement.join(sessions, sessions.c.id == messages.c.session_id)
     if rating is not None:
         statement = statement.where(feedback.c.rating == rating)
     if before is not None:
         statement = statement.where(feedback.c.seq < before)
-    rows = await connection.execute(statement)
+    rows = await connection.execute(statement.order_by(feedback.c.seq.desc()).limit(limit))
     return [(Feedback(**{name: getattr(row, name) for name in Feedback.__slots__}), row.seq) for row in rows]
 
 
@@ -310,20 +302,11 @@ async def search_sessions(
     """
     looked_at = _looked_at(owner, archived=archived, pinned=pinned, after=after)
     # With OFFSET 0 PostgreSQL looks for a hit once, not for the condition and again for what is returned.
-    searched = (
-        sa.select(*looked_at.c, _hit(words, looked_at).label("hit"))
-        .order_by(*_latest_first(looked_at))
-        .offset(0)
-        .subquery("searched")
-    )
-    statement = (
-        shown(searched)
-        .add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
-        .where(sa.or_(searched.c.hit.is_not(None), searched.c.is_last))
-        .order_by(*_latest_first(searched))
-        .limit(limit + 1)
-    )
-    rows = (await connection.execute(statement)).all()
+    with_hits = sa.select(*looked_at.c, _hit(words, looked_at).label("hit")).order_by(*_latest_first(looked_at))
+    searched = with_hits.offset(0).subquery("searched")
+    wanted = shown(searched).add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
+    wanted = wanted.where(sa.or_(searched.c.hit.is_not(None), searched.c.is_last))
+    rows = (await connection.execute(wanted.order_by(*_latest_first(searched)).limit(limit + 1))).all()
     found = [row for row in rows if row.hit is not None]
     page = [readable_session(row, hit=row.hit) for row in found[:limit]]
     if len(found) > limit:

@@ -140,14 +140,9 @@ def held(claim: Claim) -> dict[str, Any]:
 def last_ended_turn() -> sa.ScalarSelect[str]:
     """The turn in the history of the session `at_session` that ended last: completed, failed or cancelled."""
     ended = turns.alias("ended")
-    return (
-        sa.select(ended.c.id)
-        .where(ended.c.session_id == sa.bindparam("at_session"), ended.c.finished_at.is_not(None))
-        .where(ended.c.branch.is_(None))
-        .order_by(ended.c.seq.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
+    of_session = ended.c.session_id == sa.bindparam("at_session")
+    found = sa.select(ended.c.id).where(of_session, ended.c.finished_at.is_not(None), ended.c.branch.is_(None))
+    return found.order_by(ended.c.seq.desc()).limit(1).scalar_subquery()
 
 
 def runs_beside(waiting: sa.FromClause) -> sa.ColumnElement[bool]:
@@ -183,13 +178,8 @@ _QUEUED_S = sa.func.greatest(_WAITED_S, 0.0).label("queued_s")
 
 
 def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
-    oldest = (
-        sa.select(turns.c.id)
-        .where(turns.c.session_id == sa.bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
-        .order_by(turns.c.seq)
-        .limit(1)
-        .scalar_subquery()
-    )
+    in_line = (turns.c.session_id == sa.bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
+    oldest = sa.select(turns.c.id).where(*in_line).order_by(turns.c.seq).limit(1).scalar_subquery()
     return (
         sa.update(turns)
         .where(turns.c.id == oldest, turns.c.status == QUEUED, sessions.c.id == turns.c.session_id)

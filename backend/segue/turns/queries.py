@@ -100,12 +100,9 @@ async def list_turns(
 
 async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> session.TurnKey:
     """Raises NotFound for a session or a turn that is missing or another owner's."""
-    found = (
-        select(turns.c.id, turns.c.session_id, turns.c.seq, turns.c.epoch)
-        .select_from(sessions)
-        .outerjoin(turns, turns.c.id == _reader_of(turn_id))
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
-    )
+    and_reader = sessions.outerjoin(turns, turns.c.id == _reader_of(turn_id))
+    key = select(turns.c.id, turns.c.session_id, turns.c.seq, turns.c.epoch).select_from(and_reader)
+    found = key.where(sessions.c.id == session_id, sessions.c.owner == owner)
     row = existing("session", (await connection.execute(found)).one_or_none())
     if row.session_id != session_id:  # not in the statement, as above
         raise NotFound("turn")

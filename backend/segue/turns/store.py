@@ -150,12 +150,8 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
         "facts_due_at": sa.case((sa.bindparam("tells_facts", type_=sa.Boolean), sa.func.now())),
         **(running if claims else {}),
     }
-    begun = (
-        sa.insert(turns)
-        .from_select(["seq", *turn], sa.select(owned.c.seq, *turn.values()))
-        .returning(turns.c.seq, turns.c.request)
-        .cte("begun")
-    )
+    stored = sa.insert(turns).from_select(["seq", *turn], sa.select(owned.c.seq, *turn.values()))
+    begun = stored.returning(turns.c.seq, turns.c.request).cte("begun")
     return owned, begun, insert_message(begun, opens_turn=True).returning(messages.c.seq)
 
 
@@ -164,11 +160,9 @@ def _begin_claimed() -> sa.Select[*tuple[Any, ...]]:
     owned, turn, inserted = _begin(claims=True)
     message = inserted.cte("message")
     of_turn = (turn.c.seq, turn.c.request, owned.c.agent, owned.c.title.label("new_title"))
-    return sa.select(*of_turn, *of_session()).select_from(
-        message.join(turn, turn.c.seq == message.c.seq)
-        .join(owned, owned.c.seq == message.c.seq)
-        .join(sessions, sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
-    )
+    begun = message.join(turn, turn.c.seq == message.c.seq).join(owned, owned.c.seq == message.c.seq)
+    begun = begun.join(sessions, sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
+    return sa.select(*of_turn, *of_session()).select_from(begun)
 
 
 _BEGIN, _BEGIN_CLAIMED = _begin(claims=False)[2], _begin_claimed()

@@ -203,11 +203,8 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
     said when the user stopped it leaves the history.
     """
     failed, others = sa.bindparam("failed_turn", type_=sa.Text), turns.alias("others")
-    open_turns = (
-        sa.select(sa.func.count())
-        .where(others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
-        .scalar_subquery()
-    )
+    are_open = (others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
+    open_turns = sa.select(sa.func.count()).where(*are_open).scalar_subquery()
     left_open = (
         sa.update(tool_calls)
         .where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
