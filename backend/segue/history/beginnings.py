@@ -30,11 +30,7 @@ MAX_TURNS = 100  # of an import, the newest: the window shows no more, and there
 MAX_CHARS = 32_000  # of a message
 _OF_NOTHING = (session.WebSearchReport(), session.MemoryReport(), session.Usage())
 _REPORT = session.TurnReport(session.AcknowledgementReport(), None, *_OF_NOTHING, model="unknown")
-_SOURCE, _FORK, _OWN = (
-    sa.bindparam("source", type_=sa.Text),
-    sa.bindparam("fork", type_=sa.Text),
-    sa.bindparam("own", type_=sa.Text),
-)
+_SOURCE, _FORK, _OWN = (sa.bindparam(name, type_=sa.Text) for name in ("source", "fork", "own"))
 _TURN_SEQ, _SEQ = sa.bindparam("cut_turn_seq", type_=sa.BigInteger), sa.bindparam("cut_seq", type_=sa.BigInteger)
 _CUT_TURN = sa.bindparam("cut_turn", type_=sa.Text)  # the turn that the cut divides, null if it is between two
 _FORKED_FROM = sa.bindparam("forked_from", type_=JSONB)

@@ -322,12 +322,8 @@ def _at(turn: OpsTurn, each: NodeRun | ModelRun) -> datetime:
 
 async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedToolCall]:
     shown = ("status", "duration_ms", "plan_id", "step_id", "granted", "mandate_id", "settled_by")
-    statement = select(
-        tool_calls.c.id.label("tool_call_id"),
-        tool_calls.c.tool_name.label("tool"),
-        tool_calls.c.started_at.label("at"),
-        *(tool_calls.c[name] for name in shown),
-    )
+    of_call = (tool_calls.c.id.label("tool_call_id"), tool_calls.c.tool_name.label("tool"))
+    statement = select(*of_call, tool_calls.c.started_at.label("at"), *(tool_calls.c[name] for name in shown))
     statement = statement.where(tool_calls.c.turn_id == turn_id).order_by(*oldest_first(tool_calls)).limit(CALLS_SHOWN)
     return [
         TimedToolCall(**{**row, "status": row["status"] if row["status"] in get_args(CallStatus) else "unknown"})

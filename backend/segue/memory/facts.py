@@ -175,11 +175,8 @@ def _find_statement() -> sa.Select[Any]:
     used_at = sa.func.coalesce(memories.c.last_used_at, memories.c.created_at)
     age = sa.bindparam("at", type_=sa.DateTime(timezone=True)) - used_at
     days = sa.func.greatest(sa.func.extract("epoch", age) / 86_400, 0)
-    rank = (
-        sa.func.ts_rank(memories.c.search, asked.c.words, 1)
-        * (0.5 + memories.c.importance * 0.1)
-        * (0.5 + 0.5 * sa.func.exp(-days / RECENT_DAYS))
-    )
+    importance, recency = 0.5 + memories.c.importance * 0.1, 0.5 + 0.5 * sa.func.exp(-days / RECENT_DAYS)
+    rank = sa.func.ts_rank(memories.c.search, asked.c.words, 1) * importance * recency
     return (
         sa.select(*_SHOWN, matches.label("matches"))
         .select_from(memories.join(asked, sa.true()))

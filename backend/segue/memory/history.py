@@ -133,12 +133,8 @@ _OPAQUE_BYTES = sa.func.octet_length(sa.cast(messages.c.opaque, sa.Text))
 _IS_OWN = messages.c.opaque["by"].astext == sa.any_(sa.bindparam("made_by", type_=ARRAY(sa.Text)))
 _WINDOW = (
     sa.select(*SHOWN, sa.case((_IS_OWN, _OPAQUE_BYTES)).label("opaque_bytes"))
-    .where(
-        messages.c.session_id == sa.bindparam("at_session"),
-        IN_HISTORY,
-        messages.c.turn_seq > sa.bindparam("after"),
-        messages.c.turn_seq <= sa.bindparam("up_to"),
-    )
+    .where(messages.c.session_id == sa.bindparam("at_session"), IN_HISTORY)
+    .where(messages.c.turn_seq > sa.bindparam("after"), messages.c.turn_seq <= sa.bindparam("up_to"))
     .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
     .limit(sa.bindparam("at_most"))
 )

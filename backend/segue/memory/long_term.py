@@ -107,13 +107,9 @@ class LongTermMemory:
         if source is None:
             return None
         corrected = leans_on.id if leans_on and fact_cues.is_correction(said_by_user(source)) else None
-        fact = await self._database.transact(
-            facts.add_fact,
-            owner,
-            NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
-            now=now,
-            source=FactSource(session_id, source.id),
-        )
+        new = NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected)
+        told_by = FactSource(session_id, source.id)
+        fact = await self._database.transact(facts.add_fact, owner, new, now=now, source=told_by)
         self.noted(owner, fact)
         return fact
 

@@ -69,16 +69,9 @@ async def create_session(
     times = {"created_at": sa.func.now(), "updated_at": sa.func.now()}
     made = sa.insert(sessions).values(id=session_id, owner=owner, gaps=0, **given, **times)
     at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
-    return Session(
-        id=session_id,
-        **{**given, "time_zone": time_zone or "UTC"},
-        archived=False,
-        pinned=False,
-        created_at=at,
-        updated_at=at,
-        message_count=0,
-        running_turn_id=None,
-    )
+    begins: dict[str, Any] = {"archived": False, "pinned": False, "message_count": 0, "running_turn_id": None}
+    begins |= {"time_zone": time_zone or "UTC", "created_at": at, "updated_at": at}
+    return Session(id=session_id, **{**given, **begins})
 
 
 async def get_session(connection: AsyncConnection, owner: str, session_id: str) -> Session:
@@ -381,13 +374,9 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
         start = sa.func.greatest(sa.func.strpos(sa.func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
         return array([sa.func.substr(text, start, SNIPPET_CHARS), message_id])
 
-    said = (
-        sa.select(place(messages.c.content, messages.c.id))
-        .where(messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None))
-        .where(messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
-        .where(messages.c.role != "tool", has_all(messages.c.content))
-        .order_by(messages.c.seq.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
+    in_session = (messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None), messages.c.role != "tool")
+    between = (messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
+    found = sa.select(place(messages.c.content, messages.c.id))
+    found = found.where(*in_session, *between, has_all(messages.c.content))
+    said = found.order_by(messages.c.seq.desc()).limit(1).scalar_subquery()
     return sa.case((has_all(looked_at.c.title), place(looked_at.c.title, sa.null())), else_=said)

@@ -31,11 +31,8 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
-_read_report, _read_error, _read_sources = (
-    reader(session.TurnReport),
-    reader(session.TurnError),
-    reader(tuple[session.Source, ...]),
-)
+_read_report, _read_error = reader(session.TurnReport), reader(session.TurnError)
+_read_sources = reader(tuple[session.Source, ...])
 _read_effects = reader(tuple[TurnEffect, ...])
 _UNREADABLE = session.TurnError(**{name: getattr(Unreadable("turn"), name) for name in session.TurnError.__slots__})
 

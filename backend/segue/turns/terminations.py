@@ -205,13 +205,9 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
     failed, others = sa.bindparam("failed_turn", type_=sa.Text), turns.alias("others")
     are_open = (others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
     open_turns = sa.select(sa.func.count()).where(*are_open).scalar_subquery()
-    left_open = (
-        sa.update(tool_calls)
-        .where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
-        .values(status="running", error=None, summary="")
-        .returning(tool_calls.c.id)
-        .cte("left_open")
-    )
+    interrupted = sa.update(tool_calls).where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
+    opened = interrupted.values(status="running", error=None, summary="")
+    left_open = opened.returning(tool_calls.c.id).cte("left_open")
     answered = sa.delete(messages).where(messages.c.tool_call_id.in_(sa.select(left_open.c.id)))
     stopped = sa.update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
     left = stopped.values(branch=sa.bindparam("left_to"), left_at=sa.func.now())
@@ -322,12 +318,9 @@ def _ending(
         .returning(*OF_TURNS)
         .cte("ended")
     )
-    left_open = (
-        sa.update(tool_calls)
-        .where(tool_calls.c.turn_id.in_(sa.select(ended.c.id)), tool_calls.c.status == "running")
-        .values(status="unknown", error=INTERRUPTED, summary=INTERRUPTED)
-        .cte("left_open")
-    )
+    of_turns = tool_calls.c.turn_id.in_(sa.select(ended.c.id))
+    running = sa.update(tool_calls).where(of_turns, tool_calls.c.status == "running")
+    left_open = running.values(status="unknown", error=INTERRUPTED, summary=INTERRUPTED).cte("left_open")
     return sa.select(ended.c.id).add_cte(left_open, *((turns_ended(ended).cte("told"),) if is_told else ()))
 
 

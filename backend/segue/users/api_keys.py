@@ -113,22 +113,11 @@ async def create_key(
     roles: Iterable[str] = (),
 ) -> NewKey:
     key_id, secret = new_id("key", now), secrets.token_hex(32)
-    made = await connection.execute(
-        insert(api_keys)
-        .values(
-            id=key_id,
-            owner=owner,
-            name=name,
-            scopes=sorted(set(scopes)),
-            groups=sorted(set(groups)),
-            roles=sorted(set(roles)),
-            digest=digest_of_secret(secret),
-            created_at=func.now(),
-            expires_at=expires_at,
-        )
-        .returning(*api_keys.c)
-    )
-    return NewKey(_api_key(made.one()), f"segue_{key_id.removeprefix('key_')}_{secret}")
+    key = {"id": key_id, "owner": owner, "name": name, "digest": digest_of_secret(secret), "expires_at": expires_at}
+    may = {"scopes": sorted(set(scopes)), "groups": sorted(set(groups)), "roles": sorted(set(roles))}
+    made = insert(api_keys).values({**key, **may, "created_at": func.now()}).returning(*api_keys.c)
+    row = (await connection.execute(made)).one()
+    return NewKey(_api_key(row), f"segue_{key_id.removeprefix('key_')}_{secret}")
 
 
 async def list_keys(

@@ -102,12 +102,9 @@ def _read_fact(value: object, known_ids: set[str]) -> NewFact | None:
         fact = _Fact.model_validate(clean(value))
     except ValidationError:
         return None
-    return NewFact(
-        content=fact.content,
-        kind=fact.kind,
-        importance=min(max(fact.importance, MIN_IMPORTANCE), MAX_IMPORTANCE),
-        supersedes=fact.supersedes if fact.supersedes in known_ids else None,
-    )
+    importance = min(max(fact.importance, MIN_IMPORTANCE), MAX_IMPORTANCE)
+    supersedes = fact.supersedes if fact.supersedes in known_ids else None
+    return NewFact(fact.content, fact.kind, importance=importance, supersedes=supersedes)
 
 
 _TIME_ZONE = func.coalesce(turns.c.request["time_zone"].as_string(), sessions.c.time_zone).label("time_zone")

@@ -83,8 +83,8 @@ class Titles:
         return {"session_id": job.session_id}
 
     async def _proposed(self, job: summaries.DueTitle) -> str | None:
-        """Returns a title of one short line; None if it is not of the first message any more, or the model has none.
-        Raises AppError if the model cannot be asked.
+        """Returns a title of one short line. None if the one of now is not of the first message any more, or the model
+        has none. Raises AppError if the model cannot be asked.
         """
         turns = await self.database.read(load_turns, job.session_id, after=0, up_to=MAX_SEQ, limit=MAX_TITLED_MESSAGES)
         said = str(turns[0][0].content) if turns else ""
