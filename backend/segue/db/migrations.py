@@ -45,9 +45,8 @@ def upgrade(database_url: str, *, revision: str = "head", schema: str | None = N
         cause = cause_of(error)
         reason = f"{cause.why}. {cause.mend}" if cause else error.orig if isinstance(error, DBAPIError) else error
         detail = f"The database at DATABASE_URL cannot be reached or migrated: {reason}"
-        raise AppError(
-            "database_unreachable", status=503, title="The database cannot be migrated", detail=detail, retryable=True
-        ) from error
+        title = "The database cannot be migrated"
+        raise AppError("database_unreachable", status=503, title=title, detail=detail, retryable=True) from error
     return None
 
 

@@ -7,33 +7,13 @@ than the column, which their ids order. An id or a time never does: each is of t
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    ColumnElement,
-    Date,
-    DateTime,
-    Float,
-    ForeignKey,
-    Identity,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Numeric,
-    SmallInteger,
-    Table,
-    Text,
-    literal_column,
-    text,
-)
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Boolean, Date, DateTime, Float, Integer, LargeBinary, Numeric, SmallInteger, Text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REAL, TSVECTOR
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import JSON as JSON_TEXT
 
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "pk": "%(table_name)s_pkey",
         "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
@@ -48,44 +28,44 @@ TIME = DateTime(timezone=True)
 JSON = JSONB(none_as_null=True)
 
 
-def _table(name: str, *parts: SchemaItem) -> Table:
-    return Table(name, metadata, *parts)
+def _table(name: str, *parts: SchemaItem) -> sa.Table:
+    return sa.Table(name, metadata, *parts)
 
 
-def _key(**types: Any) -> list[Column[Any]]:
+def _key(**types: Any) -> list[sa.Column[Any]]:
     """The columns of the primary key."""
-    return [Column(name, kind, primary_key=True, autoincrement=False) for name, kind in types.items()]
+    return [sa.Column(name, kind, primary_key=True, autoincrement=False) for name, kind in types.items()]
 
 
-def _needed(**types: Any) -> list[Column[Any]]:
-    return [Column(name, kind, nullable=False) for name, kind in types.items()]
+def _needed(**types: Any) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, nullable=False) for name, kind in types.items()]
 
 
-def _filled(default: str, /, **types: Any) -> list[Column[Any]]:
+def _filled(default: str, /, **types: Any) -> list[sa.Column[Any]]:
     """Needed, and `default`, which is SQL, if a statement says nothing."""
-    return [Column(name, kind, nullable=False, server_default=text(default)) for name, kind in types.items()]
+    return [sa.Column(name, kind, nullable=False, server_default=sa.text(default)) for name, kind in types.items()]
 
 
-def _optional(**types: Any) -> list[Column[Any]]:
-    return [Column(name, kind) for name, kind in types.items()]
+def _optional(**types: Any) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind) for name, kind in types.items()]
 
 
-def _seq() -> Column[int]:
-    return Column("seq", BigInteger, Identity(), nullable=False)
+def _seq() -> sa.Column[int]:
+    return sa.Column("seq", BigInteger, sa.Identity(), nullable=False)
 
 
-def _id_and_seq() -> list[Column[Any]]:
+def _id_and_seq() -> list[sa.Column[Any]]:
     return [*_key(id=ID), _seq()]
 
 
-def _of(table: str, ondelete: str = "CASCADE") -> ForeignKey:
+def _of(table: str, ondelete: str = "CASCADE") -> sa.ForeignKey:
     """In the place of a type: the id of a row there."""
-    return ForeignKey(f"{table}.id", ondelete=ondelete)
+    return sa.ForeignKey(f"{table}.id", ondelete=ondelete)
 
 
-def _index(name: str, *columns: str, unique: bool = False, where: str | None = None) -> Index:
+def _index(name: str, *columns: str, unique: bool = False, where: str | None = None) -> sa.Index:
     """`where` is SQL."""
-    return Index(name, *columns, unique=unique, postgresql_where=None if where is None else text(where))
+    return sa.Index(name, *columns, unique=unique, postgresql_where=None if where is None else sa.text(where))
 
 
 api_keys = _table(
@@ -143,7 +123,7 @@ turns = _table(
     *_optional(report=JSON, error=JSON, error_extra=JSON),  # apart: an older release reads no other names in `error`
     *_optional(facts_due_at=TIME, timeline=JSON),
     *_optional(run=JSON_TEXT(none_as_null=True)),  # JSONB takes twice as much for it
-    CheckConstraint("status IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="status"),
+    sa.CheckConstraint("status IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="status"),
     _index("turns_session_id_seq_key", "session_id", "seq", unique=True),
     _index(
         "turns_idempotency_key_key", "session_id", "idempotency_key", unique=True, where="idempotency_key IS NOT NULL"
@@ -166,8 +146,8 @@ messages = _table(
     *_needed(seq=BigInteger, turn_seq=BigInteger, role=Text, content=Text, created_at=TIME),
     *_optional(tool_calls=JSON, tool_call_id=ID, opaque=JSON, branch=Text, left_at=TIME, note=Text, attachments=JSON),
     *_filled("false", cut_off=Boolean, by_program=Boolean),
-    CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),
-    CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),
+    sa.CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),
+    sa.CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),
     _index("messages_session_id_seq_key", "session_id", "seq", unique=True),
     # Without the seq within a turn: the messages of a turn share one entry.
     _index("messages_session_id_turn_seq_idx", "session_id", "turn_seq"),
@@ -182,7 +162,7 @@ feedback = _table(
     _seq(),
     *_needed(rating=Text, created_at=TIME),
     *_optional(comment=Text),
-    CheckConstraint("rating IN ('up', 'down')", name="rating"),
+    sa.CheckConstraint("rating IN ('up', 'down')", name="rating"),
     _index("feedback_seq_idx", "seq"),
 )
 
@@ -204,18 +184,18 @@ plans = _table(
     *_optional(for_group=Text, later_group=Text, later_at=TIME),
     *_filled("'{}'", texts=JSON),
     *_filled("false", reminded=Boolean),
-    CheckConstraint(
+    sa.CheckConstraint(
         "status IN ('active', 'waiting', 'completed', 'failed', 'cancelled', 'expired', 'superseded')", name="status"
     ),
     _index("plans_session_id_seq_idx", "session_id", "seq", "id"),
     _index("plans_one_open_key", "session_id", unique=True, where="status IN ('active', 'waiting')"),
     _index("plans_for_group_idx", "for_group", "later_group", where="for_group IS NOT NULL"),
-    Index(
+    sa.Index(
         "plans_decided_by_idx",
         "decided_by",
         postgresql_using="gin",
         postgresql_ops={"decided_by": "jsonb_path_ops"},
-        postgresql_where=text("decided_by IS NOT NULL"),
+        postgresql_where=sa.text("decided_by IS NOT NULL"),
     ),
 )
 
@@ -255,7 +235,7 @@ tool_calls = _table(
     *_filled("false", granted=Boolean),
     *_optional(identifiers=JSON, error=Text, plan_id=ID, step_id=Integer, mandate_id=ID, covered=JSON, effect=JSON),
     *_optional(approval=JSON, settled_by=ID, duration_ms=Integer, expires_at=TIME),
-    CheckConstraint("status IN ('running', 'succeeded', 'failed', 'unknown')", name="status"),
+    sa.CheckConstraint("status IN ('running', 'succeeded', 'failed', 'unknown')", name="status"),
     _index("tool_calls_session_id_seq_idx", "session_id", "seq", "id"),
     _index("tool_calls_turn_id_idx", "turn_id"),
     _index("tool_calls_message_id_idx", "message_id"),
@@ -281,7 +261,7 @@ tool_results = _table(
     *_key(tool_call_id=_of("tool_calls")),
     *_needed(kind=Text, payload=Text, expires_at=TIME),
     *_optional(session_id=_of("sessions"), stored_before=BigInteger),
-    CheckConstraint("kind IN ('json', 'text')", name="kind"),
+    sa.CheckConstraint("kind IN ('json', 'text')", name="kind"),
     _index("tool_results_expires_at_idx", "expires_at"),
     _index("tool_results_quota_idx", "session_id", "stored_before"),
 )
@@ -330,7 +310,7 @@ tool_holds = _table(
 
 audit = _table(
     "audit",
-    Column("seq", BigInteger, Identity(), primary_key=True),
+    sa.Column("seq", BigInteger, sa.Identity(), primary_key=True),
     *_needed(at=TIME, actor=Text, action=Text, details=JSON),
     *_optional(session_id=ID, turn_id=ID, tool=Text, request_id=Text),  # the first stays when the session is deleted
 )
@@ -353,8 +333,8 @@ memories = _table(
     *_needed(created_at=TIME),
     *_optional(message_id=_of("messages", "SET NULL"), last_used_at=TIME, embedding=ARRAY(REAL), embedding_model=Text),
     *_optional(session_id=ID),  # stays when the session is deleted
-    Column("superseded_by", ID, _of("memories")),  # erasing a fact erases the facts that it replaced
-    CheckConstraint("kind IN ('fact', 'preference', 'personal_info', 'contact', 'project')", name="kind"),
+    sa.Column("superseded_by", ID, _of("memories")),  # erasing a fact erases the facts that it replaced
+    sa.CheckConstraint("kind IN ('fact', 'preference', 'personal_info', 'contact', 'project')", name="kind"),
     _index("memories_owner_seq_idx", "owner", "seq", "id", where="superseded_by IS NULL"),
     _index("memories_told_once_key", "owner", "content_hash", unique=True, where="superseded_by IS NULL"),
     _index("memories_embedding_model_idx", "embedding_model", where="superseded_by IS NULL"),
@@ -391,7 +371,7 @@ mcp_tool_lists = _table(
 
 usage = _table(
     "usage",
-    Column("id", BigInteger, Identity(), primary_key=True),
+    sa.Column("id", BigInteger, sa.Identity(), primary_key=True),
     *_needed(owner=Text, day=Date, model=Text, estimated=Boolean, calls=BigInteger, input_tokens=BigInteger),
     *_needed(cached_tokens=BigInteger, output_tokens=BigInteger, reasoning_tokens=BigInteger),
     *_optional(session_id=_of("sessions", "SET NULL"), cost=Numeric),
@@ -412,7 +392,7 @@ user_limits = _table(
     *_key(owner=Text),
     *_optional(requests_per_minute=BigInteger, turns_per_minute=BigInteger, concurrent_turns=BigInteger),
     *_optional(tokens_per_day=BigInteger, cost_per_day=Numeric),
-    Column("revision", BigInteger, Identity(), nullable=False),
+    sa.Column("revision", BigInteger, sa.Identity(), nullable=False),
 )
 
 reservations = _table(
@@ -423,9 +403,9 @@ reservations = _table(
 )
 
 
-def _unattended() -> list[Column[Any]]:
+def _unattended() -> list[sa.Column[Any]]:
     """What a schedule and a trigger have in common: whose it is, and what is said where."""
-    session = Column("session_id", ID, _of("sessions"))  # null: a new one each time
+    session = sa.Column("session_id", ID, _of("sessions"))  # null: a new one each time
     return [_seq(), session, *_needed(owner=Text, agent=Text, groups=JSON, message=Text, status=Text, created_at=TIME)]
 
 
@@ -438,7 +418,7 @@ schedules = _table(
     *_needed(time_zone=Text, missed=Text, overlap=Text, retries=SmallInteger, made_by=Text, starts_at=TIME),
     *_optional(at=TIME, cron=Text, rrule=Text, until=TIME),
     *_optional(next_at=TIME, look_at=TIME, last_at=TIME, last_turn_id=ID, tries_left=SmallInteger),
-    CheckConstraint("status IN ('active', 'paused', 'ended')", name="status"),
+    sa.CheckConstraint("status IN ('active', 'paused', 'ended')", name="status"),
     _index("schedules_owner_seq_idx", "owner", "seq", "id"),
     _index("schedules_session_id_idx", "session_id"),
     _index("schedules_look_at_idx", "look_at", where="look_at IS NOT NULL"),
@@ -449,17 +429,17 @@ triggers = _table(
     *_key(id=ID),
     *_unattended(),
     *_needed(sealed=Text),
-    CheckConstraint("status IN ('active', 'paused')", name="status"),
+    sa.CheckConstraint("status IN ('active', 'paused')", name="status"),
     _index("triggers_owner_seq_idx", "owner", "seq", "id"),
     _index("triggers_session_id_idx", "session_id"),
 )
 
 
-def written(*values: str) -> tuple[ColumnElement[str], ...]:
+def written(*values: str) -> tuple[sa.ColumnElement[str], ...]:
     """Returns values as literals of a statement. With parameters PostgreSQL would not use the partial indexes above,
     because it plans a prepared statement for any value.
     """
-    return tuple(literal_column(f"'{value}'", Text) for value in values)
+    return tuple(sa.literal_column(f"'{value}'", Text) for value in values)
 
 
 QUEUED, RUNNING = OPEN_TURNS = written("queued", "running")

@@ -46,9 +46,8 @@ class OutageCause:
 
 
 _ROWS = tomllib.loads(files("segue.db").joinpath("outages.toml").read_text("utf-8"))
-POSTGRES, REDIS = (
-    {name: OutageCause(name, **row) for name, row in _ROWS[store].items()} for store in ("postgres", "redis")
-)
+POSTGRES = {name: OutageCause(name, **row) for name, row in _ROWS["postgres"].items()}
+REDIS = {name: OutageCause(name, **row) for name, row in _ROWS["redis"].items()}
 CONFLICT, FAILING, LOCKED, LOST, POOLER, READ_ONLY, REFUSED, TLS = (
     POSTGRES[name] for name in ("conflict", "failing", "locked", "lost", "pooler", "read_only", "refused", "tls")
 )

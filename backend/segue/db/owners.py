@@ -83,7 +83,14 @@ class Adoption:
         async with self.database.transaction() as connection:
             act = {"at": sa.func.now(), "actor": "cli", "action": ADOPTED, "details": self._details}
             await connection.execute(audit.insert().values(act))
-        left = await self._move_sessions(wait_s)
+        ends_at = time.monotonic() + wait_s
+        while True:
+            await _until_done(self._move_some_sessions)
+            theirs = sa.select(sa.func.count()).where(sessions.c.owner == self.from_)
+            left: int = await self.database.read(AsyncConnection.scalar, theirs)
+            if not left or time.monotonic() > ends_at:
+                break
+            await asyncio.sleep(LOOK_AGAIN_S)
         for table, column in OF_USERS:
             if table is not sessions:
                 await _until_done(partial(self._move_some_rows, table, column))
@@ -92,16 +99,6 @@ class Adoption:
     @property
     def _details(self) -> dict[str, str]:
         return {"from": self.from_, "to": self.to}
-
-    async def _move_sessions(self, wait_s: float) -> int:
-        ends_at = time.monotonic() + wait_s
-        while True:
-            await _until_done(self._move_some_sessions)
-            theirs = sa.select(sa.func.count()).where(sessions.c.owner == self.from_)
-            left: int = await self.database.read(AsyncConnection.scalar, theirs)
-            if not left or time.monotonic() > ends_at:
-                return left
-            await asyncio.sleep(LOOK_AGAIN_S)
 
     async def _move_some_sessions(self) -> int:
         """Moves sessions, with what has their ids, in one transaction. A turn that runs has read whose it is, and none
@@ -145,8 +142,11 @@ class Adoption:
             both = sa.exists().where(theirs.c[column.name] == self.to, *same)
             left_out = (await connection.execute(sa.delete(table).where(*given, both))).rowcount
         values: dict[str, object] = {column.name: self.to}
-        if table is memories:
-            values["superseded_by"] = self._same_fact()
+        if table is memories:  # a fact that both know is replaced by that of `to`: a user is told a fact once
+            known = table.alias("known")
+            kept = sa.select(known.c.id).where(known.c.owner == self.to, known.c.superseded_by.is_(None))
+            kept = kept.where(known.c.content_hash == table.c.content_hash)
+            values["superseded_by"] = sa.func.coalesce(table.c.superseded_by, kept.scalar_subquery())
         moved = (await connection.execute(sa.update(table).where(*given).values(values))).rowcount
         return table.name, moved, left_out
 
@@ -154,16 +154,6 @@ class Adoption:
         for name, moved, left_out in moves:
             self.moved[name] += moved
             self.left_out[name] += left_out
-
-    def _same_fact(self) -> sa.ColumnElement[str]:
-        """A fact that both know is replaced by that of `to`: a user is told a fact once."""
-        theirs = memories.alias("theirs")
-        same = sa.select(theirs.c.id).where(
-            theirs.c.owner == self.to,
-            theirs.c.content_hash == memories.c.content_hash,
-            theirs.c.superseded_by.is_(None),
-        )
-        return sa.func.coalesce(memories.c.superseded_by, same.scalar_subquery())
 
 
 async def _until_done(some: Callable[[], Awaitable[int]]) -> None:
@@ -236,11 +226,8 @@ def belongs_to_sessions(table: sa.Table, session_ids: Ids) -> sa.ColumnElement[b
 
 def tables_of(session_ids: Ids) -> list[tuple[sa.Table, sa.ColumnElement[bool]]]:
     """Returns the tables that depend on sessions, each with the condition for the rows of these sessions."""
-    conditions = (
-        (table, belongs_to_sessions(table, session_ids))
-        for table in metadata.sorted_tables
-        if table not in TABLES_OF_OWNERS
-    )
+    others = [table for table in metadata.sorted_tables if table not in TABLES_OF_OWNERS]
+    conditions = ((table, belongs_to_sessions(table, session_ids)) for table in others)
     return [(table, belongs) for table, belongs in conditions if belongs is not None]
 
 
@@ -291,17 +278,13 @@ def line_of(table: str, row: str) -> str:
 
 async def _rows(database: Database, table: sa.Table, belongs: sa.ColumnElement[bool]) -> AsyncIterator[str]:
     key, size = sa.tuple_(*table.primary_key), ROWS_READ_AT_ONCE[table]
-    kept = sa.func.to_jsonb(table.table_valued()).op("-")(
-        sa.cast(sa.literal(list(LEFT_OUT), sa.ARRAY(sa.Text)), sa.ARRAY(sa.Text))
-    )
+    left_out = sa.cast(sa.literal(list(LEFT_OUT), sa.ARRAY(sa.Text)), sa.ARRAY(sa.Text))
+    shown = sa.cast(sa.func.to_jsonb(table.table_valued()).op("-")(left_out), sa.Text)
     async with database.read_only() as connection:
         keys = (await connection.execute(sa.select(*table.primary_key).where(belongs))).all()
     for at in range(0, len(keys), size):
-        rows = (
-            sa.select(sa.cast(kept, sa.Text))
-            .select_from(table)
-            .where(belongs, key.in_([tuple(each) for each in keys[at : at + size]]))
-        )
+        part = key.in_([tuple(each) for each in keys[at : at + size]])
+        rows = sa.select(shown).select_from(table).where(belongs, part)
         async with database.read_only() as connection:
             found = list((await connection.execute(rows)).scalars())
         for row in found:

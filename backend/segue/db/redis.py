@@ -214,16 +214,14 @@ class Streams(_Client):
         turns = {turn_events_key(turn.session_id, turn.turn_id).encode(): turn for turn in after}
         ids = [f"{after[turn]}-0" for turn in turns.values()]
         answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", READ_BLOCK_MS, "STREAMS", *turns, *ids)
-        if answer is None:
-            return None if self.degraded or len(after) == 1 else await self._read_each(after)
+        if answer is None and (self.degraded or len(after) == 1):
+            return None
+        if answer is None:  # one of the keys is no stream: that log counts as lost, the others do not
+            found: dict[TurnKey, list[bytes]] = {}
+            for turn, position in after.items():
+                found |= await self.read({turn: position}) or {}
+            return found
         return {turns[key]: [fields.get(b"events", b"") for _, fields in entries] for key, entries in answer}
-
-    async def _read_each(self, after: Mapping[TurnKey, int]) -> dict[TurnKey, list[bytes]]:
-        """Reads log by log, because one of the keys is no stream: that log counts as lost, the others do not."""
-        found: dict[TurnKey, list[bytes]] = {}
-        for turn, position in after.items():
-            found |= await self.read({turn: position}) or {}
-        return found
 
     async def mark_watched(self, turn: TurnKey) -> None:
         """Asks the process that runs a turn to emit the model's words as they come, because a reader follows it."""

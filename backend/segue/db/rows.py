@@ -7,7 +7,7 @@ before. Rows are in the order of their `seq`; those older than that column have 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
@@ -92,9 +92,7 @@ def plan_of(columns: Mapping[str, Any]) -> Plan:
     plan = readable(_read_plan, columns, "plans", columns["id"])
     if plan is not None:
         return plan
-    plain: dict[str, Any] = {
-        name: columns[name] for name in Plan.__dataclass_fields__ if name not in ("status", "steps")
-    }
+    plain: dict[str, Any] = {name: columns[name] for name in Plan.__dataclass_fields__.keys() - {"status", "steps"}}
     return UnreadablePlan(**plain, status=known_status(columns["status"]), steps=(), unreadable=True)
 
 
@@ -107,9 +105,7 @@ def _writable(value: Parsed) -> Parsed:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    inside: Sequence[Any] = (
-        list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
-    )
+    inside: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels < 0 or any(_is_deeper(each, levels - 1) for each in inside)
 
 
@@ -133,12 +129,9 @@ def without_defaults(value: Any) -> Any:
     """Returns members of a dataclass, and of dataclasses that are members of it. Anything else is returned as it is."""
     if (kinds := _members_of(value.__class__)) is None:
         return value
-    members = [(each, getattr(value, each.name)) for each in kinds]
-    return {
-        each.name: without_defaults(member)
-        for each, member in members
-        if member != each.default or each.name in _ALWAYS_STORED
-    }
+    members = [(each.name, each.default, getattr(value, each.name)) for each in kinds]
+    stored = ((name, each) for name, default, each in members if each != default or name in _ALWAYS_STORED)
+    return {name: without_defaults(each) for name, each in stored}
 
 
 @cache  # of as many classes as are stored
@@ -191,9 +184,8 @@ async def postpone_row(
     connection: AsyncConnection, /, table: Table, due: str, row_id: str, *still: ColumnElement[bool], **values: Any
 ) -> None:
     """Sets `values`, among them the next due time, in a claimed row, unless it is not due any more."""
-    await connection.execute(
-        update(table).where(table.c.id == row_id, table.c[due].is_not(None), *still).values(values)
-    )
+    claimed = update(table).where(table.c.id == row_id, table.c[due].is_not(None), *still)
+    await connection.execute(claimed.values(values))
 
 
 def due_in(seconds: float) -> ColumnElement[Any]:

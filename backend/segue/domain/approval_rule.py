@@ -78,8 +78,9 @@ class Bound(Given):
             (self.equals is not None and not _same(value, self.equals))
             or (self.one_of is not None and not any(_same(value, each) for each in self.one_of))
             or (self.max is not None and not 0 <= as_number(value) <= self.max)
-            or (self.prefix is not None and not _begins(value, self.prefix))
         )
+        if self.prefix is not None:
+            broken = broken or not (isinstance(value, str) and value.startswith(self.prefix) and "/.." not in value)
         is_due = self.origin == "due" and brought_by is not None and origin == f"program:{brought_by}"
         is_free = self.origin == "any" or (self.origin is None and self.fixes)
         return not broken and (is_free or is_due or is_users(origin))
@@ -103,10 +104,6 @@ def is_over(path: str, leaf: str) -> bool:
 def as_number(value: object) -> float:
     """Returns NaN, which no bound holds for, if it is no number."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-
-
-def _begins(value: object, prefix: str) -> bool:
-    return isinstance(value, str) and value.startswith(prefix) and "/.." not in value
 
 
 def _same(value: object, other: object) -> bool:

@@ -64,9 +64,8 @@ class NotFound(AppError):
 
     def __init__(self, thing: str) -> None:
         noun = thing.replace("_", " ")
-        super().__init__(
-            f"{thing}_not_found", status=404, title=f"No such {noun}", detail=f"There is no {noun} with this id."
-        )
+        detail = f"There is no {noun} with this id."
+        super().__init__(f"{thing}_not_found", status=404, title=f"No such {noun}", detail=detail)
 
 
 def existing(thing: str, found: Found | None) -> Found:

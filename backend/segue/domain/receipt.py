@@ -99,9 +99,7 @@ def faults_in(receipts: Sequence[Receipt], head: ChainHead | None, *, keys: Sequ
             and hash_of_content(each.salt or "", each.content) != each.content_hash,
             "has no signature that holds": is_signed and not _is_signed(each, keys, each.hash),
         }
-        faults += [
-            f"receipt {each.number} ({each.tool_call_id}) {fault}" for fault, is_there in found.items() if is_there
-        ]
+        faults += [f"receipt {each.number} ({each.tool_call_id}) {fault}" for fault, there in found.items() if there]
         previous = each.hash
     if receipts and (head is None or (head.number, head.hash) != (len(receipts), previous)):
         faults.append("the file ends before the last receipt, or has no `head`")

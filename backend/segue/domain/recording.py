@@ -177,10 +177,6 @@ def read_recording(file: bytes) -> Recording:
     try:
         return Recording.model_validate(raw)
     except ValidationError as error:
-        raise BrokenRecording(_faults_in(error)) from error
-
-
-def _faults_in(error: ValidationError) -> str:
-    faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_url=False)]
-    more = f" (and {len(faults) - SHOWN_FAULTS} more)" if len(faults) > SHOWN_FAULTS else ""
-    return f"it has to be corrected: {'; '.join(faults[:SHOWN_FAULTS])}{more}"
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_url=False)]
+        more = f" (and {len(faults) - SHOWN_FAULTS} more)" if len(faults) > SHOWN_FAULTS else ""
+        raise BrokenRecording(f"it has to be corrected: {'; '.join(faults[:SHOWN_FAULTS])}{more}") from error

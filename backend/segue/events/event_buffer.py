@@ -152,15 +152,12 @@ class EventBuffer:
                 raise turn_errors.of("turn_interrupted")
             if self._postgres_lost and not patient and not self.published_here:
                 raise turn_errors.of("storage_lost")
-            await self._change(position)
-
-    async def _change(self, position: int) -> None:
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting[waiting] = min(position, self.end - 1)  # the end is told to all
-        try:
-            await waiting
-        finally:
-            self._waiting.pop(waiting, None)
+            change = asyncio.get_running_loop().create_future()
+            self._waiting[change] = min(position, self.end - 1)  # the end is told to all
+            try:
+                await change
+            finally:
+                self._waiting.pop(change, None)
 
     def _notify(self, position: int) -> None:
         """Wakes the followers that have not read up to this position."""

@@ -373,11 +373,8 @@ class EventLog:
                 await asyncio.sleep(RETRY_S)
 
     def _published_elsewhere(self) -> list[EventBuffer]:
-        return [
-            buffer
-            for buffer in self._buffers.values()
-            if buffer.followers and not (buffer.published_here or buffer.complete)
-        ]
+        buffers = self._buffers.values()
+        return [each for each in buffers if each.followers and not (each.published_here or each.complete)]
 
     async def _keep_checking_rows(self) -> None:
         """Reads the rows of turns whose logs are silent: their publisher may have died, or Redis may be lost."""

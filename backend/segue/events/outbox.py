@@ -33,9 +33,8 @@ MAX_ARGS_BYTES: Final = 12_000
 OF_TURNS: Final = tuple(turns.c[name] for name in ("id", "session_id", "seq", "epoch", "status", "agent", "error"))
 
 # Null once it is over: its process has died, or is about to say how it ended.
-_LEASED_UNTIL: Final = sa.case((webhook_events.c.leased_until > sa.func.now(), webhook_events.c.leased_until)).label(
-    "in_flight_until"
-)
+_LEASE: Final = webhook_events.c.leased_until
+_LEASED_UNTIL: Final = sa.case((sa.func.now() < _LEASE, _LEASE)).label("in_flight_until")
 _TRIED: Final = (
     webhook_events.c.id.label("event_id"),
     *(webhook_events.c[name] for name in ("type", "session_id", "tries")),
@@ -125,12 +124,9 @@ def turns_ended(ended: sa.CTE, content: sa.ColumnElement[str] | None = None) -> 
     if content is not None:
         payload = payload.op("||")(sa.func.jsonb_build_object("answer", sa.func.left(content, ANSWER_CHARS)))
     event_id = sa.literal("evt_") + ended.c.id + "_" + sa.cast(ended.c.epoch, sa.Text)
-    rows = (
-        sa.select(event_id, sessions.c.id, sa.literal("turn.") + status, payload, sa.func.clock_timestamp(), _due())
-        .join(sessions, sessions.c.id == ended.c.session_id)
-        .where(status.in_(("completed", "failed", "cancelled")))
-        .order_by(ended.c.seq)
-    )
+    row = (event_id, sessions.c.id, sa.literal("turn.") + status, payload, sa.func.clock_timestamp(), _due())
+    rows = sa.select(*row).join(sessions, sessions.c.id == ended.c.session_id).order_by(ended.c.seq)
+    rows = rows.where(status.in_(("completed", "failed", "cancelled")))
     return sa.insert(webhook_events).from_select(_WRITTEN, rows)
 
 
@@ -201,10 +197,9 @@ def _of_session(*, agent: sa.ColumnElement[Any] | None = None) -> tuple[Any, ...
 def _due() -> sa.ColumnElement[datetime]:
     """Returns now or, if the first event of the session has failed, when that is due: this one has to wait for it."""
     failed = webhook_events.alias("failed")
-    first = sa.select(sa.func.min(failed.c.due_at)).where(
-        failed.c.session_id == sessions.c.id, failed.c.failure.is_not(None)
-    )
-    return sa.func.coalesce(first.scalar_subquery(), sa.func.clock_timestamp())
+    due_at = sa.select(sa.func.min(failed.c.due_at))
+    first = due_at.where(failed.c.session_id == sessions.c.id, failed.c.failure.is_not(None)).scalar_subquery()
+    return sa.func.coalesce(first, sa.func.clock_timestamp())
 
 
 async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueEvent | None:
@@ -233,9 +228,8 @@ async def drop(connection: AsyncConnection, event: DueEvent) -> bool:
     statement = sa.select(dropped.c.id)
     if event.has_failed:
         behind = sa.update(webhook_events).where(columns.session_id == event.session_id, columns.id != event.id)
-        statement = statement.add_cte(
-            behind.where(sa.exists(sa.select(dropped.c.id))).values(due_at=sa.func.now()).cte("behind")
-        )
+        due_now = behind.where(sa.exists(sa.select(dropped.c.id))).values(due_at=sa.func.now())
+        statement = statement.add_cte(due_now.cte("behind"))
     return (await connection.execute(statement)).one_or_none() is not None
 
 
@@ -277,9 +271,8 @@ async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) ->
     beyond = sa.func.coalesce(newest_dropped.scalar_subquery(), sa.literal(0, sa.BigInteger))
     oldest = sa.select(webhook_events.c.id).order_by(webhook_events.c.seq).limit(DROPPED_AT_ONCE)
     too_old = webhook_events.c.created_at < sa.func.now() - KEPT
-    dropped = await connection.execute(
-        sa.delete(webhook_events).where(webhook_events.c.id.in_(oldest), too_old | (webhook_events.c.seq <= beyond))
-    )
+    excess = (webhook_events.c.id.in_(oldest), too_old | (webhook_events.c.seq <= beyond))
+    dropped = await connection.execute(sa.delete(webhook_events).where(*excess))
     if dropped.rowcount:
         log.error("webhook_events_dropped", events=dropped.rowcount)
     return dropped.rowcount
@@ -288,17 +281,15 @@ async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) ->
 async def read_pending(connection: AsyncConnection) -> tuple[int, float]:
     """Returns how many events wait, and for how many seconds the first of them has."""
     waited = sa.func.extract("epoch", sa.func.now() - sa.func.min(webhook_events.c.created_at))
-    row = (
-        await connection.execute(sa.select(sa.func.count(), sa.func.coalesce(waited, 0)).select_from(webhook_events))
-    ).one()
+    waiting = sa.select(sa.func.count(), sa.func.coalesce(waited, 0)).select_from(webhook_events)
+    row = (await connection.execute(waiting)).one()
     return row[0], float(row[1])
 
 
 async def read_outbox(connection: AsyncConnection) -> OutboxState:
     kinds = (webhook_events.c.type, webhook_events.c.failure)
-    counted = sa.select(
-        *kinds, sa.func.count().label("events"), sa.func.min(webhook_events.c.created_at).label("oldest_at")
-    )
+    oldest = sa.func.min(webhook_events.c.created_at).label("oldest_at")
+    counted = sa.select(*kinds, sa.func.count().label("events"), oldest)
     groups = (await connection.execute(counted.group_by(*kinds))).all()
     by_type, failing = Counter[str](), Counter[str]()
     for group in groups:
@@ -306,10 +297,8 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
         if group.failure is not None:
             failing[group.failure] += group.events
     oldest_at = min((group.oldest_at for group in groups), default=None)
-    leased = (
-        sa.select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at).limit(IN_FLIGHT_SHOWN)
-    )
-    in_flight = [TriedEvent(**row) for row in (await connection.execute(leased)).mappings()]
+    leased = sa.select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at)
+    in_flight = [TriedEvent(**row) for row in (await connection.execute(leased.limit(IN_FLIGHT_SHOWN))).mappings()]
     failed_at = webhook_events.c.failed_at
     newest = _WAITING.where(failed_at.is_not(None)).order_by(failed_at.desc()).limit(1)
     last_failures = [WaitingEvent(**row) for row in (await connection.execute(newest)).mappings()]

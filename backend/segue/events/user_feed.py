@@ -130,7 +130,13 @@ class UserFeeds:
     async def follow(self, user: str, *, after: int) -> AsyncGenerator[Sequence[Entry]]:
         """Yields what follows, for LASTS_S. A position that the feed does not have, such as 0, begins with a gap."""
         until = asyncio.get_running_loop().time() + LASTS_S
-        reader = await self._reader(user, after)
+        last = await self._streams.open_feeds([user], GAP)
+        if last is not None and await self._streams.in_feed(user, after):
+            reader = _Reader(after)
+        else:
+            reader = _Reader(0)
+            reader.restart(last[0] if last else 0)
+            self._lost = self._lost or last is None
         self._readers.setdefault(user, set()).add(reader)
         self._someone_follows.set()
         try:
@@ -140,15 +146,6 @@ class UserFeeds:
             self._readers[user].discard(reader)
             if not self._readers[user]:
                 del self._readers[user]
-
-    async def _reader(self, user: str, after: int) -> _Reader:
-        last = await self._streams.open_feeds([user], GAP)
-        if last is not None and await self._streams.in_feed(user, after):
-            return _Reader(after)
-        reader = _Reader(0)
-        reader.restart(last[0] if last else 0)
-        self._lost = self._lost or last is None
-        return reader
 
     async def _keep_reading(self) -> None:
         while not self._closed:
@@ -162,9 +159,8 @@ class UserFeeds:
                     await asyncio.sleep(RETRY_S)
                 continue
             # a reader that comes meanwhile waits for the end of the read, at most 200 ms
-            found = await self._streams.read_feeds(
-                {user: min(each.position for each in readers) for user, readers in self._readers.items()}
-            )
+            after = {user: min(each.position for each in readers) for user, readers in self._readers.items()}
+            found = await self._streams.read_feeds(after)
             self._lost = found is None
             for user, entries in (found or {}).items():
                 for position, event in entries:

@@ -30,11 +30,7 @@ MAX_TURNS = 100  # of an import, the newest: the window shows no more, and there
 MAX_CHARS = 32_000  # of a message
 _OF_NOTHING = (session.WebSearchReport(), session.MemoryReport(), session.Usage())
 _REPORT = session.TurnReport(session.AcknowledgementReport(), None, *_OF_NOTHING, model="unknown")
-_SOURCE, _FORK, _OWN = (
-    sa.bindparam("source", type_=sa.Text),
-    sa.bindparam("fork", type_=sa.Text),
-    sa.bindparam("own", type_=sa.Text),
-)
+_SOURCE, _FORK, _OWN = (sa.bindparam(name, type_=sa.Text) for name in ("source", "fork", "own"))
 _TURN_SEQ, _SEQ = sa.bindparam("cut_turn_seq", type_=sa.BigInteger), sa.bindparam("cut_seq", type_=sa.BigInteger)
 _CUT_TURN = sa.bindparam("cut_turn", type_=sa.Text)  # the turn that the cut divides, null if it is between two
 _FORKED_FROM = sa.bindparam("forked_from", type_=JSONB)
@@ -80,13 +76,8 @@ def _cut() -> sa.Select[*tuple[Any, ...]]:
     """A turn that has ended may stand behind one that runs: it was cancelled while it waited."""
     rest = messages.alias("rest")
     of_turn = (rest.c.session_id == messages.c.session_id, rest.c.turn_seq == messages.c.turn_seq)
-    busy = (
-        sa.select(turns.c.id)
-        .where(turns.c.session_id == messages.c.session_id, turns.c.seq <= messages.c.turn_seq)
-        .where(turns.c.status.in_(OPEN_TURNS))
-        .order_by(turns.c.seq)
-        .limit(1)
-    )
+    up_to = (turns.c.session_id == messages.c.session_id, turns.c.seq <= messages.c.turn_seq)
+    busy = sa.select(turns.c.id).where(*up_to, turns.c.status.in_(OPEN_TURNS)).order_by(turns.c.seq).limit(1)
     is_divided = sa.select(rest.c.id).where(*of_turn, rest.c.seq > messages.c.seq, rest.c.branch.is_(None)).exists()
     found = (busy.scalar_subquery().label("busy"), is_divided.label("is_divided"))
     cut = sa.select(*(messages.c[name] for name in ("seq", "turn_seq", "turn_id", "branch")), *found)
@@ -132,9 +123,7 @@ def _session() -> sa.Insert:
     """A summary is copied if the copied turns are all it covers."""
     opens = _PLACED.c.seq == _PLACED.c.turn_seq
     covered = sa.select(sa.func.max(_PLACED.c.new_seq)).where(opens, _PLACED.c.turn_seq <= sessions.c.summary_seq)
-    fits = sa.and_(
-        sessions.c.summary_seq <= _TURN_SEQ, sa.or_(_CUT_TURN.is_(None), sessions.c.summary_seq != _TURN_SEQ)
-    )
+    fits = (sessions.c.summary_seq <= _TURN_SEQ) & (_CUT_TURN.is_(None) | (sessions.c.summary_seq != _TURN_SEQ))
     line = sa.func.jsonb_array_elements_text(sessions.c.summary_references).column_valued("line")
     lines = sa.select(sa.func.jsonb_agg(_own_ids(line, _LISTED, ""))).scalar_subquery()
     is_list = sa.func.jsonb_typeof(sessions.c.summary_references) == "array"

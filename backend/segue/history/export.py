@@ -25,7 +25,7 @@ from segue.domain import recording
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock
-from segue.domain.plan import Plan, Pressed, decision_of
+from segue.domain.plan import Plan, decision_of
 from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
 from segue.domain.session import Message, Session, TurnReport
 from segue.domain.tool import Tool, ToolCall, canonical_args
@@ -137,10 +137,11 @@ class _Recorder:
         # A failed turn has no report, but may have made a plan.
         made = (plan for plan in self.conversation.plans if plan.origin_message_id == opening.id)
         plan = report.plan if report else next(made, None)
+        decided = decision_of(opening.content) if request and request.decided_plan_id else None
         answer = str(rest.pop().content) if rest and status == "completed" else None
         turn = recording.RecordedTurn(
             message=str(opening.content),
-            decision=_pressed(request, opening),
+            decision="amend" if request and request.amends else decided,
             args=self._typed(request, plan) if request and request.args_changed else None,
             remember=request.remember if request else None,
             force_web_search=request is not None and request.force_web_search,
@@ -250,12 +251,6 @@ def _reported(report: TurnReport | None) -> dict[str, Any]:
     }
 
 
-def _pressed(request: TurnRequest | None, opening: Message) -> Pressed | None:
-    if request is not None and request.amends:
-        return "amend"
-    return decision_of(opening.content) if request is not None and request.decided_plan_id else None
-
-
 def _definitions(
     recorded: Iterable[recording.RecordedTurn], tools: Mapping[str, Tool], offered: Collection[str]
 ) -> Iterable[recording.RecordedTool]:
@@ -306,9 +301,8 @@ def _shown(message: Message, conversation: StoredConversation) -> Iterator[str]:
     meanwhile = " (meanwhile)" if STEERED in message.metadata else ""
     yield f"## {_SPEAKERS[message.role]}, {message.created_at:%Y-%m-%d %H:%M}{meanwhile}"
     if files := message.metadata.get("attachments"):
-        yield "\n".join(
-            f"- `` {_plain(each['name'])} `` ({each['media_type']}, {each['size_bytes']} bytes)" for each in files
-        )
+        lines = (f"- `` {_plain(each['name'])} `` ({each['media_type']}, {each['size_bytes']} bytes)" for each in files)
+        yield "\n".join(lines)
     if text:
         yield f"{text} […]" if message.cut_off else text
     made = (conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls)

@@ -139,9 +139,8 @@ def _ms(later: sa.ColumnElement[Any], earlier: sa.ColumnElement[Any]) -> sa.Colu
 def _number(usage: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[Any]:
     """Null for what is no number: a row that a newer release wrote must not hide the others."""
     value = usage[name]
-    return sa.case(
-        (sa.func.jsonb_typeof(value) == "number", sa.func.least(value.cast(sa.Numeric), _HUGE).cast(sa.Float))
-    ).label(name)
+    number = sa.func.least(value.cast(sa.Numeric), _HUGE).cast(sa.Float)
+    return sa.case((sa.func.jsonb_typeof(value) == "number", number)).label(name)
 
 
 def _recent() -> sa.FromClause:
@@ -184,12 +183,8 @@ def _opened(report: sa.ColumnElement[Any]) -> sa.FromClause:
     """
     report_if_object = sa.func.jsonb_path_query_first(report, sa.literal_column("""'$ ? (@.type() == "object")'"""))
     fields = sa.column("agent", sa.Text), sa.column("model", sa.Text), sa.column("usage", JSONB)
-    return (
-        sa.func.jsonb_to_record(report_if_object)
-        .table_valued(*fields)
-        .render_derived("report", with_types=True)
-        .lateral()
-    )
+    record = sa.func.jsonb_to_record(report_if_object).table_valued(*fields)
+    return record.render_derived("report", with_types=True).lateral()
 
 
 def _grouped() -> sa.Select[*tuple[Any, ...]]:
@@ -197,9 +192,8 @@ def _grouped() -> sa.Select[*tuple[Any, ...]]:
     recent = _recent()
     keys = recent.c.bucket, recent.c.code, recent.c.agent, recent.c.model
     bucket, code, agent, model = keys
-    grouping = sa.func.grouping_sets(
-        sa.tuple_(bucket), sa.tuple_(code), sa.tuple_(agent, model), sa.literal_column("()")
-    )
+    all_of_them: sa.ColumnElement[Any] = sa.literal_column("()")
+    grouping = sa.func.grouping_sets(sa.tuple_(bucket), sa.tuple_(code), sa.tuple_(agent, model), all_of_them)
     used = sa.func.count(recent.c.llm_calls)
     priced = sa.func.count(recent.c.cost)
     cost = sa.case(((priced > 0) | (used == 0), sa.func.coalesce(sa.func.sum(recent.c.cost), 0)))
@@ -264,13 +258,9 @@ def _counts() -> sa.Select[Any]:
     keys = sa.select(sa.func.count()).where(api_keys.c.owner == names.c.name, in_force).scalar_subquery()
     owned = sa.select(sa.func.count()).select_from(latest()).scalar_subquery()
     active = latest(sessions.c.updated_at >= midnight)
-    newest = (
-        sa.select(turns.c.created_at, turns.c.status, turns.c.started_at)
-        .where(turns.c.session_id == active.c.id)
-        .order_by(turns.c.seq.desc())
-        .limit(COUNTED)
-        .lateral("newest")
-    )
+    of_session = sa.select(turns.c.created_at, turns.c.status, turns.c.started_at)
+    of_session = of_session.where(turns.c.session_id == active.c.id).order_by(turns.c.seq.desc())
+    newest = of_session.limit(COUNTED).lateral("newest")
     ran = newest.c.started_at.is_not(None) | (newest.c.status != "completed")  # a copy of a fork's never did
     today = (newest.c.created_at >= midnight, ran)
     begun = sa.select(sa.literal(1)).join_from(active, newest, sa.literal(value=True)).where(*today).correlate(names)
@@ -292,9 +282,7 @@ async def list_users(
     values = {"names": names, "now": now, "midnight": datetime.combine(today, time(), UTC)}
     counts = {name: counted for name, *counted in await connection.execute(_COUNTS, values)}
     tokens = sa.func.sum(usage.c.input_tokens + usage.c.output_tokens).cast(sa.BigInteger)
-    of_today = sa.select(usage.c.owner, tokens, sa.func.sum(usage.c.cost).cast(sa.Float), IS_COMPLETE).group_by(
-        usage.c.owner
-    )
-    of_today = of_today.where(usage.c.owner.in_(names), usage.c.day == today)
+    used = sa.select(usage.c.owner, tokens, sa.func.sum(usage.c.cost).cast(sa.Float), IS_COMPLETE)
+    of_today = used.where(usage.c.owner.in_(names), usage.c.day == today).group_by(usage.c.owner)
     spent = {owner: sums for owner, *sums in await connection.execute(of_today)}
     return [UserOverview(name, *counts[name], *spent.get(name, (0, 0.0, True))) for name in names]

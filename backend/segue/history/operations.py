@@ -144,13 +144,12 @@ async def _with_tools(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> 
         statement = statement.where(tool_calls.c.turn_id.in_(running), tool_calls.c.status == "running")
         for row in await connection.execute(statement.order_by(*oldest_first(tool_calls))):
             calls[row.turn_id] = (*calls.get(row.turn_id, ()), Running("tool", row.tool_name, row.started_at))
-    return [_listed(row, calls.get(row.turn_id, ())) for row in rows]
-
-
-def _listed(row: Row[Any], running: tuple[Running, ...]) -> OpsTurn:
-    shown = row._asdict()
-    told = {"status": status_of(row), "running": running, "usage": row.usage and cached(_read_usage, row.usage)}
-    return OpsTurn(**{**shown, **told, "said": first_words(shown.get("said") or "") or None})
+    listed = []
+    for turn in rows:
+        shown = turn._asdict() | {"status": status_of(turn), "running": calls.get(turn.turn_id, ())}
+        shown["usage"] = turn.usage and cached(_read_usage, turn.usage)
+        listed.append(OpsTurn(**{**shown, "said": first_words(shown.get("said") or "") or None}))
+    return listed
 
 
 def _turns() -> Select[Any]:
@@ -265,7 +264,12 @@ async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -
     [turn] = await with_activity(cache, [found])
     report = report_of(row)
     stored = _stored(row, report)
-    run, earlier = await _running(cache, turn) if turn.status == "running" else stored, stored.attempts
+    run: RunTimeline = stored
+    earlier = stored.attempts
+    if turn.status == "running":  # what its process said last of it
+        said = (await read_activity(cache, [turn.instance or ""])).get(turn.instance or "")
+        activity = said.turns.get(turn.turn_id) if said else None
+        run = (activity.timeline if activity and activity.epoch == turn.epoch else None) or RunTimeline()
     return TurnTimeline(
         turn=turn,
         model=report.model if report else None,
@@ -286,13 +290,6 @@ def _stored(row: Row[Any], report: TurnReport | None) -> _Stored:
         return stored
     last = run.timeline(report)
     return replace(stored, nodes=last.nodes, model_calls=last.model_calls, left_out=last.left_out)
-
-
-async def _running(cache: Cache, turn: OpsTurn) -> RunTimeline:
-    """What the turn's process said last of it."""
-    said = (await read_activity(cache, [turn.instance or ""])).get(turn.instance or "")
-    activity = said.turns.get(turn.turn_id) if said else None
-    return (activity.timeline if activity and activity.epoch == turn.epoch else None) or RunTimeline()
 
 
 def _last_attempt(turn: OpsTurn, earlier: Sequence[Attempt]) -> list[Attempt]:
@@ -325,12 +322,8 @@ def _at(turn: OpsTurn, each: NodeRun | ModelRun) -> datetime:
 
 async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedToolCall]:
     shown = ("status", "duration_ms", "plan_id", "step_id", "granted", "mandate_id", "settled_by")
-    statement = select(
-        tool_calls.c.id.label("tool_call_id"),
-        tool_calls.c.tool_name.label("tool"),
-        tool_calls.c.started_at.label("at"),
-        *(tool_calls.c[name] for name in shown),
-    )
+    of_call = (tool_calls.c.id.label("tool_call_id"), tool_calls.c.tool_name.label("tool"))
+    statement = select(*of_call, tool_calls.c.started_at.label("at"), *(tool_calls.c[name] for name in shown))
     statement = statement.where(tool_calls.c.turn_id == turn_id).order_by(*oldest_first(tool_calls)).limit(CALLS_SHOWN)
     return [
         TimedToolCall(**{**row, "status": row["status"] if row["status"] in get_args(CallStatus) else "unknown"})

@@ -92,11 +92,8 @@ async def add_fact(
 
 async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, by: str) -> None:
     """Does nothing if the fact has been deleted or corrected in the meantime."""
-    await connection.execute(
-        sa.update(memories)
-        .where(memories.c.owner == owner, memories.c.id == memory_id, memories.c.id != by, _IS_CURRENT)
-        .values(superseded_by=by)
-    )
+    is_it = (memories.c.owner == owner, memories.c.id == memory_id, memories.c.id != by, _IS_CURRENT)
+    await connection.execute(sa.update(memories).where(*is_it).values(superseded_by=by))
 
 
 async def list_facts(
@@ -172,32 +169,21 @@ async def delete_facts_of_session(connection: AsyncConnection, owner: str, sessi
 
 def _find_statement() -> sa.Select[Any]:
     # MATERIALIZED, or the query would be made again for every fact. No GIN index: the facts are of one owner.
-    asked = (
-        sa.select(_joined(sa.func.to_tsquery, sa.bindparam("asked")).label("words"))
-        .cte("query")
-        .prefix_with("MATERIALIZED")
-    )
+    query = sa.select(_joined(sa.func.to_tsquery, sa.bindparam("asked")).label("words"))
+    asked = query.cte("query").prefix_with("MATERIALIZED")
     matches = memories.c.search.op("@@")(asked.c.words)
-    age = sa.bindparam("at", type_=sa.DateTime(timezone=True)) - sa.func.coalesce(
-        memories.c.last_used_at, memories.c.created_at
-    )
+    used_at = sa.func.coalesce(memories.c.last_used_at, memories.c.created_at)
+    age = sa.bindparam("at", type_=sa.DateTime(timezone=True)) - used_at
     days = sa.func.greatest(sa.func.extract("epoch", age) / 86_400, 0)
-    rank = (
-        sa.func.ts_rank(memories.c.search, asked.c.words, 1)
-        * (0.5 + memories.c.importance * 0.1)
-        * (0.5 + 0.5 * sa.func.exp(-days / RECENT_DAYS))
-    )
+    importance, recency = 0.5 + memories.c.importance * 0.1, 0.5 + 0.5 * sa.func.exp(-days / RECENT_DAYS)
+    rank = sa.func.ts_rank(memories.c.search, asked.c.words, 1) * importance * recency
     return (
         sa.select(*_SHOWN, matches.label("matches"))
         .select_from(memories.join(asked, sa.true()))
-        .where(
-            memories.c.owner == sa.bindparam("of_owner"),
-            _IS_CURRENT,
-            sa.or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)),
-        )
-        .order_by(
-            matches.desc(), sa.case((matches, rank)).desc(), memories.c.importance.desc(), days, *newest_first(memories)
-        )
+        .where(memories.c.owner == sa.bindparam("of_owner"), _IS_CURRENT)
+        .where(sa.or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)))
+        .order_by(matches.desc(), sa.case((matches, rank)).desc(), memories.c.importance.desc())
+        .order_by(days, *newest_first(memories))
         .limit(sa.bindparam("at_most"))
     )
 
@@ -235,13 +221,9 @@ def _nearest_statement() -> sa.Select[Any]:
     cosine = 1 - sa.cast(memories.c.embedding, _Vector()).op("<=>", return_type=sa.Float())(to)
     return (
         sa.select(*_SHOWN, cosine.label("cosine"))
-        .where(
-            memories.c.owner == sa.bindparam("of_owner"),
-            _IS_CURRENT,
-            memories.c.embedding_model == sa.bindparam("of_model"),
-            sa.func.cardinality(memories.c.embedding) == sa.bindparam("dimensions", type_=sa.Integer),
-            _IS_VECTOR,
-        )
+        .where(memories.c.owner == sa.bindparam("of_owner"), _IS_CURRENT)
+        .where(memories.c.embedding_model == sa.bindparam("of_model"))
+        .where(sa.func.cardinality(memories.c.embedding) == sa.bindparam("dimensions", type_=sa.Integer), _IS_VECTOR)
         .order_by(cosine.desc())
         .limit(sa.bindparam("at_most"))
     )
@@ -254,14 +236,9 @@ async def nearest_facts(
     connection: AsyncConnection, owner: str, model: str, embedding: Sequence[float], *, limit: int
 ) -> list[tuple[Memory, float]]:
     """Returns the facts whose embeddings are closest, with the cosine of the angle between. Needs pgvector."""
-    asked = {
-        "of_owner": owner,
-        "of_model": model,
-        "to": list(embedding),
-        "dimensions": len(embedding),
-        "at_most": limit,
-    }
-    return [(_memory(row), row.cosine) for row in await connection.execute(_NEAREST, asked)]
+    asked = {"of_owner": owner, "of_model": model, "to": list(embedding), "dimensions": len(embedding)}
+    found = await connection.execute(_NEAREST, {**asked, "at_most": limit})
+    return [(_memory(row), row.cosine) for row in found]
 
 
 async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequence[str], *, now: datetime) -> None:
@@ -283,14 +260,10 @@ async def facts_without_embedding(connection: AsyncConnection, model: str, *, li
 async def set_embeddings(
     connection: AsyncConnection, model: str, embeddings: Sequence[tuple[str, Sequence[float]]]
 ) -> None:
-    statement = (
-        sa.update(memories)
-        .where(memories.c.id == sa.bindparam("of_id"))
-        .values(embedding=sa.bindparam("as_embedding"), embedding_model=model)
-    )
-    await connection.execute(
-        statement, [{"of_id": memory_id, "as_embedding": list(embedding)} for memory_id, embedding in embeddings]
-    )
+    fact = sa.update(memories).where(memories.c.id == sa.bindparam("of_id"))
+    statement = fact.values(embedding=sa.bindparam("as_embedding"), embedding_model=model)
+    values = [{"of_id": memory_id, "as_embedding": list(embedding)} for memory_id, embedding in embeddings]
+    await connection.execute(statement, values)
 
 
 def has_facts(owner: sa.ColumnElement[str]) -> sa.Exists:

@@ -133,12 +133,8 @@ _OPAQUE_BYTES = sa.func.octet_length(sa.cast(messages.c.opaque, sa.Text))
 _IS_OWN = messages.c.opaque["by"].astext == sa.any_(sa.bindparam("made_by", type_=ARRAY(sa.Text)))
 _WINDOW = (
     sa.select(*SHOWN, sa.case((_IS_OWN, _OPAQUE_BYTES)).label("opaque_bytes"))
-    .where(
-        messages.c.session_id == sa.bindparam("at_session"),
-        IN_HISTORY,
-        messages.c.turn_seq > sa.bindparam("after"),
-        messages.c.turn_seq <= sa.bindparam("up_to"),
-    )
+    .where(messages.c.session_id == sa.bindparam("at_session"), IN_HISTORY)
+    .where(messages.c.turn_seq > sa.bindparam("after"), messages.c.turn_seq <= sa.bindparam("up_to"))
     .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
     .limit(sa.bindparam("at_most"))
 )
@@ -202,13 +198,9 @@ async def load_turns(
     connection: AsyncConnection, session_id: str, *, after: int, up_to: int, limit: int
 ) -> list[list[Message]]:
     """Returns the oldest turns behind `after` up to `up_to`, whole unless the first alone exceeds `limit` messages."""
-    statement = (
-        sa.select(*SHOWN)
-        .where(messages.c.session_id == session_id, IN_HISTORY)
-        .where(messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
-        .order_by(messages.c.turn_seq, messages.c.seq)
-        .limit(limit)
-    )
+    said = sa.select(*SHOWN).where(messages.c.session_id == session_id, IN_HISTORY)
+    between = said.where(messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
+    statement = between.order_by(messages.c.turn_seq, messages.c.seq).limit(limit)
     rows = list((await connection.execute(statement)).mappings())
     turns = [provider_valid(list(map(_message, turn))) for _, turn in groupby(rows, key=lambda row: row["turn_seq"])]
     return list(filter(None, turns[:-1] if len(rows) == limit and len(turns) > 1 else turns))
@@ -312,35 +304,24 @@ async def opening_messages(connection: AsyncConnection, session_ids: Sequence[st
 
 async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: int) -> str | None:
     """Returns the assistant's last message to the user before a turn."""
-    statement = (
-        sa.select(messages.c.content)
-        .where(messages.c.session_id == session_id, IN_HISTORY)
-        .where(messages.c.role == "assistant", messages.c.turn_seq < turn_seq)
-        .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
-        .limit(1)
-    )
-    return (await connection.execute(statement)).scalar_one_or_none()
+    said = sa.select(messages.c.content).where(messages.c.session_id == session_id, IN_HISTORY)
+    before = said.where(messages.c.role == "assistant", messages.c.turn_seq < turn_seq)
+    newest = before.order_by(messages.c.turn_seq.desc(), messages.c.seq.desc()).limit(1)
+    return (await connection.execute(newest)).scalar_one_or_none()
 
 
 async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, Message]:
     """Returns the last assistant message of completed turns, by turn id; none that a later run has replaced."""
-    statement = (
-        sa.select(*SHOWN)
-        .ext(distinct_on(messages.c.turn_id))
-        .where(messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant", IN_HISTORY | ~messages.c.cut_off)
-        .order_by(messages.c.turn_id, messages.c.seq.desc())
-    )
+    said = (messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant", IN_HISTORY | ~messages.c.cut_off)
+    last = sa.select(*SHOWN).ext(distinct_on(messages.c.turn_id)).where(*said)
+    statement = last.order_by(messages.c.turn_id, messages.c.seq.desc())
     return {row["turn_id"]: _message(row) for row in (await connection.execute(statement)).mappings()}
 
 
 async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[str, str] | None:
     """Returns the user's message and the assistant's answer of the session's last completed turn."""
-    statement = (
-        sa.select(messages.c.content)
-        .join(sessions, sessions.c.last_turn_id == messages.c.turn_id)
-        .where(sessions.c.id == session_id, IN_HISTORY)
-        .order_by(messages.c.seq)
-    )
+    last = sa.select(messages.c.content).join(sessions, sessions.c.last_turn_id == messages.c.turn_id)
+    statement = last.where(sessions.c.id == session_id, IN_HISTORY).order_by(messages.c.seq)
     contents = (await connection.execute(statement)).scalars().all()
     return (contents[0], contents[-1]) if contents else None
 

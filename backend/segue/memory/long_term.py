@@ -107,13 +107,9 @@ class LongTermMemory:
         if source is None:
             return None
         corrected = leans_on.id if leans_on and fact_cues.is_correction(said_by_user(source)) else None
-        fact = await self._database.transact(
-            facts.add_fact,
-            owner,
-            NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
-            now=now,
-            source=FactSource(session_id, source.id),
-        )
+        new = NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected)
+        told_by = FactSource(session_id, source.id)
+        fact = await self._database.transact(facts.add_fact, owner, new, now=now, source=told_by)
         self.noted(owner, fact)
         return fact
 
@@ -180,9 +176,8 @@ class LongTermMemory:
         embeddings = await self.embed([text[: fact_cues.LONGEST_READ]], urgent=True)
         near: list[tuple[Memory, float]] = []
         async with self._database.read_only() as connection:
-            found, useful = await facts.find_facts(
-                connection, owner, fact_cues.search_words(text), limit=limit, now=now
-            )
+            words = fact_cues.search_words(text)
+            found, useful = await facts.find_facts(connection, owner, words, limit=limit, now=now)
             if embeddings is not None and self._embedder is not None:
                 near = await facts.nearest_facts(connection, owner, self._embedder.model, embeddings[0], limit=nearest)
         about = fused(found, [fact for fact, _ in near])

@@ -64,26 +64,14 @@ async def create_session(
 ) -> Session:
     """`time_zone` is empty if it is not known."""
     session_id = new_id("ses", now)
-    given: dict[str, Any] = {
-        "title": title,
-        "agent": agent,
-        "language": language,
-        "time_zone": time_zone,
-        "metadata": dict(metadata),
-    }
+    given: dict[str, Any] = {"title": title, "agent": agent, "language": language, "time_zone": time_zone}
+    given["metadata"] = dict(metadata)
     times = {"created_at": sa.func.now(), "updated_at": sa.func.now()}
     made = sa.insert(sessions).values(id=session_id, owner=owner, gaps=0, **given, **times)
     at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
-    return Session(
-        id=session_id,
-        **{**given, "time_zone": time_zone or "UTC"},
-        archived=False,
-        pinned=False,
-        created_at=at,
-        updated_at=at,
-        message_count=0,
-        running_turn_id=None,
-    )
+    begins: dict[str, Any] = {"archived": False, "pinned": False, "message_count": 0, "running_turn_id": None}
+    begins |= {"time_zone": time_zone or "UTC", "created_at": at, "updated_at": at}
+    return Session(id=session_id, **{**given, **begins})
 
 
 async def get_session(connection: AsyncConnection, owner: str, session_id: str) -> Session:
@@ -163,11 +151,8 @@ async def update_session(
         if "title" in changes:
             changes = {**changes, "title_due_at": None}
         active = {} if changes.keys() <= {"archived", "pinned"} else {"updated_at": sa.func.now()}
-        await connection.execute(
-            sa.update(sessions)
-            .where(sessions.c.id == session_id, sessions.c.owner == owner)
-            .values({**changes, **active})
-        )
+        changed = sa.update(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner)
+        await connection.execute(changed.values({**changes, **active}))
     return await get_session(connection, owner, session_id)
 
 
@@ -176,14 +161,10 @@ async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str
     session with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
     """
     open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
-    idle = (
-        sa.select(sessions.c.owner, sessions.c.id)
-        .where(sessions.c.updated_at < sa.func.now() - timedelta(days=days), ~open_turn.exists())
-        .order_by(sessions.c.updated_at)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    )
-    row = (await connection.execute(idle)).one_or_none()
+    is_old = sessions.c.updated_at < sa.func.now() - timedelta(days=days)
+    idle = sa.select(sessions.c.owner, sessions.c.id).where(is_old, ~open_turn.exists())
+    longest = idle.order_by(sessions.c.updated_at).limit(1).with_for_update(skip_locked=True)
+    row = (await connection.execute(longest)).one_or_none()
     return (row.owner, row.id) if row else None
 
 
@@ -205,23 +186,16 @@ async def count_gaps(connection: AsyncConnection, session_id: str, *, again: boo
     session older than that column has null, and a process of the release before leaves it as it is.
     """
     due = [] if again else [sessions.c.gaps.is_(None)]
-    seen = (
-        sa.select(sessions.c.next_seq, sessions.c.updated_at, _counted(sessions).label("message_count"))
-        .where(sessions.c.id == session_id, *due)
-        .cte("seen")
-    )
+    read = sa.select(sessions.c.next_seq, sessions.c.updated_at, _counted(sessions).label("message_count"))
+    seen = read.where(sessions.c.id == session_id, *due).cte("seen")
     is_as_seen = (sessions.c.next_seq == seen.c.next_seq, sessions.c.updated_at == seen.c.updated_at)
     counted = sa.update(sessions).where(sessions.c.id == session_id, *is_as_seen)
     await connection.execute(counted.values(gaps=seen.c.next_seq - 1 - seen.c.message_count))
 
 
 def _counted(of: sa.FromClause) -> sa.ColumnElement[int]:
-    return (
-        sa.select(sa.func.count())
-        .where(messages.c.session_id == of.c.id, messages.c.branch.is_(None))
-        .correlate(of)
-        .scalar_subquery()
-    )
+    of_session = (messages.c.session_id == of.c.id, messages.c.branch.is_(None))
+    return sa.select(sa.func.count()).where(*of_session).correlate(of).scalar_subquery()
 
 
 def _owned(owner: str) -> sa.Select[Any]:
@@ -230,12 +204,8 @@ def _owned(owner: str) -> sa.Select[Any]:
 
 def shown(of: sa.FromClause = sessions) -> sa.Select[Any]:
     """Returns a statement that reads what `readable_session` takes, of `sessions` or of a selection of its rows."""
-    running = (
-        sa.select(turns.c.id)
-        .where(turns.c.session_id == of.c.id, turns.c.status == RUNNING)
-        .scalar_subquery()
-        .label("running_turn_id")
-    )
+    runs = sa.select(turns.c.id).where(turns.c.session_id == of.c.id, turns.c.status == RUNNING)
+    running = runs.scalar_subquery().label("running_turn_id")
     pending = (plans.c.session_id == of.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
     columns = (of.c[name] for name in SHOWN)
     count = sa.func.coalesce(of.c.next_seq - 1 - of.c.gaps, _counted(of)).label("message_count")
@@ -288,18 +258,14 @@ async def list_feedback(
     connection: AsyncConnection, *, rating: Rating | None, before: int | None, limit: int
 ) -> list[tuple[Feedback, int]]:
     """Returns that of all users, newest first, each with its seq: for ops only."""
-    statement = (
-        sa.select(feedback, messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))
-        .join(messages, messages.c.id == feedback.c.message_id)
-        .join(sessions, sessions.c.id == messages.c.session_id)
-        .order_by(feedback.c.seq.desc())
-        .limit(limit)
-    )
+    of_answer = (messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))
+    statement = sa.select(feedback, *of_answer).join(messages, messages.c.id == feedback.c.message_id)
+    statement = statement.join(sessions, sessions.c.id == messages.c.session_id)
     if rating is not None:
         statement = statement.where(feedback.c.rating == rating)
     if before is not None:
         statement = statement.where(feedback.c.seq < before)
-    rows = await connection.execute(statement)
+    rows = await connection.execute(statement.order_by(feedback.c.seq.desc()).limit(limit))
     return [(Feedback(**{name: getattr(row, name) for name in Feedback.__slots__}), row.seq) for row in rows]
 
 
@@ -329,20 +295,11 @@ async def search_sessions(
     """
     looked_at = _looked_at(owner, archived=archived, pinned=pinned, after=after)
     # With OFFSET 0 PostgreSQL looks for a hit once, not for the condition and again for what is returned.
-    searched = (
-        sa.select(*looked_at.c, _hit(words, looked_at).label("hit"))
-        .order_by(*_latest_first(looked_at))
-        .offset(0)
-        .subquery("searched")
-    )
-    statement = (
-        shown(searched)
-        .add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
-        .where(sa.or_(searched.c.hit.is_not(None), searched.c.is_last))
-        .order_by(*_latest_first(searched))
-        .limit(limit + 1)
-    )
-    rows = (await connection.execute(statement)).all()
+    with_hits = sa.select(*looked_at.c, _hit(words, looked_at).label("hit")).order_by(*_latest_first(looked_at))
+    searched = with_hits.offset(0).subquery("searched")
+    wanted = shown(searched).add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
+    wanted = wanted.where(sa.or_(searched.c.hit.is_not(None), searched.c.is_last))
+    rows = (await connection.execute(wanted.order_by(*_latest_first(searched)).limit(limit + 1))).all()
     found = [row for row in rows if row.hit is not None]
     page = [readable_session(row, hit=row.hit) for row in found[:limit]]
     if len(found) > limit:
@@ -417,13 +374,9 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
         start = sa.func.greatest(sa.func.strpos(sa.func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
         return array([sa.func.substr(text, start, SNIPPET_CHARS), message_id])
 
-    said = (
-        sa.select(place(messages.c.content, messages.c.id))
-        .where(messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None))
-        .where(messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
-        .where(messages.c.role != "tool", has_all(messages.c.content))
-        .order_by(messages.c.seq.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
+    in_session = (messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None), messages.c.role != "tool")
+    between = (messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
+    found = sa.select(place(messages.c.content, messages.c.id))
+    found = found.where(*in_session, *between, has_all(messages.c.content))
+    said = found.order_by(messages.c.seq.desc()).limit(1).scalar_subquery()
     return sa.case((has_all(looked_at.c.title), place(looked_at.c.title, sa.null())), else_=said)

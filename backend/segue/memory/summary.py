@@ -96,12 +96,8 @@ class SummaryState:
 async def summary_state(connection: AsyncConnection, session_id: str) -> SummaryState:
     """Returns how far a session's summary is, without its text. For ops."""
     is_due = sessions.c.summary_due_at.is_not(None)
-    statement = select(
-        func.coalesce(func.length(sessions.c.summary), 0),
-        sessions.c.summary_seq,
-        case((is_due, sessions.c.summary_until)),
-        sessions.c.summary_tries,
-    )
+    chars, due_until = func.coalesce(func.length(sessions.c.summary), 0), case((is_due, sessions.c.summary_until))
+    statement = select(chars, sessions.c.summary_seq, due_until, sessions.c.summary_tries)
     return SummaryState(*(await connection.execute(statement.where(sessions.c.id == session_id))).one())
 
 
@@ -151,20 +147,15 @@ async def store_summary(
     Returns False if another process has stored one since, turns have left the history, or the session is gone.
     """
     more = sessions.c.summary_until > covers
-    stored = await connection.scalar(
+    next_one = {"summary": summary, "summary_seq": covers, "summary_references": list(references)}
+    due_again = {"summary_tries": 0, "summary_due_at": case((more, func.now()))}
+    stored = (
         update(sessions)
         .where(sessions.c.id == due.session_id, sessions.c.summary_seq == due.after)
         .where(sessions.c.summary_until == due.until)
-        .values(
-            summary=summary,
-            summary_seq=covers,
-            summary_references=list(references),
-            summary_tries=0,
-            summary_due_at=case((more, func.now())),
-        )
-        .returning(sessions.c.id)
+        .values({**next_one, **due_again})
     )
-    return stored is not None
+    return await connection.scalar(stored.returning(sessions.c.id)) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,21 +137,17 @@ class _CheckedTransport(httpx2.AsyncBaseTransport):
         self._max_body_bytes = max_body_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        to = request.url
+        url = httpcore2.URL(scheme=to.raw_scheme, host=to.raw_host, port=to.port, target=to.raw_path)
+        asked = httpcore2.Request(
+            method=request.method,
+            url=url,
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
+        )
         with _as_httpx2_errors():
-            answer = await self._pool.handle_async_request(
-                httpcore2.Request(
-                    method=request.method,
-                    url=httpcore2.URL(
-                        scheme=request.url.raw_scheme,
-                        host=request.url.raw_host,
-                        port=request.url.port,
-                        target=request.url.raw_path,
-                    ),
-                    headers=request.headers.raw,
-                    content=request.stream,
-                    extensions=request.extensions,
-                )
-            )
+            answer = await self._pool.handle_async_request(asked)
         headers = httpx2.Headers(answer.headers)
         is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
         body = _ResponseBody(answer, None if is_event_stream else self._max_body_bytes)

@@ -356,9 +356,7 @@ def _check_answer(plan: Plan, button: Button) -> None:
 def _check_results(plan: Plan, button: Button) -> None:
     """Raises AppError `invalid_answer` if a yes is not just what the page gave for steps that wait for it."""
     results, steps = button.answer or {}, {str(step.id) for step in plan.page_steps}
-    fit = (
-        isinstance(each, dict) and len(each) == 1 and each.keys() <= {"output", "error"} for each in results.values()
-    )
+    fit = (isinstance(one, dict) and len(one) == 1 and one.keys() <= {"output", "error"} for one in results.values())
     is_just_that = bool(results) and steps.issuperset(results) and button.args is None and not button.remember
     if button.decision == "confirm" and not (is_just_that and all(fit)):
         why = "The steps that wait take, by their ids, the `output` or `error` of each call, and nothing else."

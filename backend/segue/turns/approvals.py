@@ -161,14 +161,10 @@ def _may_decide(identity: Identity, now: datetime) -> ColumnElement[bool]:
 
 
 def _listed(before: str | None, limit: int) -> Select[Any]:
-    return (
-        select(plans, sessions.c.owner, func.coalesce(turns.c.finished_at, plans.c.created_at).label("since"))
-        .join(sessions, sessions.c.id == plans.c.session_id)
-        .outerjoin(turns, turns.c.id == plans.c.asked_in)
-        .where(came_before(plans, before))
-        .order_by(*newest_first(plans))
-        .limit(limit)
-    )
+    since = func.coalesce(turns.c.finished_at, plans.c.created_at).label("since")
+    listed = select(plans, sessions.c.owner, since).join(sessions, sessions.c.id == plans.c.session_id)
+    listed = listed.outerjoin(turns, turns.c.id == plans.c.asked_in).where(came_before(plans, before))
+    return listed.order_by(*newest_first(plans)).limit(limit)
 
 
 def _plan(row: Row[Any]) -> Plan:

@@ -101,15 +101,10 @@ async def _leave_history(connection: AsyncConnection, session_id: str, *, from_s
     left = await connection.execute(update(messages).where(*said).values(branch=branch, left_at=func.now()))
     ended = (turns.c.session_id == session_id, turns.c.seq >= from_seq, turns.c.branch.is_(None))
     await connection.execute(update(turns).where(*ended).values(branch=branch, facts_due_at=None))
-    answered = (
-        select(turns.c.id)
-        .where(turns.c.session_id == session_id, turns.c.status == "completed", turns.c.branch.is_(None))
-        .where(turns.c.read_by.is_(None))
-        .order_by(turns.c.seq.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    before = {"last_turn_id": answered, "tool_choice": None, **columns_before(from_seq)}
+    answered = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status == "completed")
+    answered = answered.where(turns.c.branch.is_(None), turns.c.read_by.is_(None))
+    last = answered.order_by(turns.c.seq.desc()).limit(1).scalar_subquery()
+    before = {"last_turn_id": last, "tool_choice": None, **columns_before(from_seq)}
     before["gaps"] = sessions.c.gaps + left.rowcount
     await connection.execute(update(sessions).where(sessions.c.id == session_id).values(before))
     await cancel_open(connection, session_id)
@@ -130,25 +125,16 @@ async def list_branches(
 ) -> list[tuple[Branch, int]]:
     """Returns the branches of a session with their last seqs, by which they are listed: the newest first."""
     first, last = func.min(messages.c.seq), func.max(messages.c.seq)
-    listed = (
-        select(messages.c.branch, first.label("seq"), last.label("last_seq"), func.count().label("message_count"))
-        .where(messages.c.session_id == session_id, messages.c.branch.is_not(None))
-        .group_by(messages.c.branch)
-        .order_by(last.desc())
-        .limit(limit)
-    )
+    of_branch = (first.label("seq"), last.label("last_seq"), func.count().label("message_count"))
+    left = select(messages.c.branch, *of_branch).where(messages.c.session_id == session_id)
+    listed = left.where(messages.c.branch.is_not(None)).group_by(messages.c.branch).order_by(last.desc()).limit(limit)
     if before is not None:
         listed = listed.having(last < before)
     found = listed.subquery()
-    statement = (
-        select(
-            found,
-            func.left(messages.c.content, _FIRST_CHARS).label("begins"),
-            func.coalesce(messages.c.left_at, messages.c.created_at).label("left_at"),
-        )
-        .join(messages, (messages.c.session_id == session_id) & (messages.c.seq == found.c.seq))
-        .order_by(found.c.last_seq.desc())
-    )
+    begins = func.left(messages.c.content, _FIRST_CHARS).label("begins")
+    left_at = func.coalesce(messages.c.left_at, messages.c.created_at).label("left_at")
+    is_first = (messages.c.session_id == session_id) & (messages.c.seq == found.c.seq)
+    statement = select(found, begins, left_at).join(messages, is_first).order_by(found.c.last_seq.desc())
     return [
         (Branch(row.branch, row.seq, row.left_at, row.message_count, first_words(row.begins)), row.last_seq)
         for row in await connection.execute(statement)

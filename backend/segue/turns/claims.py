@@ -140,14 +140,9 @@ def held(claim: Claim) -> dict[str, Any]:
 def last_ended_turn() -> sa.ScalarSelect[str]:
     """The turn in the history of the session `at_session` that ended last: completed, failed or cancelled."""
     ended = turns.alias("ended")
-    return (
-        sa.select(ended.c.id)
-        .where(ended.c.session_id == sa.bindparam("at_session"), ended.c.finished_at.is_not(None))
-        .where(ended.c.branch.is_(None))
-        .order_by(ended.c.seq.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
+    of_session = ended.c.session_id == sa.bindparam("at_session")
+    found = sa.select(ended.c.id).where(of_session, ended.c.finished_at.is_not(None), ended.c.branch.is_(None))
+    return found.order_by(ended.c.seq.desc()).limit(1).scalar_subquery()
 
 
 def runs_beside(waiting: sa.FromClause) -> sa.ColumnElement[bool]:
@@ -158,10 +153,8 @@ def runs_beside(waiting: sa.FromClause) -> sa.ColumnElement[bool]:
 
 def of_session() -> tuple[sa.ColumnElement[Any], ...]:
     """What a claim reads of the turn's session, which is `at_session`."""
-    of_session = sa.select(plans.c.id).where(plans.c.session_id == sessions.c.id)
-    in_question = (
-        of_session.where(is_open()).exists() | of_session.where(just_expired(sessions.c.last_turn_id)).exists()
-    )
+    planned = sa.select(plans.c.id).where(plans.c.session_id == sessions.c.id)
+    in_question = planned.where(is_open()).exists() | planned.where(just_expired(sessions.c.last_turn_id)).exists()
     return (
         sessions.c.owner,
         sessions.c.title,
@@ -180,19 +173,13 @@ def of_session() -> tuple[sa.ColumnElement[Any], ...]:
 
 
 # now() is when the statement began, perhaps to wait for a row that was queued after that; and clocks are set back.
-_QUEUED_S = sa.func.greatest(sa.func.extract("epoch", sa.func.now() - turns.c.queued_at).cast(sa.Float), 0.0).label(
-    "queued_s"
-)
+_WAITED_S = sa.func.extract("epoch", sa.func.now() - turns.c.queued_at).cast(sa.Float)
+_QUEUED_S = sa.func.greatest(_WAITED_S, 0.0).label("queued_s")
 
 
 def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
-    oldest = (
-        sa.select(turns.c.id)
-        .where(turns.c.session_id == sa.bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
-        .order_by(turns.c.seq)
-        .limit(1)
-        .scalar_subquery()
-    )
+    in_line = (turns.c.session_id == sa.bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
+    oldest = sa.select(turns.c.id).where(*in_line).order_by(turns.c.seq).limit(1).scalar_subquery()
     return (
         sa.update(turns)
         .where(turns.c.id == oldest, turns.c.status == QUEUED, sessions.c.id == turns.c.session_id)
@@ -251,9 +238,7 @@ async def claim_next(
         found = (await connection.execute(statement, values)).mappings().one_or_none()
     except IntegrityError:  # one running turn per session is a unique index
         return None
-    if found is None:
-        return None
-    return claim_of(session_id, dict(found))
+    return None if found is None else claim_of(session_id, dict(found))
 
 
 _NEXT = sa.select(*of_session(), sessions.c.agent, sessions.c.language, sessions.c.time_zone).where(
@@ -310,25 +295,16 @@ async def renew_leases(
 ) -> set[str]:
     """Gives each claim that still holds a lease from now on. Returns the ids of their turns."""
     mine = sa.tuple_(turns.c.id, turns.c.epoch).in_([(claim.key.turn_id, claim.epoch) for claim in claims])
-    renewed = await connection.execute(
-        sa.update(turns)
-        .where(mine, turns.c.status == RUNNING)
-        .values(worker=worker, lease_until=sa.func.now() + timedelta(seconds=lease_s))
-        .returning(turns.c.id)
-    )
-    return set(renewed.scalars())
+    until = sa.func.now() + timedelta(seconds=lease_s)
+    renewal = sa.update(turns).where(mine, turns.c.status == RUNNING).values(worker=worker, lease_until=until)
+    return set(await connection.scalars(renewal.returning(turns.c.id)))
 
 
 async def end_leases_unheard(connection: AsyncConnection, turn_ids: Sequence[str]) -> set[str]:
     """Ends the leases of those turns that the statement which accepted them claimed. Returns their ids."""
     as_accepted = (turns.c.status == RUNNING, turns.c.epoch == 1, turns.c.started_at == turns.c.queued_at)
-    ended = await connection.execute(
-        sa.update(turns)
-        .where(turns.c.id.in_(turn_ids), *as_accepted)
-        .values(lease_until=sa.func.now())
-        .returning(turns.c.id)
-    )
-    return set(ended.scalars())
+    ending = sa.update(turns).where(turns.c.id.in_(turn_ids), *as_accepted).values(lease_until=sa.func.now())
+    return set(await connection.scalars(ending.returning(turns.c.id)))
 
 
 _LEFT_S = sa.func.extract("epoch", turns.c.lease_until - sa.func.now()).cast(sa.Float).label("left_s")

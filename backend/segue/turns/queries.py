@@ -3,7 +3,7 @@
 Ages are by the database's clock, as leases are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, get_args
@@ -31,11 +31,8 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
-_read_report, _read_error, _read_sources = (
-    reader(session.TurnReport),
-    reader(session.TurnError),
-    reader(tuple[session.Source, ...]),
-)
+_read_report, _read_error = reader(session.TurnReport), reader(session.TurnError)
+_read_sources = reader(tuple[session.Source, ...])
 _read_effects = reader(tuple[TurnEffect, ...])
 _UNREADABLE = session.TurnError(**{name: getattr(Unreadable("turn"), name) for name in session.TurnError.__slots__})
 
@@ -100,12 +97,9 @@ async def list_turns(
 
 async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> session.TurnKey:
     """Raises NotFound for a session or a turn that is missing or another owner's."""
-    found = (
-        select(turns.c.id, turns.c.session_id, turns.c.seq, turns.c.epoch)
-        .select_from(sessions)
-        .outerjoin(turns, turns.c.id == _reader_of(turn_id))
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
-    )
+    and_reader = sessions.outerjoin(turns, turns.c.id == _reader_of(turn_id))
+    key = select(turns.c.id, turns.c.session_id, turns.c.seq, turns.c.epoch).select_from(and_reader)
+    found = key.where(sessions.c.id == session_id, sessions.c.owner == owner)
     row = existing("session", (await connection.execute(found)).one_or_none())
     if row.session_id != session_id:  # not in the statement, as above
         raise NotFound("turn")
@@ -129,23 +123,18 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[session.Me
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
-    changed = await _effects(connection, {each.id: each.effects for each in found.values()})
+    made = await effects_of_turns(connection, found)
+    held = {of: readable(_read_effects, row.effects, "turns", of) or () for of, row in found.items() if row.effects}
+    changed = {of: session.with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
+    last = await final_messages(connection, list(changed)) if changed else {}
+    effects = {each.id: changed[of] for of, each in last.items()}
 
     def shown(each: session.Message) -> session.Message:
         under, turn = allowed.get(each.tool_call_id or "", {}), found.get(each.turn_id)
         metadata = each.metadata | _metadata(each, turn) | said.get(each.id, {}) | under
-        return replace(each, metadata=metadata, sources=_sources(each, turn), effects=changed.get(each.id, ()))
+        return replace(each, metadata=metadata, sources=_sources(each, turn), effects=effects.get(each.id, ()))
 
     return list(map(shown, listed))
-
-
-async def _effects(connection: AsyncConnection, held_by: Mapping[str, Any]) -> dict[str, tuple[TurnEffect, ...]]:
-    """Returns by the id of its last message what each turn changed. `held_by` has by turn what its report holds."""
-    made = await effects_of_turns(connection, held_by)
-    held = {of: readable(_read_effects, value, "turns", of) or () for of, value in held_by.items() if value}
-    changed = {of: session.with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
-    last = await final_messages(connection, list(changed)) if changed else {}
-    return {each.id: changed[of] for of, each in last.items()}
 
 
 def _sources(message: session.Message, turn: Row[Any] | None) -> tuple[session.Source, ...]:
@@ -196,9 +185,8 @@ def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> ses
 def _metadata(message: session.Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
-            hidden = (
-                () if session.WRITTEN_BY in message.metadata else session.OF_SERVICE
-            )  # in what a model said in the same turn
+            # a model may have said it in the same turn
+            hidden = () if session.WRITTEN_BY in message.metadata else session.OF_SERVICE
             hidden = (*hidden, session.REASONING) if message.tool_calls else hidden
             return {name: value for name, value in session.answer_metadata(turn).items() if name not in hidden}
         case "user" if (
@@ -350,10 +338,8 @@ def _turn(
     if status != row.status:
         error = _UNREADABLE
     elif report is not None and message is not None:
-        answer, error = (
-            session.chat_answer(session.TurnKey(row.session_id, row.id, row.seq), message, report, calls),
-            report.error,
-        )
+        key = session.TurnKey(row.session_id, row.id, row.seq)
+        answer, error = session.chat_answer(key, message, report, calls), report.error
     elif status not in NOT_ENDED:
         error = _error(row)
     return session.Turn(

@@ -5,7 +5,7 @@ process runs a turn, and recovery finds a turn whose entry was lost. So a proces
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +21,6 @@ LISTEN_S = 5
 KEPT_S = 3600  # after the last entry; recovery finds a turn within seconds without one
 CANCEL_AGAIN_S = 0.1
 PAUSE_S = 1.0  # of a listener that has failed
-
-RunTurns = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,9 @@ class TurnQueue:
     `run_turns(session_id)` returns when this process has nothing more to do in that session.
     """
 
-    def __init__(self, redis: RedisServer, run_turns: RunTurns, *, concurrency: int) -> None:
+    def __init__(
+        self, redis: RedisServer, run_turns: Callable[[str], Coroutine[None, None, None]], *, concurrency: int
+    ) -> None:
         self._server = redis
         self._redis = Redis.from_pool(connections(redis.url, QUEUE_CONNECTIONS))
         # A connection for BLPOP alone: no other command waits behind it, and CLIENT LIST shows who listens.
@@ -88,8 +88,9 @@ class TurnQueue:
         """Takes the session here if a place is free, else sends it. False without Redis: then it has to run here."""
         if self.has_place:
             await self._free.acquire()
-            self._here.add(task := asyncio.create_task(self._run_here(session_id), name=f"the turns of {session_id}"))
+            self._here.add(task := asyncio.create_task(self._run_turns(session_id), name=f"the turns of {session_id}"))
             task.add_done_callback(self._here.discard)
+            task.add_done_callback(lambda _: self._free.release())
             return True
         return await self._push("RPUSH", session_id)
 
@@ -107,12 +108,6 @@ class TurnQueue:
         for redis in (self._listener, self._redis):
             with suppress(*LOST):
                 await redis.aclose()
-
-    async def _run_here(self, session_id: str) -> None:
-        try:
-            await self._run_turns(session_id)
-        finally:
-            self._free.release()
 
     async def _take_sessions(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -2,7 +2,7 @@
 short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -79,7 +79,10 @@ async def load_context(
             before, ttl_s = claim.message_count - 1, settings.short_term_memory_ttl
             memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
         earlier_results = _beyond_summary(stored_window, known)
-        in_view = dict(_in_view(window, earlier_results))
+        # The calls whose references the model is about to see, and the size of their results in bytes.
+        in_view: dict[str, int] = {reference.tool_call_id: reference.size_bytes for reference in earlier_results}
+        shown = [message.content for message in window if isinstance(message.content, dict)]
+        in_view |= {reference["tool_call_id"]: reference.get("size_bytes", 0) for reference in shown}
         most = settings.tool_result_inline_bytes
         kept = await load_results(connection, session_id, in_view, now=now, max_bytes=most) if in_view else {}
     asked = (message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
@@ -174,20 +177,8 @@ def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) 
 
 def _said(window: Sequence[Message]) -> tuple[str, ...]:
     """Returns the texts, the user's before the assistant's, the newest first."""
-    users, others = list[str](), list[str]()
-    for message in reversed(window):
-        if isinstance(message.content, str):
-            (users if message.role == "user" else others).append(message.content)
-    return (*users, *others)
-
-
-def _in_view(window: Sequence[Message], earlier: Sequence[Reference]) -> Iterator[tuple[str, int]]:
-    """Yields the calls whose references the model is about to see, and the size of their results in bytes."""
-    for reference in earlier:
-        yield reference.tool_call_id, reference.size_bytes
-    for message in window:
-        if isinstance(message.content, dict):
-            yield message.content["tool_call_id"], message.content.get("size_bytes", 0)
+    texts = [(message.role, message.content) for message in reversed(window) if isinstance(message.content, str)]
+    return tuple(text for _, text in sorted(texts, key=lambda each: each[0] != "user"))
 
 
 def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[Reference, ...]:

@@ -104,10 +104,9 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
     """
     session_id, now = NEW_MESSAGE_COLUMNS["session_id"], NEW_MESSAGE_COLUMNS["created_at"]
     waiting = turns.alias("waiting")
-    open_turns = sa.select(sa.func.count()).where(
-        waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS)
-    )
-    read = sa.select(sessions.c.next_seq, sessions.c.updated_at, open_turns.scalar_subquery().label("open_turns"))
+    counted = (waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
+    open_turns = sa.select(sa.func.count()).where(*counted).scalar_subquery().label("open_turns")
+    read = sa.select(sessions.c.next_seq, sessions.c.updated_at, open_turns)
     seen = read.where(sessions.c.id == session_id).cte("seen")
     owned = (
         sa.update(sessions)
@@ -151,12 +150,8 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
         "facts_due_at": sa.case((sa.bindparam("tells_facts", type_=sa.Boolean), sa.func.now())),
         **(running if claims else {}),
     }
-    begun = (
-        sa.insert(turns)
-        .from_select(["seq", *turn], sa.select(owned.c.seq, *turn.values()))
-        .returning(turns.c.seq, turns.c.request)
-        .cte("begun")
-    )
+    stored = sa.insert(turns).from_select(["seq", *turn], sa.select(owned.c.seq, *turn.values()))
+    begun = stored.returning(turns.c.seq, turns.c.request).cte("begun")
     return owned, begun, insert_message(begun, opens_turn=True).returning(messages.c.seq)
 
 
@@ -165,11 +160,9 @@ def _begin_claimed() -> sa.Select[*tuple[Any, ...]]:
     owned, turn, inserted = _begin(claims=True)
     message = inserted.cte("message")
     of_turn = (turn.c.seq, turn.c.request, owned.c.agent, owned.c.title.label("new_title"))
-    return sa.select(*of_turn, *of_session()).select_from(
-        message.join(turn, turn.c.seq == message.c.seq)
-        .join(owned, owned.c.seq == message.c.seq)
-        .join(sessions, sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
-    )
+    begun = message.join(turn, turn.c.seq == message.c.seq).join(owned, owned.c.seq == message.c.seq)
+    begun = begun.join(sessions, sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
+    return sa.select(*of_turn, *of_session()).select_from(begun)
 
 
 _BEGIN, _BEGIN_CLAIMED = _begin(claims=False)[2], _begin_claimed()

@@ -92,14 +92,10 @@ def _approved_step() -> sa.Select[tuple[str | None]]:
     calls = sa.select(tool_calls.c.status).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.plan_id == plans.c.id)
     first = calls.order_by(tool_calls.c.id).limit(1).scalar_subquery()
     unused = plans.c.taken_on_by.is_distinct_from(turns.c.id) | (plans.c.granted_to == turns.c.id)
-    became = sa.case(
-        (unused, "did_not_run"), (first.in_(("succeeded", "failed")), "ran"), (first.is_not(None), "unknown")
-    )
-    return (
-        sa.select(became)
-        .select_from(turns.join(plans, plans.c.id == of_plan))
-        .where(turns.c.id == sa.bindparam("at_turn"))
-    )
+    ran = first.in_(("succeeded", "failed"))
+    became = sa.case((unused, "did_not_run"), (ran, "ran"), (first.is_not(None), "unknown"))
+    decided = sa.select(became).select_from(turns.join(plans, plans.c.id == of_plan))
+    return decided.where(turns.c.id == sa.bindparam("at_turn"))
 
 
 _APPROVED_STEP = _approved_step()
@@ -207,18 +203,11 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
     said when the user stopped it leaves the history.
     """
     failed, others = sa.bindparam("failed_turn", type_=sa.Text), turns.alias("others")
-    open_turns = (
-        sa.select(sa.func.count())
-        .where(others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
-        .scalar_subquery()
-    )
-    left_open = (
-        sa.update(tool_calls)
-        .where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
-        .values(status="running", error=None, summary="")
-        .returning(tool_calls.c.id)
-        .cte("left_open")
-    )
+    are_open = (others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
+    open_turns = sa.select(sa.func.count()).where(*are_open).scalar_subquery()
+    interrupted = sa.update(tool_calls).where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
+    opened = interrupted.values(status="running", error=None, summary="")
+    left_open = opened.returning(tool_calls.c.id).cte("left_open")
     answered = sa.delete(messages).where(messages.c.tool_call_id.in_(sa.select(left_open.c.id)))
     stopped = sa.update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
     left = stopped.values(branch=sa.bindparam("left_to"), left_at=sa.func.now())
@@ -278,11 +267,9 @@ async def cancel_before(connection: AsyncConnection, owner: str, turn: TurnKey) 
 
 async def cancel_open_turns(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Ends the open turns of a session that is about to be deleted, so that no process writes for them any more."""
-    await connection.execute(
-        sa.update(turns)
-        .where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
-        .values(status="cancelled", lease_until=None, finished_at=sa.func.now())
-    )
+    are_open = (turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
+    ended = {"status": "cancelled", "lease_until": None, "finished_at": sa.func.now()}
+    await connection.execute(sa.update(turns).where(*are_open).values(ended))
 
 
 async def _cancel(
@@ -331,12 +318,9 @@ def _ending(
         .returning(*OF_TURNS)
         .cte("ended")
     )
-    left_open = (
-        sa.update(tool_calls)
-        .where(tool_calls.c.turn_id.in_(sa.select(ended.c.id)), tool_calls.c.status == "running")
-        .values(status="unknown", error=INTERRUPTED, summary=INTERRUPTED)
-        .cte("left_open")
-    )
+    of_turns = tool_calls.c.turn_id.in_(sa.select(ended.c.id))
+    running = sa.update(tool_calls).where(of_turns, tool_calls.c.status == "running")
+    left_open = running.values(status="unknown", error=INTERRUPTED, summary=INTERRUPTED).cte("left_open")
     return sa.select(ended.c.id).add_cte(left_open, *((turns_ended(ended).cte("told"),) if is_told else ()))
 
 

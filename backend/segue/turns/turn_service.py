@@ -111,7 +111,11 @@ class TurnService:
             return known
         again = known.turn.turn_id if known else None
         if request.options.given:
-            await self._check_options(owner, session_id, request)
+            found = await deps.database.read(session_store.get_session, owner, session_id)
+            speaker = deps.agents.speaker(found.agent, owner, request.origin.groups)
+            speaker.agent.check_options(request.options.given)
+            if request.options.model is not None:
+                speaker.check_model(request.options.model)
         if request.attachment_ids:
             files = await deps.database.read(attached, owner, session_id, request.attachment_ids)
             request = replace(request, attachments=files)
@@ -319,13 +323,6 @@ class TurnService:
         if once is None:
             return None
         return await self._deps.database.read(accepted_before, owner, session_id, once)
-
-    async def _check_options(self, owner: str, session_id: str, request: ChatRequest) -> None:
-        session = await self._deps.database.read(session_store.get_session, owner, session_id)
-        speaker = self._deps.agents.speaker(session.agent, owner, request.origin.groups)
-        speaker.agent.check_options(request.options.given)
-        if request.options.model is not None:
-            speaker.check_model(request.options.model)
 
     async def _admit(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
         """If a place is free here, the statement that accepts the message claims its turn too, and it runs at once."""

@@ -113,22 +113,11 @@ async def create_key(
     roles: Iterable[str] = (),
 ) -> NewKey:
     key_id, secret = new_id("key", now), secrets.token_hex(32)
-    made = await connection.execute(
-        insert(api_keys)
-        .values(
-            id=key_id,
-            owner=owner,
-            name=name,
-            scopes=sorted(set(scopes)),
-            groups=sorted(set(groups)),
-            roles=sorted(set(roles)),
-            digest=digest_of_secret(secret),
-            created_at=func.now(),
-            expires_at=expires_at,
-        )
-        .returning(*api_keys.c)
-    )
-    return NewKey(_api_key(made.one()), f"segue_{key_id.removeprefix('key_')}_{secret}")
+    key = {"id": key_id, "owner": owner, "name": name, "digest": digest_of_secret(secret), "expires_at": expires_at}
+    may = {"scopes": sorted(set(scopes)), "groups": sorted(set(groups)), "roles": sorted(set(roles))}
+    made = insert(api_keys).values({**key, **may, "created_at": func.now()}).returning(*api_keys.c)
+    row = (await connection.execute(made)).one()
+    return NewKey(_api_key(row), f"segue_{key_id.removeprefix('key_')}_{secret}")
 
 
 async def list_keys(
@@ -163,14 +152,9 @@ async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timed
 
 async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     """Raises NotFound for an unknown key and for one that was revoked before."""
-    revoked = await connection.execute(
-        update(api_keys)
-        .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
-        .values(revoked_at=func.now())
-        .returning(*api_keys.c)
-    )
-    row = existing("key", revoked.one_or_none())
-    return _api_key(row)
+    is_it = (api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+    revoked = update(api_keys).where(*is_it).values(revoked_at=func.now()).returning(*api_keys.c)
+    return _api_key(existing("key", (await connection.execute(revoked)).one_or_none()))
 
 
 class ApiKeys:
@@ -252,19 +236,15 @@ async def create_token(connection: AsyncConnection, owner: str, turn_id: str) ->
     """Makes a token and deletes those that have expired. `owner` has to be that of the turn."""
     await connection.execute(delete(stream_tokens).where(stream_tokens.c.expires_at < func.now()))
     token = f"stream_{secrets.token_hex(32)}"
-    made = insert(stream_tokens).values(
-        digest=digest_of_secret(token), owner=owner, turn_id=turn_id, expires_at=func.now() + TOKEN_LASTS
-    )
+    row = {"digest": digest_of_secret(token), "owner": owner, "turn_id": turn_id}
+    made = insert(stream_tokens).values(**row, expires_at=func.now() + TOKEN_LASTS)
     return StreamToken(token, (await connection.execute(made.returning(stream_tokens.c.expires_at))).scalar_one())
 
 
 async def user_of_stream_token(connection: AsyncConnection, token: str, turn_id: str) -> str | None:
     """Returns the user, None for a token that is unknown, has expired or is for another turn."""
-    valid = select(stream_tokens.c.owner).where(
-        stream_tokens.c.digest == digest_of_secret(token),
-        stream_tokens.c.turn_id == turn_id,
-        stream_tokens.c.expires_at > func.now(),
-    )
+    is_it = (stream_tokens.c.digest == digest_of_secret(token), stream_tokens.c.turn_id == turn_id)
+    valid = select(stream_tokens.c.owner).where(*is_it, stream_tokens.c.expires_at > func.now())
     return (await connection.execute(valid)).scalar_one_or_none()
 
 

@@ -54,18 +54,10 @@ async def record_act(
 ) -> None:
     """Persists the act. Call it in the transaction of what is done, or before it."""
     given = {name: value for name, value in (details or {}).items() if value is not None}
-    await connection.execute(
-        insert(audit).values(
-            at=func.now(),
-            actor=operator.user,
-            action=action,
-            session_id=session_id,
-            turn_id=turn_id,
-            tool=tool,
-            details=without_secret_texts(given),
-            request_id=operator.request_id,
-        )
-    )
+    done_by = {"at": func.now(), "actor": operator.user, "request_id": operator.request_id}
+    done_to = {"session_id": session_id, "turn_id": turn_id, "tool": tool}
+    act = {"action": action, "details": without_secret_texts(given)}
+    await connection.execute(insert(audit).values({**done_by, **done_to, **act}))
 
 
 async def list_acts(

@@ -177,18 +177,15 @@ class KeySet:
         key, age = self._choose(key_id), self._age()
         if key is not None and age < FRESH_S:
             return key
-        fetching = self._fetch()
+        if self._fetching is None and self._clock() >= self._next_at:
+            self._fetching = asyncio.create_task(self._fetch_keys(), name="the keys of the identity provider")
         if key is None or age >= TRUSTED_S:
-            if fetching is not None:
-                await asyncio.shield(fetching)
+            if self._fetching is not None:
+                await asyncio.shield(self._fetching)
             if self._age() >= TRUSTED_S:
-                raise AppError(
-                    "identity_unavailable",
-                    status=503,
-                    title="The identity provider cannot be reached",
-                    detail="Whose token this is cannot be found out now. Try again in a moment.",
-                    retry_after_s=2,
-                )
+                title = "The identity provider cannot be reached"
+                detail = "Whose token this is cannot be found out now. Try again in a moment."
+                raise AppError("identity_unavailable", status=503, title=title, detail=detail, retry_after_s=2)
             key = self._choose(key_id)
         return key
 
@@ -199,12 +196,6 @@ class KeySet:
 
     def _age(self) -> float:
         return self._clock() - self._read_at
-
-    def _fetch(self) -> asyncio.Task[None] | None:
-        """Returns the fetch that is running or starts now; None if the last one was less than FETCH_EVERY_S ago."""
-        if self._fetching is None and self._clock() >= self._next_at:
-            self._fetching = asyncio.create_task(self._fetch_keys(), name="the keys of the identity provider")
-        return self._fetching
 
     async def _fetch_keys(self) -> None:
         pause = RETRY_S

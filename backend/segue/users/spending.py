@@ -96,8 +96,7 @@ _STATE = select(func.count(), func.coalesce(func.sum(user_limits.c.revision), 0)
 
 
 class LimitsInForce(Watch):
-    """The limits of every user, as they were two seconds ago at most. Enter it to keep them current. `total` is of
-    all users together."""
+    """The limits of every user, two seconds old at most while it is entered. `total` is of all users together."""
 
     def __init__(self, database: Database, settings: UserSettings) -> None:
         super().__init__("the limits of users", self.look)

@@ -134,11 +134,8 @@ def _book() -> sa.Select[Any]:
         sa.select(reservations.c.holder).where(reservations.c.owner == _OWNER).exists(),
     )
     booked = booking(sa.select(session.c.id).scalar_subquery(), is_known).cte("booked")
-    settled = (
-        reservations.c.holder == sa.bindparam("held_by"),
-        reservations.c.epoch <= sa.bindparam("under", type_=sa.Integer),
-    )
-    released = sa.delete(reservations).where(*settled).cte("released")
+    held = sa.delete(reservations).where(reservations.c.holder == sa.bindparam("held_by"))
+    released = held.where(reservations.c.epoch <= sa.bindparam("under", type_=sa.Integer)).cte("released")
     return sa.select(sa.literal(1)).add_cte(booked, released)
 
 
@@ -160,9 +157,8 @@ async def release(connection: AsyncConnection, holder: str) -> None:
 async def enter_groups(connection: AsyncConnection, owner: str, day: date, groups: Collection[str]) -> None:
     """Notes that a user was in these groups on a day. Of a user who has no session it notes nothing."""
     is_known = sa.select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
-    rows = sa.select(
-        sa.literal(owner), sa.literal(day), sa.func.unnest(sa.cast(list(groups), sa.ARRAY(sa.Text)))
-    ).where(is_known)
+    names = sa.func.unnest(sa.cast(list(groups), sa.ARRAY(sa.Text)))
+    rows = sa.select(sa.literal(owner), sa.literal(day), names).where(is_known)
     added = insert(user_groups).from_select(["owner", "day", "name"], rows)
     await connection.execute(added.on_conflict_do_nothing())
 

@@ -102,12 +102,9 @@ def _read_fact(value: object, known_ids: set[str]) -> NewFact | None:
         fact = _Fact.model_validate(clean(value))
     except ValidationError:
         return None
-    return NewFact(
-        content=fact.content,
-        kind=fact.kind,
-        importance=min(max(fact.importance, MIN_IMPORTANCE), MAX_IMPORTANCE),
-        supersedes=fact.supersedes if fact.supersedes in known_ids else None,
-    )
+    importance = min(max(fact.importance, MIN_IMPORTANCE), MAX_IMPORTANCE)
+    supersedes = fact.supersedes if fact.supersedes in known_ids else None
+    return NewFact(fact.content, fact.kind, importance=importance, supersedes=supersedes)
 
 
 _TIME_ZONE = func.coalesce(turns.c.request["time_zone"].as_string(), sessions.c.time_zone).label("time_zone")
@@ -143,12 +140,8 @@ class FactExtraction:
         in order, or a correction could be stored before what it corrects.
         """
         earlier, is_due = turns.alias("earlier"), turns.c.finished_at.is_not(None)
-        waits = exists().where(
-            earlier.c.session_id == turns.c.session_id,
-            earlier.c.seq < turns.c.seq,
-            earlier.c.facts_due_at.is_not(None),
-            earlier.c.finished_at.is_not(None),
-        )
+        comes_before = (earlier.c.session_id == turns.c.session_id) & (earlier.c.seq < turns.c.seq)
+        waits = exists().where(comes_before, earlier.c.facts_due_at.is_not(None), earlier.c.finished_at.is_not(None))
         age = func.now() - turns.c.finished_at
         next_try = func.now() + func.greatest(timedelta(seconds=self.lease_s), age)
         leased = {"facts_due_at": case((age > GIVE_UP, null()), else_=next_try)}

@@ -41,16 +41,6 @@ MAX_MESSAGES = 200
 log = structlog.get_logger()
 
 
-async def propose_title(
-    model: ChatModel, said: str, answer: str, *, language: str | None, account: Account
-) -> str | None:
-    """Returns a title of one short line, None if the model gave none. Raises AppError if it cannot be asked."""
-    told = {"user": said[:MAX_TEXT_CHARS], "assistant": answer[:MAX_TEXT_CHARS]}
-    given = as_json(told | ({"language": language} if language else {}))
-    text: str = clean(await model.complete(TITLER, neutralised(given), account=account))
-    return first_words(text.strip().partition("\n")[0].strip(_AROUND)) or None
-
-
 @dataclass(frozen=True, slots=True)
 class Titles:
     """A kind of job; `lease_s` seconds after its claim another process may claim it. `tell` adds to a user's feed."""
@@ -93,14 +83,19 @@ class Titles:
         return {"session_id": job.session_id}
 
     async def _proposed(self, job: summaries.DueTitle) -> str | None:
-        """Returns None if the title is not of the first message any more, or the model has none."""
+        """Returns a title of one short line. None if the one of now is not of the first message any more, or the model
+        has none. Raises AppError if the model cannot be asked.
+        """
         turns = await self.database.read(load_turns, job.session_id, after=0, up_to=MAX_SEQ, limit=MAX_TITLED_MESSAGES)
         said = str(turns[0][0].content) if turns else ""
         if first_words(said) != job.title:
             return None
         answer = str(turns[0][-1].content) if turns[0][-1].role == "assistant" else ""
+        told = {"user": said[:MAX_TEXT_CHARS], "assistant": answer[:MAX_TEXT_CHARS]}
+        given = as_json(told | ({"language": job.language} if job.language else {}))
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
-            return await propose_title(self.model, said, answer, language=job.language, account=account)
+            text: str = clean(await self.model.complete(TITLER, neutralised(given), account=account))
+        return first_words(text.strip().partition("\n")[0].strip(_AROUND)) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +171,11 @@ class Summaries:
         """Takes one step towards `job.until`. Returns True if it does not get there: the session is due again."""
         async with self.database.read_only() as connection:
             turns = await load_turns(connection, job.session_id, after=job.after, up_to=job.until, limit=MAX_MESSAGES)
-        taken = self._one_step(turns)
+        # The oldest turns that fit one call; at least one.
+        tokens_until = accumulate(
+            sum(self.summariser.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
+        )
+        taken = turns[: max(sum(tokens <= self.max_tokens for tokens in tokens_until), 1)]
         summary = job.summary
         if taken:
             messages = [message for turn in taken for message in turn]
@@ -201,10 +200,3 @@ class Summaries:
 
     def ids(self, job: summaries.DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}
-
-    def _one_step(self, turns: list[list[Message]]) -> list[list[Message]]:
-        """The oldest turns that fit one call; at least one."""
-        sizes = accumulate(
-            sum(self.summariser.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
-        )
-        return turns[: max(sum(size <= self.max_tokens for size in sizes), 1)]

@@ -10,11 +10,11 @@ import hashlib
 import hmac
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 import orjson
@@ -108,7 +108,12 @@ class Webhooks:
 
     async def _post(self, job: DueEvent) -> tuple[int | str, float]:
         """Returns the status, or why there is none, and for how many seconds the receiver wants to be left alone."""
-        data = await self._with_links(job.data) if job.type == "approval.requested" else job.data
+        data = job.data
+        if job.type == "approval.requested" and (waits_for := data.get("waits_for")) is not None:
+            until, group = datetime.fromisoformat(data["expires_at"]), waits_for["group"]
+            but = [*waits_for["yes_by"], *([data["user"]] if waits_for["who"] == "other" else [])]
+            links = await self.links.make(data["plan_id"], data["plan_version"], until, group=group, but=but)
+            data = {**data, "links": links}  # one for each of those who are asked; stored nowhere
         told = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": data}
         body, at = orjson.dumps(told), int(self.clock().timestamp())
         headers = {"content-type": "application/json", "webhook-id": job.id, "webhook-timestamp": str(at)}
@@ -124,15 +129,6 @@ class Webhooks:
             return "timeout", 0.0
         except (httpx2.HTTPError, NotPublic, NoSuchHost) as error:
             return type(error).__name__, 0.0
-
-    async def _with_links(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns a question for others than the user with a link for each of them, which is stored nowhere."""
-        if (waits_for := data.get("waits_for")) is None:
-            return data
-        until, asker = datetime.fromisoformat(data["expires_at"]), data["user"]
-        but = [*waits_for["yes_by"], *([asker] if waits_for["who"] == "other" else [])]
-        links = await self.links.make(data["plan_id"], data["plan_version"], until, group=waits_for["group"], but=but)
-        return {**data, "links": links}
 
 
 def signatures(secrets: Sequence[bytes], event_id: str, at: int, body: bytes) -> str:
