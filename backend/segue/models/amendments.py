@@ -164,7 +164,11 @@ def shortened(messages: Sequence[BaseMessage], most: int) -> list[BaseMessage]:
     Left out are, in this order: old turns, whole; references to earlier results; the ends of this turn's results.
     """
     leading: list[BaseMessage] = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
-    turns = _turns(messages[len(leading) :])
+    turns: list[list[BaseMessage]] = []
+    for message in messages[len(leading) :]:
+        if isinstance(message, HumanMessage) or not turns:
+            turns.append([])
+        turns[-1].append(message)
     size = size_of(messages)
     while size > most and len(turns) > 1:
         size -= size_of(turns.pop(0))
@@ -205,16 +209,6 @@ def _tool_named(refusal: ProviderRefusal, offered: Sequence[str]) -> int | None:
         return offered.index(max(certain, key=len))
     places = (found for pattern in _PLACES if (found := pattern.search(said)))
     return next((int(place[1]) for place in places), None)
-
-
-def _turns(talk: Sequence[BaseMessage]) -> list[list[BaseMessage]]:
-    """Returns the messages from each of the user's to the next."""
-    turns: list[list[BaseMessage]] = []
-    for message in talk:
-        if isinstance(message, HumanMessage) or not turns:
-            turns.append([])
-        turns[-1].append(message)
-    return turns
 
 
 def _cut(result: ToolMessage, most: int) -> ToolMessage:

@@ -116,7 +116,11 @@ class _Conversion:
             case "object":
                 found |= self._object(node, inside, depth)
             case "array":
-                found["items"] = self._items(node, inside, depth)
+                items = node.get("items")
+                places = [*_listed(node, "prefixItems"), *_listed(node, "items")]  # each with a schema of its own
+                if not places or isinstance(items, Mapping):
+                    places.append(items)
+                found["items"] = _either([self.of(place, inside, depth + 1) for place in places])
                 found |= _counts(node, COUNTS[2:])
             case "string":
                 found |= _counts(node, COUNTS[:2])
@@ -149,14 +153,6 @@ class _Conversion:
         elif isinstance(others, bool) and "patternProperties" not in node:
             found["additionalProperties"] = others
         return found
-
-    def _items(self, node: Mapping[str, Any], inside: tuple[str, ...], depth: int) -> Schema:
-        """Returns what every item may be, also for an array that gives each place a schema of its own."""
-        items = node.get("items")
-        places = [*_listed(node, "prefixItems"), *_listed(node, "items")]
-        if not places or isinstance(items, Mapping):
-            places.append(items)
-        return _either([self.of(place, inside, depth + 1) for place in places])
 
 
 def _all_of(parts: Iterable[Schema]) -> Schema:

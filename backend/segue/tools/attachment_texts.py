@@ -175,16 +175,12 @@ def _from_xlsx(content: bytes) -> ReadFile:
             sheet.reset_dimensions()  # what a sheet says of its size may be anything
             for row in sheet.iter_rows(values_only=True):
                 if any(value is not None for value in row):
-                    yield _csv_line("" if value is None else str(value) for value in row)
+                    line = io.StringIO()
+                    csv.writer(line, lineterminator="").writerow(row)
+                    yield line.getvalue()
 
     sheets = len(book.worksheets)
     return ReadFile(XLSX, _joined(lines()), f"{sheets} {'sheet' if sheets == 1 else 'sheets'}")
-
-
-def _csv_line(cells: Iterable[str]) -> str:
-    written = io.StringIO()
-    csv.writer(written, lineterminator="").writerow(cells)
-    return written.getvalue()
 
 
 def _joined(lines: Iterable[str]) -> str:

@@ -37,7 +37,11 @@ async def in_child_process(
     AT_ONCE run, the others wait. To import `work`, and what it `needs`, does not count. Raises TooMuch, and as `work`
     does.
     """
-    async with _limiter():
+    try:
+        places = _places.get()
+    except LookupError:
+        _places.set(places := anyio.CapacityLimiter(AT_ONCE))
+    async with places:
         with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
             await anyio.to_process.run_sync(_prepare, work, needs)
         try:
@@ -52,14 +56,6 @@ async def in_child_process(
 def has_many(json: str) -> bool:
     """Whether a JSON text may hold so many lists and objects that reading it takes its time."""
     return json.count("[") + json.count("{") > MANY
-
-
-def _limiter() -> anyio.CapacityLimiter:
-    try:
-        return _places.get()
-    except LookupError:
-        _places.set(limiter := anyio.CapacityLimiter(AT_ONCE))
-        return limiter
 
 
 def _prepare(*_: object) -> None:

@@ -109,18 +109,14 @@ def pids_of(sign: str, *among: int) -> list[int]:
 def command_lines(*pids: int) -> Iterator[tuple[int, str]]:
     """Yields the pid and the command line of these processes, or of all."""
     if not os.path.exists("/proc/self/cmdline"):
-        yield from _listed(*pids)
+        with os.popen(f"{PS} {'-p ' + ','.join(map(str, pids)) if pids else '-ax'}") as ps:  # noqa: S605 (numbers)
+            for line in ps:
+                number, _, command = line.strip().partition(" ")
+                yield int(number), command.strip()
         return
     for pid in pids or [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
             yield pid, os.fsdecode(file.read().replace(b"\0", b" ")).strip()
-
-
-def _listed(*pids: int) -> Iterator[tuple[int, str]]:
-    with os.popen(f"{PS} {'-p ' + ','.join(map(str, pids)) if pids else '-ax'}") as ps:  # noqa: S605 (numbers)
-        for line in ps:
-            pid, _, command = line.strip().partition(" ")
-            yield int(pid), command.strip()
 
 
 if __name__ == "__main__":

@@ -333,7 +333,14 @@ class PersonalServer:
                 raise
         finally:
             call_with_token.reset(token)
-        raise await self._refused(context, access, asked)
+        # The server did not let the call in: it has done nothing.
+        if asked.scope is None:
+            if asked.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account
+                await self.logins.grants.forget(context.owner, self.name, access.login)
+            now = await self._access(context.owner)
+            if now is not None and now.login == access.login:
+                raise ToolFailed(f"The MCP server {self.name} does not take the user's login now. Try again later.")
+        raise await self._needs_login(context, asked.scope)
 
     async def _connected(self, context: ToolContext) -> tuple[Supervisor, Access]:
         """Returns the user's connection. Raises what asks for a login, ToolRetry and ToolFailed."""
@@ -353,16 +360,6 @@ class PersonalServer:
             return await self.logins.grants.access(owner, self.name)
         except OAuthFault as fault:
             raise ToolFailed(f"The user's login at {self.name} could not be renewed: {fault}.") from None
-
-    async def _refused(self, context: ToolContext, access: Access, asked: CallWithToken) -> Exception:
-        """What a call ends with that the server did not let in. It has done nothing."""
-        if asked.scope is None:
-            if asked.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account
-                await self.logins.grants.forget(context.owner, self.name, access.login)
-            now = await self._access(context.owner)
-            if now is not None and now.login == access.login:
-                return ToolFailed(f"The MCP server {self.name} does not take the user's login now. Try again later.")
-        return await self._needs_login(context, asked.scope)
 
     async def _needs_login(self, context: ToolContext, scope: str | None = None) -> Exception:
         try:

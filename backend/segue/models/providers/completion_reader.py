@@ -201,7 +201,9 @@ class CompletionReader:
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> None:
         function = call.get("function") or {}
-        name, args = plain_words(function.get("name")), _arguments(function.get("arguments"))
+        name, args = plain_words(function.get("name")), function.get("arguments") or ""
+        if not isinstance(args, str):
+            args = orjson.dumps(args).decode()
         piece = _OpenCall(call.get("index"), plain_words(call.get("id")), name, args)
         current = self._continued(piece, position)
         if current is None:
@@ -236,12 +238,6 @@ class CompletionReader:
         if piece.id and piece.id == current.id and current.latest and piece.args.startswith(current.latest):
             return current
         return None if current.is_followed_by(piece.args) else current
-
-
-def _arguments(value: object) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    return orjson.dumps(value).decode()
 
 
 def plain_words(value: object) -> str:
