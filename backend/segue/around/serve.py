@@ -103,12 +103,10 @@ def serve(
     _run(count, serving, settings, host=host, port=port)
 
 
-def _serve(
-    application: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: ProcessPlace | None
-) -> int:
+def _serve(app: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: ProcessPlace | None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     config = uvicorn.Config(
-        application,
+        app,
         host=settings.host,
         port=settings.port,
         loop="uvloop",

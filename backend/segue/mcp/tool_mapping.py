@@ -25,7 +25,7 @@ from segue.mcp.guessed_effects import effect_of
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
 from segue.mcp.status import LeftOut
-from segue.tools.input_schema import InputSchema, UnfitSchema
+from segue.tools.input_schema import REFERENCES, InputSchema, UnfitSchema
 from segue.tools.normalize import UNKNOWN, Unread, clean
 from segue.tools.settling_check import read_check, unfit, with_call_id, without_argument
 from segue.tools.summaries import shortened
@@ -35,7 +35,6 @@ ToolCaller = Callable[..., Awaitable[object]]  # as Supervisor.call
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
 _MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
 _MAX_DESCRIPTION: Final = 2000
-_MAX_TITLE: Final = 200
 _LARGEST: Final = 2**63
 _MAX_LEFT_OUT: Final = 50
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
@@ -45,8 +44,7 @@ _IDEMPOTENCY_ARG: Final = "segue/idempotency_arg"
 _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-_EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
+_EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
 
 log = structlog.get_logger()
 
@@ -174,7 +172,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         timeout_s=timeout_s,
         max_timeout_s=config.max_timeout_s,
         original_name=tool.name,
-        title=_visible(tool.title or (hints and hints.title) or "").strip()[:_MAX_TITLE],
+        title=_visible(tool.title or (hints and hints.title) or "").strip()[:200],
         depends_on=tuple(
             replace(group, tools=prefixed(group.tools), optional=prefixed(group.optional))
             for group in config.depends_on.get(tool.name, ())
@@ -243,11 +241,9 @@ def _clean(node: Any) -> Any:
         raise _Unfit("its input schema has a number that JSON cannot carry")
     if not isinstance(node, Mapping):
         return node
-    if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in _REFERENCES):
+    if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in REFERENCES):
         raise _Unfit("its input schema refers to another document")
-    return {
-        key: value if key in _EXACT and isinstance(value, str | list) else _clean(value) for key, value in node.items()
-    }
+    return {key: each if key in _EXACT and isinstance(each, str | list) else _clean(each) for key, each in node.items()}
 
 
 def _is_wrapped(tool: McpTool) -> bool:
@@ -278,11 +274,8 @@ def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:
     if wrapped and isinstance(value, dict) and set(value) == {"result"}:
         value = value["result"]
     # A server repeats its structured value as text, but not its images and files.
-    files = [
-        _block(block)
-        for block in result.content
-        if not isinstance(block, mcp_types.TextContent | mcp_types.ResourceLink)
-    ]
+    words = (mcp_types.TextContent, mcp_types.ResourceLink)
+    files = [_block(block) for block in result.content if not isinstance(block, words)]
     if not files:
         return value
     return value | {"files": files} if isinstance(value, dict) and "files" not in value else [value, *files]

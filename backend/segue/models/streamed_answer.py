@@ -18,15 +18,7 @@ from segue.memory.history_window import estimate
 from segue.models import calls_in_text
 from segue.models.calls_in_text import CALL_MARKS
 from segue.models.refusals import NotAnAnswer, NothingCame, StreamIdle
-from segue.models.reply import (
-    REFUSED,
-    AnswerPart,
-    CallPiece,
-    ModelCall,
-    Opaque,
-    Reply,
-    token_count,
-)
+from segue.models.reply import REFUSED, AnswerPart, CallPiece, ModelCall, Opaque, Reply, token_count
 from segue.tools.normalize import clean_text
 
 # How templates mark thinking: begin and end.
@@ -61,7 +53,6 @@ _NOT_ENDED: Final = {
     **dict.fromkeys(("content_filter", REFUSED), ("The model provider's content filter stopped the answer.", False)),
 }
 _CUT_OFF: Final = "length"
-_NAME_CHARS: Final = 100
 
 OnText = Callable[[str], None]
 
@@ -95,9 +86,8 @@ _WORD: Final = re.compile(r"\S")
 
 
 class MarkedText:
-    """Tells words from thinking, and from what may be calls, up to the end of the answer.
-
-    With `held`, text is kept until the end of the thinking it may be part of. Only with `may_call` are there calls.
+    """Tells words from thinking, and from what may be calls, up to the end of the answer. With `held`, text is kept
+    until the end of the thinking it may be part of. Only with `may_call` are there calls.
     """
 
     def __init__(self, *, held: bool = False, may_call: bool = False) -> None:
@@ -395,7 +385,7 @@ class StreamedAnswer:
 
 
 def _name(name: object) -> str:
-    return clean_text(str(name))[:_NAME_CHARS]
+    return clean_text(str(name))[:100]
 
 
 def _counted(reply: Reply, usage: UsageMetadata | None) -> Reply:

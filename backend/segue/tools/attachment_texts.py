@@ -68,9 +68,8 @@ def kind_of(content: bytes) -> str:
         return kind
     if kind in PACKAGES:
         if find_spec(PACKAGES[kind]) is None:
-            raise UnsupportedFile(
-                f"To read {kind}, the service needs the extra `files`: pip install 'segue-agent[files]'."
-            )
+            extra = "the extra `files`: pip install 'segue-agent[files]'"
+            raise UnsupportedFile(f"To read {kind}, the service needs {extra}.")
         return kind
     if kind is None and (content.startswith(UTF16) or b"\x00" not in content):
         return TEXT

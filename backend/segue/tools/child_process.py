@@ -32,10 +32,8 @@ class TooMuch(Exception):
 async def in_child_process(
     work: Callable[..., WorkResult], *args: Any, deadline_s: float, needs: Callable[..., object] | None = None
 ) -> WorkResult:
-    """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled.
-
-    AT_ONCE run, the others wait. To import `work`, and what it `needs`, does not count. Raises TooMuch, and as `work`
-    does.
+    """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled. AT_ONCE
+    run, the others wait. To import `work`, and what it `needs`, does not count. Raises TooMuch, and as `work` does.
     """
     try:
         places = _places.get()

@@ -303,9 +303,8 @@ def _encoded(value: Any) -> bytes:
 
 
 def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
-    """Returns plain JSON: no NUL, control characters, lone surrogates, NaN, huge integers or endless structures.
-
-    About `max_chars` characters are kept: lists that share their items can be larger than memory when written out.
+    """Returns plain JSON: no NUL, control characters, lone surrogates, NaN, huge integers or endless structures. About
+    `max_chars` characters are kept: lists that share their items can be larger than memory when written out.
     """
     if isinstance(value, str):
         return clean_text(value)

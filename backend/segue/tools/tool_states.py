@@ -55,11 +55,8 @@ class Changed:
 def states_of(session_id: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
     """Returns all states of a session as one value for another module's statement; `read_states` reads it."""
     state = sa.func.jsonb_build_array(tool_states.c.version, sa.cast(tool_states.c.health, sa.Text))
-    return (
-        sa.select(sa.func.jsonb_object_agg(tool_states.c.tool, state))
-        .where(tool_states.c.session_id == session_id)
-        .scalar_subquery()
-    )
+    by_tool = sa.select(sa.func.jsonb_object_agg(tool_states.c.tool, state))
+    return by_tool.where(tool_states.c.session_id == session_id).scalar_subquery()
 
 
 def read_states(value: Mapping[str, Any] | None) -> dict[str, ToolHealth]:
@@ -126,9 +123,8 @@ async def change_state(
     turn_id: str | None = None,
     now: datetime,
 ) -> Changed:
-    """Applies a transition to the current state, whatever has changed meanwhile, in the caller's transaction.
-
-    `known` saves a read if it is still current. A change of status, or one without a turn, goes into the history.
+    """Applies a transition to the current state, whatever has changed meanwhile, in the caller's transaction. `known`
+    saves a read if it is still current. A change of status, or one without a turn, goes into the history.
     """
     stored = known
     for _ in range(ATTEMPTS):
@@ -159,9 +155,8 @@ async def reset_sessions(
     one makes each change. Returns the last of these sessions, None if there are no more, and what changed.
     """
     of_tools = tool_states.c.tool.in_(list(tools))
-    found = (
-        sa.select(tool_states.c.session_id).distinct().where(of_tools, _HELD_AGAINST, tool_states.c.session_id > after)
-    )
+    due = (of_tools, _HELD_AGAINST, tool_states.c.session_id > after)
+    found = sa.select(tool_states.c.session_id).distinct().where(*due)
     batch = (await connection.execute(found.order_by(tool_states.c.session_id).limit(BATCH))).scalars().all()
     if not batch:
         return None, {}
@@ -207,16 +202,10 @@ async def list_changes(
 
 async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> int:
     """Deletes at most BATCH changes of before then, and returns how many."""
-    oldest = (
-        sa.select(tool_state_changes.c.id)
-        .where(tool_state_changes.c.at < before)
-        .limit(BATCH)
-        .with_for_update(skip_locked=True)
-        .cte("oldest")
-    )
-    gone = await connection.execute(
-        sa.delete(tool_state_changes).where(tool_state_changes.c.id.in_(sa.select(oldest.c.id)))
-    )
+    old = sa.select(tool_state_changes.c.id).where(tool_state_changes.c.at < before).limit(BATCH)
+    oldest = old.with_for_update(skip_locked=True).cte("oldest")
+    ids = sa.select(oldest.c.id)
+    gone = await connection.execute(sa.delete(tool_state_changes).where(tool_state_changes.c.id.in_(ids)))
     return gone.rowcount
 
 
@@ -318,9 +307,8 @@ class GlobalToolState(Watch):
         return self.known
 
     async def record_failure(self, tool: str, session_id: str | None, *, now: datetime) -> None:
-        """Counts a failure; `session_id` is the session in which it made the tool fail, if it did.
-
-        If the tool has failed for all this was its one probe: it stays failed from now on.
+        """Counts a failure; `session_id` is the session in which it made the tool fail, if it did. If the tool has
+        failed for all this was its one probe: it stays failed from now on.
         """
         at = now.timestamp()
         health = ToolHealth(
@@ -360,9 +348,8 @@ class GlobalToolState(Watch):
 
     async def _recovered(self, tool: str) -> bool:
         """Returns whether the tool had failed for all."""
-        had_failed = await self._cache.evaluate(
-            SCRIPTS["restore_tool"], (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool
-        )
+        keys = (failed_sessions_key(tool), FAILED_TOOLS_KEY)
+        had_failed = await self._cache.evaluate(SCRIPTS["restore_tool"], keys, tool)
         if had_failed:
             self._observe(GlobalToolStateChanged(tool, failed=False))
         return bool(had_failed)

@@ -28,13 +28,11 @@ ADDRESS = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _QUOTED = re.compile(r"[\"“”«「『]([^\"“”«»「」『』]+)[\"“”»」』]")
 NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
 _PAIR = r"(?<!\w){name}\s*[=:：]\s*(?:[\"“«「]([^\"”»」]+)[\"”»」]|([^\s,;，；\"]+))"
-ADDRESS_ARGUMENTS = ("to", "recipient", "recipients", "address", "email")
 _NO_VALUE = object()
 _FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
 _KINDS = {"remember": "fact", "correction": "fact"}
 _EDGES = " ,;:.!?，；：。！？،؛؟"
 _OTHER_DAY = re.compile(r"\d[/.-]\d|\d(?:st|nd|rd|th)\b|[\d号號日]$")  # that is not understood
-REPEATED_FOR = timedelta(days=365)
 MORNING = 9  # the hour of a day that is named without one
 EARLIEST = 6  # an hour before it is one of the afternoon, if neither is said
 NIGHT = 21
@@ -97,7 +95,7 @@ def _value(tool: vocab.OfferedTool, name: str, request: Request) -> Any:
             return None
         case _ if name == tool.opens:
             return named(tool, request)
-        case _ if name in ADDRESS_ARGUMENTS:
+        case _ if name in ("to", "recipient", "recipients", "address", "email"):
             return _address(request)
     quoted = None if name in vocab.QUERY_ARGUMENTS else next(request.quoted, None)
     single = name in vocab.QUERY_ARGUMENTS or len(tool.required) == 1
@@ -198,7 +196,7 @@ def _promise(words: vocab.LaterWords, text: str, run: re.Match[str], now: dateti
     what, at = asked[reminder[1].end() if reminder else 0 :], _first_moment(words, when, now)
     if not what or at is None:
         return None
-    again = {"every": every[0], "until": f"{at + REPEATED_FOR:%Y-%m-%dT%H:%M}"} if every else {}
+    again = {"every": every[0], "until": f"{at + timedelta(days=365):%Y-%m-%dT%H:%M}"} if every else {}
     return {"what": what, "at": f"{at:%Y-%m-%dT%H:%M}", **again}
 
 

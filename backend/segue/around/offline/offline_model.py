@@ -183,9 +183,8 @@ def _own_things(part: str, target: vocab.OfferedTool, talk: Talk) -> list[dict[s
     noun = next((newest[noun] for noun in sorted(nouns & listing.named) if noun in newest), newest["thing"])
     opener = vocab.follow_up(vocab.ShownResult(listing.name, {}, None), talk.tools)
     query = vocab.strip_words(part, vocab.VERBS | vocab.NOUNS)
-    steps = [
-        _step(vocab.sentence(language, "find_newest", newest=noun), listing, {listing.query: query} if query else {})
-    ]
+    args = {listing.query: query} if query else {}
+    steps = [_step(vocab.sentence(language, "find_newest", newest=noun), listing, args)]
     return steps + ([_step(vocab.sentence(language, "open_newest", newest=noun), opener, {})] if opener else [])
 
 

@@ -30,7 +30,6 @@ MAX_SHOWN_ITEMS = 10
 MAX_SHOWN_CHARS = 1500
 MAX_FIELDS = 4
 MAX_FACTS_UNASKED = 5  # of which none is what a question is about
-TEXT_KEYS = ("body", "text", "content")
 _QUESTION = re.compile("[?？؟]")
 _SPELLED_OUT = re.compile(r"[\"“”«»「」]|\w\s*=")
 _CLAUSE_END = re.compile(r"[,;:.!，；：。！،؛]")
@@ -401,7 +400,7 @@ def _text_of(value: Any, language: str) -> str:
         return vocab.sentence(language, "time", date=date, time=time[:5], zone=value["timezone"])
     heading = [str(value[key]) for key in ("subject", "title", "from") if value.get(key)]
     heading += [str(value["date"])[:16].replace("T", " ")] if value.get("date") else []
-    body = next((str(value[key]) for key in TEXT_KEYS if value.get(key)), None)
+    body = next((str(value[key]) for key in ("body", "text", "content") if value.get(key)), None)
     if body is None:
         return _cut("\n".join(f"{key}: {_plain(item)}" for key, item in value.items()))
     return "\n\n".join(filter(None, (" — ".join(heading), _cut(body))))

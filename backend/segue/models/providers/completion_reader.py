@@ -12,15 +12,7 @@ import orjson
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 
 from segue.language.lexicon import load_toml
-from segue.models.reply import (
-    AnswerPart,
-    CallPiece,
-    Opaque,
-    read_arguments,
-    sendable_name,
-    token_count,
-    written_call,
-)
+from segue.models.reply import AnswerPart, CallPiece, Opaque, read_arguments, sendable_name, token_count, written_call
 
 MAX_OPAQUE_BYTES: Final = 64_000
 
@@ -46,9 +38,8 @@ def foreign_fields(part: Mapping[str, Any], known: frozenset[str]) -> dict[str, 
 
 
 def joined(so_far: Any, piece: Any, name: str = "") -> Any:
-    """Returns a value that came in pieces: texts go on, lists grow, items of a list with one index are one item.
-
-    May change `so_far`. A text beyond the bound stops growing, since it will not be sent back whole.
+    """Returns a value that came in pieces: texts go on, lists grow, items of a list with one index are one item. May
+    change `so_far`. A text beyond the bound stops growing, since it will not be sent back whole.
     """
     match so_far, piece:
         case None, _:

@@ -73,9 +73,8 @@ class _Body:
 
 
 def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
-    """Returns `{"url", "title", "content_type", "text", "truncated"}`; `url` is where the redirects ended.
-
-    `client` dials checked addresses only (`checked_client`). `timeout_s` bounds the whole call, from name to text.
+    """Returns `{"url", "title", "content_type", "text", "truncated"}`; `url` is where the redirects ended. `client`
+    dials checked addresses only (`checked_client`). `timeout_s` bounds the whole call, from name to text.
     """
 
     async def run(arguments: dict[str, Any], _: ToolContext) -> object:
