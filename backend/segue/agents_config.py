@@ -206,9 +206,7 @@ def _added_instructions(settings: Settings, file: AgentsFile) -> str:
 
 
 def tools_before_start(settings: Settings) -> MayExist:
-    """Returns which tools there may be, before any MCP server has listed its own. Raises AppError if mcp.json or a
-    native tool cannot be used.
-    """
+    """Returns which tools there may be before MCP servers list theirs. Raises AppError if a file or tool is invalid."""
     servers = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir)).servers.values()
     prefixes = tuple(server.prefix for server in servers if not server.off)
     off = {*settings.disabled_tools, *([WEB_SEARCH] if settings.web_search_provider == "none" else [])}

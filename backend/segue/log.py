@@ -29,9 +29,8 @@ def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> 
     written: list[Processor] = [structlog.processors.format_exc_info, redact, renderer]
     without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     of_libraries = logging.StreamHandler(sys.stderr)
-    of_libraries.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[without_meta, *written])
-    )
+    formatter = structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[without_meta, *written])
+    of_libraries.setFormatter(formatter)
     logging.basicConfig(handlers=[of_libraries], level=lowest, force=True)
     logging.getLogger("uvicorn").setLevel(level.upper())
     structlog.configure(

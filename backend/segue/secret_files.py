@@ -99,9 +99,7 @@ class SecretFiles(Watch):
         self._listeners: list[Look] = []
 
     def keys(self, name: str, text: str) -> LiveKeys:
-        """Returns the keys of the setting of this name, which all that ask for them share: those of a file, if the
-        setting has its `text` from there.
-        """
+        """Returns the keys of this setting, shared by all that ask: a file's, if its `text` is from there."""
         if (name, text) not in self._keys:
             is_of_file = text == self._first.get(name)
             self._keys[name, text] = LiveKeys(name, *((self.secrets[name], self.look) if is_of_file else (text,)))

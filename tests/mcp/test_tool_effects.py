@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from segue.around.doctor.examine import examine
 from segue.config import Settings
 from segue.domain.tool import ToolSpec, definition_of
+from segue.mcp.guessed_effects import effect_of
 from segue.mcp.mcp_config import Unannotated
-from segue.mcp.tool_mapping import effect_of
 from tests.support.provider import Provider, calls, says
 from tests.support.server import serving
 from tests.support.service import running

@@ -41,20 +41,16 @@ from segue.version import VERSION
 FORMAT: Final = 1
 COMPRESSION: Final = 1  # of 9: a fifth larger than at 6, in a third of the time
 _MANIFEST: Final = "manifest.json"
-_MANIFEST_BYTES: Final = 1_000_000
 _CHUNK_BYTES: Final = 262_144
 # zipfile's NotImplementedError is of a compression or a version that it does not know.
 _DAMAGED: Final = (BadZipFile, EOFError, KeyError, NotImplementedError, RuntimeError, ValidationError, zlib.error)
 
 RESTORE_LOCK: Final = 0x5E60F
 SCHEMA: Final = "segue_restore"
-OURS_IN_REDIS: Final = "segue:"
 
-PROGRESS_S: Final = 0.2
 ASK_AGAIN_S: Final = 0.2
 MIGRATION_S: Final = 10.0  # for a process that is starting to look at the schema
 OTHERS_S: Final = 3.0  # for a process that was just stopped to be gone, and a command to end
-LOCK_TIMEOUT_S: Final = 60.0
 COPY_TIMEOUT_S: Final = 21_600.0  # of one table; a copy that is cut off is never taken for a whole one
 SWAP_LOCK_TIMEOUT: Final = "10s"
 SWAP_TIMEOUT_S: Final = 600.0  # files of gigabytes are unlinked
@@ -91,7 +87,7 @@ class _ProgressLine:
 
     def __call__(self, table: str, size_bytes: int) -> None:
         if sys.stderr.isatty() and time.monotonic() >= self._next:
-            self._next = time.monotonic() + PROGRESS_S
+            self._next = time.monotonic() + 0.2
             typer.echo(f"\r\x1b[K{table}  {filesize.decimal(size_bytes)}", nl=False, err=True)
 
     def end(self, manifest: "Manifest") -> None:
@@ -132,7 +128,7 @@ def restore(
         stores = open_clients(stack, urls)
         manifest = await fill_from(stores, file, force=force, progress=progress)
         await note(stores, "restore", made_at=manifest.made_at.isoformat(), rows=manifest.rows)
-        return manifest, await stores.cache.delete_where(lambda key: key.startswith(OURS_IN_REDIS))
+        return manifest, await stores.cache.delete_where(lambda key: key.startswith("segue:"))
 
     manifest, deleted = on_the_servers(run)
     progress.end(manifest)
@@ -197,7 +193,7 @@ def opened_archive(path: Path) -> Iterator[tuple[ZipFile, Manifest]]:
     try:
         with ZipFile(path) as archive:
             with archive.open(_MANIFEST) as file:
-                manifest = _manifests.validate_json(file.read(_MANIFEST_BYTES))
+                manifest = _manifests.validate_json(file.read(1_000_000))
             if manifest.format != FORMAT:
                 raise unreadable(path, f"its format is {manifest.format}, and this release reads {FORMAT}")
             yield archive, manifest
@@ -226,7 +222,7 @@ async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) 
         await connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         # Before the first query, which fixes what is seen: a table that is rewritten later would be empty then.
         names = ", ".join(["alembic_version", *present])
-        await driver.execute(f"LOCK TABLE {names} IN ACCESS SHARE MODE", timeout=LOCK_TIMEOUT_S)
+        await driver.execute(f"LOCK TABLE {names} IN ACCESS SHARE MODE", timeout=60.0)
         columns = await _columns(connection)
         revision = str(await current_revision(connection))
         made_at: datetime = (await connection.execute(text("SELECT clock_timestamp()"))).scalar_one()

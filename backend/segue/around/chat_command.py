@@ -32,10 +32,7 @@ ENDED_BY = 128
 INTERRUPTED = ENDED_BY + signal.SIGINT
 ASK_S = 2.0
 START_S = 120.0  # the first start makes a database
-POLL_S = 0.05
 PROMPT = "> "
-SHOWN_HISTORY = 6
-SHOWN_SESSIONS = 20
 DECISIONS = {"y": "confirm", "yes": "confirm", "n": "reject", "no": "reject"}
 
 HELP = """\
@@ -115,7 +112,7 @@ def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
             while not _answers(service.url):
                 if service.has_ended or time.monotonic() > deadline:
                     raise Refused(f"The service does not start. Its log ends so:\n{service.log_end()}")
-                time.sleep(POLL_S)
+                time.sleep(0.05)
             screen.note(f"It serves at {service.url} until you leave.")
             yield service.url, name
         finally:
@@ -204,7 +201,7 @@ class Conversation:
         title = one_line(session["title"] or session_id)
         self.screen.note(f"Going on with {title} ({session_id}). /new begins another.")
         messages = [each for each in self.api.all_items(f"/sessions/{session_id}/messages") if each["role"] != "tool"]
-        for message in [each for each in messages if each["content"]][-SHOWN_HISTORY:]:
+        for message in [each for each in messages if each["content"]][-6:]:
             self.screen.line(f"{PROMPT if message['role'] == 'user' else ''}{message['content']}")
         if session["running_turn_id"]:
             self._run(turn_id=session["running_turn_id"])
@@ -325,7 +322,7 @@ class Conversation:
                 self.screen.note(f"There is no {one_line(command)}. /help says what there is.")
 
     def _sessions(self, argument: str) -> None:
-        found = self.api.get("/sessions", limit=SHOWN_SESSIONS)["items"]
+        found = self.api.get("/sessions", limit=20)["items"]
         if argument.isdecimal() and 0 < int(argument) <= len(found):
             self.resume(found[int(argument) - 1]["id"])
             return

@@ -227,9 +227,8 @@ class Tools:
             shown = form(plan, whole)
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 state = json.dumps([answer["turn_id"], plan["id"], plan["version"], fills_in(plan)])
-                return mcp_types.InputRequiredResult(
-                    input_requests={FORM_ID: mcp_types.ElicitRequest(params=shown)}, request_state=state
-                )
+                asked: mcp_types.InputRequests = {FORM_ID: mcp_types.ElicitRequest(params=shown)}
+                return mcp_types.InputRequiredResult(input_requests=asked, request_state=state)
             said = await ctx.session.elicit_form(shown.message, shown.requested_schema, ctx.request_id)
             if (body := decision(said, plan["version"], filled_in=fills_in(plan))) is None:
                 break

@@ -63,17 +63,14 @@ class _Server(uvicorn.Server):
         services: Services = self.lifespan.state["services"]
         leaving = asyncio.create_task(services.turns.leave(), name="leaving")
         if self._place is not None:
-            await self._send_clients_to_the_others()
+            # A client that is told so opens another connection; one that is closed between its requests may lose one.
+            for server in self.servers:
+                server.close()
+            state = self.server_state
+            state.default_headers = [*state.default_headers, (b"connection", b"close")]
+            await asyncio.sleep(FAREWELL_S)
         await super().shutdown(sockets)
         await leaving
-
-    async def _send_clients_to_the_others(self) -> None:
-        """A client that is told so opens another connection; one that is closed between its requests may lose one."""
-        for server in self.servers:
-            server.close()
-        state = self.server_state
-        state.default_headers = [*state.default_headers, (b"connection", b"close")]
-        await asyncio.sleep(FAREWELL_S)
 
 
 def serve(
@@ -106,12 +103,10 @@ def serve(
     _run(count, serving, settings, host=host, port=port)
 
 
-def _serve(
-    application: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: ProcessPlace | None
-) -> int:
+def _serve(app: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: ProcessPlace | None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     config = uvicorn.Config(
-        application,
+        app,
         host=settings.host,
         port=settings.port,
         loop="uvloop",

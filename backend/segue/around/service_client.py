@@ -28,9 +28,7 @@ CONNECT_S = 5.0
 READ_S = 30.0  # a stream has a heartbeat every ten seconds
 PAGE = 200
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # between the attempts to continue a stream
-LAST_EVENTS = ("RUN_FINISHED", "RUN_ERROR")
 STOP_S = 30.0
-SHOWN_LOG_LINES = 20
 
 StreamEvent = dict[str, Any]
 
@@ -198,7 +196,7 @@ class TurnStream:
                         self._last_id, failures = position, 0
                         event: StreamEvent = json.loads(each.data)
                         yield event
-                        if event["type"] in LAST_EVENTS:
+                        if event["type"] in ("RUN_FINISHED", "RUN_ERROR"):
                             return
             except (httpx2.TransportError, Refused) as cut:
                 error = cut if isinstance(cut, Refused) else self.api.unreachable(cut)
@@ -271,7 +269,7 @@ class OwnService:
         return self._process is not None and self._process.poll() is not None
 
     def log_end(self) -> str:
-        return "\n".join(self._log.read_text("utf-8", "replace").splitlines()[-SHOWN_LOG_LINES:])
+        return "\n".join(self._log.read_text("utf-8", "replace").splitlines()[-20:])
 
     def kill(self) -> None:
         if self._process is not None:

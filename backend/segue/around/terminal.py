@@ -39,9 +39,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 
 
 def settings_with(**flags: Any) -> Settings:
-    """Returns the settings, and configures the log; a flag wins over the environment. Raises typer.Exit if a setting is
-    invalid, and names each one.
-    """
+    """Returns settings and configures the log; flags win over the environment. Raises typer.Exit for invalid ones."""
     try:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
     from opentelemetry.trace import Tracer
 
-SEND_WITHIN_S: Final = 3.0
-
 _CONVENTIONS: Final[Mapping[str, Any]] = load_toml("tracing.toml", package="segue.around")
 OPERATIONS: Final[Mapping[str, str]] = _CONVENTIONS["operations"]
 NAMES: Final = {"request": "{method}"} | {name: f"{called} {{{name}}}" for name, called in OPERATIONS.items()}
@@ -75,14 +73,9 @@ def _opens_spans(tracer: "Tracer", *, content: bool) -> OpenSpan:
         named = {key: known[key] for key in HANDED_DOWN if key in known} | _by_convention(attributes)
         if name in OPERATIONS:
             named["gen_ai.operation.name"] = OPERATIONS[name]
-        shown = NAMES.get(name, name).format(**attributes)
+        shown, kind = NAMES.get(name, name).format(**attributes), _CONVENTIONS["kinds"].get(name, "INTERNAL")
         with tracer.start_as_current_span(
-            shown,
-            context=above,
-            kind=SpanKind[_CONVENTIONS["kinds"].get(name, "INTERNAL")],
-            attributes=named,
-            record_exception=False,
-            set_status_on_exception=False,
+            shown, above, SpanKind[kind], named, record_exception=False, set_status_on_exception=False
         ) as opened:
             traced = _Traced(opened, shown, content=content)
             above_it = current_traceparent.set(traced.traceparent)
@@ -127,6 +120,6 @@ def _provider(endpoint: str) -> "TracerProvider":
     name = os.environ.get("OTEL_SERVICE_NAME", "segue")
     resource = Resource.create({"service.name": name, "service.version": VERSION})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=SEND_WITHIN_S)
+    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=3.0)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider

@@ -107,9 +107,7 @@ class Budget:
             return
         if len(self._asked) >= _ASKED:
             self._settle(next(iter(self._asked)))
-        size = _BYTES_OF_AN_ANSWER
-        if message.method in _LARGE:
-            size = MESSAGE_LIMIT_BYTES
+        size = MESSAGE_LIMIT_BYTES if message.method in _LARGE else _BYTES_OF_AN_ANSWER
         if message.method == "tools/call":
             self._progress[str(message.id)] = _Bucket(_PROGRESS, _PROGRESS_PER_S)
         self._asked[str(message.id)] = size if len(self._asked) < _ASKED_AT_ONCE else 0

@@ -27,7 +27,6 @@ SPLIT = "; "
 _OWN_LOG = "look into its own log"
 _URL = "correct its url in mcp.json"
 WEB_PAGE = f"it answered with a web page; {_URL}: the path of many ends in /mcp"
-_MAX_PATH = 300
 MAX_ERROR_CHARS: Final = 4000
 # What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
 _REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
@@ -92,7 +91,7 @@ def not_started(program: str, cwd: str | None, path: str, error: Exception) -> s
         case FileNotFoundError() | NotADirectoryError() if cwd and not Path(cwd).is_dir():
             return f"there is no folder {cwd} to start it in; correct its cwd in mcp.json"
         case FileNotFoundError() if "/" not in program:
-            return f"there is no program {program} in PATH ({path[:_MAX_PATH]}); install it, or write its whole path"
+            return f"there is no program {program} in PATH ({path[:300]}); install it, or write its whole path"
         case FileNotFoundError() if Path(program).exists():
             return f"{program} names an interpreter that is not there; correct its first line"
         case FileNotFoundError() | NotADirectoryError():

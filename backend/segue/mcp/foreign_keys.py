@@ -51,7 +51,6 @@ class _Meaningless(Exception):
 
 class Translation:
     """A file in Segue's own keys. Raises Faults for keys that are no known client's, and values that mean nothing.
-
     `ignored` are keys, each with the reason; `inputs` are the values that `${input:…}` falls back to.
     """
 
@@ -193,9 +192,8 @@ def _seconds(value: object) -> float:
         return value
     if value > MOST_SECONDS:
         return value / 1000
-    raise _Meaningless(
-        "may be seconds (Cline, Roo Code) or milliseconds (Claude Code, Gemini CLI, LibreChat): write timeout_s"
-    )
+    either = "seconds (Cline, Roo Code) or milliseconds (Claude Code, Gemini CLI, LibreChat)"
+    raise _Meaningless(f"may be {either}: write timeout_s")
 
 
 def _set_once(made: dict[str, Any], key: str, value: object) -> None:

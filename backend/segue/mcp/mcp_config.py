@@ -30,11 +30,8 @@ _VARIABLE: Final = re.compile(
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?|(?P<slash>/))\}"
 )
 _LINE: Final = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*")
-_EDITOR_FOLDERS: Final = frozenset({".cursor", ".roo", ".vscode"})
 MAX_BYTES: Final = 1_000_000
 _SHOWN_ERRORS: Final = 3
-# What keys of other clients become; the file has no keys of these names.
-_INTERNAL: Final = frozenset({"only", "off", "transport", "env_file"})
 
 
 class Variables:
@@ -50,7 +47,7 @@ class Variables:
         self.folder = path.absolute().parent
         self._secrets = secrets
         self._inputs = inputs
-        workspace = self.folder.parent if self.folder.name in _EDITOR_FOLDERS else self.folder
+        workspace = self.folder.parent if self.folder.name in {".cursor", ".roo", ".vscode"} else self.folder
         self._places = {
             "workspaceFolder": str(workspace),
             "workspaceFolderBasename": workspace.name,
@@ -268,7 +265,8 @@ class McpConfig(_OfFile):
         return frozenset[str]().union(*(server.never_logged for server in self.servers.values()))
 
 
-_KEYS: Final = McpServerConfig.model_fields.keys() - _INTERNAL
+# Without what only keys of other clients become: the file has no keys of these names.
+_KEYS: Final = McpServerConfig.model_fields.keys() - {"only", "off", "transport", "env_file"}
 
 
 def read_mcp_config(

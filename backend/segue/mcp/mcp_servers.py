@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 MAX_GUESSED_SHOWN: Final = 20
 
 _CLOSE_S: Final = 10.0
-_WELCOME_S: Final = 5.0
 _APPLICATION: Final = ""  # owns the names of native tools; no server is called so
 
 log = structlog.get_logger()
@@ -131,7 +130,7 @@ class McpServers:
 
         for server in self.servers:
             if server.name == name and isinstance(server, PersonalServer):
-                with suppress(ToolFailed), anyio.move_on_after(_WELCOME_S):
+                with suppress(ToolFailed), anyio.move_on_after(5.0):
                     await server.welcome(owner)
 
     def _shared(self) -> "list[Supervisor]":
@@ -195,10 +194,8 @@ class McpServers:
         """Raises AppError if users are to log in there and their tokens cannot be kept."""
         from segue.mcp.supervisor import Supervisor  # noqa: PLC0415 (see above)
 
-        timeout_s = config.timeout_s or self.timeout_s
-        supervised = partial(
-            Supervisor, name, config, timeout_s=timeout_s, handshake_timeout_s=self.handshake_timeout_s
-        )
+        timeout_s, handshake_timeout_s = config.timeout_s or self.timeout_s, self.handshake_timeout_s
+        supervised = partial(Supervisor, name, config, timeout_s=timeout_s, handshake_timeout_s=handshake_timeout_s)
         if config.oauth is None or self.make_logins is None:
             return supervised(accept=self._accept)
         from segue.mcp.oauth.personal_server import PersonalServer  # noqa: PLC0415 (needed with such servers only)

@@ -26,8 +26,6 @@ from segue.tools.normalize import Unread, clean_text
 
 MAX_FILLED_CHARS: Final = 32_000  # what a user may say at once
 _MAX_LISTED: Final = 500
-_LOOK_S: Final = 5.0
-_MAX_ARGUMENTS: Final = 20
 _MAX_NAME: Final = 200
 _MAX_DESCRIPTION: Final = 500
 
@@ -80,7 +78,7 @@ class Offers:
             self.has_resources = False
         elif self._resources is None:
             changes = self._changes
-            with anyio.move_on_after(_LOOK_S), suppress(MCPError, ValidationError):
+            with anyio.move_on_after(5.0), suppress(MCPError, ValidationError):
                 self._keep(await _list_resources(client), changes)
 
     def _keep(self, listed: Resources, changes: int) -> None:
@@ -124,9 +122,7 @@ class Offers:
 
 async def _list_resources(client: Client) -> Resources:
     session = client.session
-    listed = await all_pages(
-        lambda page: session.list_resources(params=page), lambda of: of.resources, most=_MAX_LISTED
-    )
+    found = await all_pages(lambda page: session.list_resources(params=page), lambda of: of.resources, most=_MAX_LISTED)
     templates = await all_pages(
         lambda page: session.list_resource_templates(params=page), lambda of: of.resource_templates, most=_MAX_LISTED
     )
@@ -136,7 +132,7 @@ async def _list_resources(client: Client) -> Resources:
         with suppress(InvalidUriTemplate):  # it says nothing about what fits it
             patterns.append(UriTemplate.parse(each.uri_template))
     return Resources(
-        tuple(_described(each, uri=each.uri) for each in listed if len(each.uri) <= MAX_URI_CHARS),
+        tuple(_described(each, uri=each.uri) for each in found if len(each.uri) <= MAX_URI_CHARS),
         tuple(_described(each, uri_template=each.uri_template) for each in kept),
         tuple(patterns),
     )
@@ -176,7 +172,7 @@ async def _list_prompts(server: str, client: Client) -> tuple[McpPrompt, ...]:
 def _prompt(server: str, prompt: mcp_types.Prompt) -> McpPrompt:
     arguments = [
         PromptArgument(each.name, _text(each.description, _MAX_DESCRIPTION), bool(each.required))
-        for each in (prompt.arguments or [])[:_MAX_ARGUMENTS]
+        for each in (prompt.arguments or [])[:20]
         if len(each.name) <= _MAX_NAME
     ]
     title = _text(prompt.title, _MAX_NAME) or _text(prompt.name, _MAX_NAME)

@@ -28,7 +28,6 @@ from segue.tools.user_requests import MAX_MESSAGE_CHARS, UnfitRequest, checked_s
 
 MAX_ROUNDS: Final = 10  # of one call, in which the server wants something
 MAX_STATE_BYTES: Final = 64_000
-_ROUND_PAUSE_S: Final = 0.2
 _ENDED_FIRST_S: Final = 1.0
 _IN_DOUBT_S: Final = 60.0
 
@@ -171,7 +170,7 @@ class Questions:
 
     async def _responses(self, client: Client, call: _AskingCall, wanted: mcp_types.InputRequiredResult) -> _Responses:
         if not wanted.input_requests:
-            await anyio.sleep(_ROUND_PAUSE_S)
+            await anyio.sleep(0.2)
             return None
         return {key: await self._response(client, call, wanted, each) for key, each in wanted.input_requests.items()}
 
@@ -210,15 +209,13 @@ class Questions:
             wanted = UrlElicitationRequiredError.from_error(error.error).elicitations
             return ToolAsks(self._request(wanted[0]))
         except (ValueError, IndexError, UnfitRequest):
-            raise MCPError(
-                mcp_types.INVALID_PARAMS, "It wants something done at a link that cannot be shown."
-            ) from None
+            why = "It wants something done at a link that cannot be shown."
+            raise MCPError(mcp_types.INVALID_PARAMS, why) from None
 
     def _refused(self, unfit: UnfitRequest) -> mcp_types.ErrorData:
         log.warning("mcp_question_refused", server=self._server, reason=str(unfit))
-        return mcp_types.ErrorData(
-            code=mcp_types.INVALID_PARAMS, message=f"The question cannot be put to the user: {unfit}."
-        )
+        told = f"The question cannot be put to the user: {unfit}."
+        return mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=told)
 
 
 def _left_off(answers: Sequence[UserAnswer]) -> mcp_types.InputRequiredResult | None:

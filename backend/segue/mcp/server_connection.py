@@ -34,10 +34,8 @@ from segue.net.http_client import checked_client, tell_trace
 from segue.version import VERSION
 
 _HTTP_ERROR: Final = 400
-_NAMING_S: Final = 10.0
 _REDIRECT: Final = 300
 _OF_OLDER_SERVERS: Final = (400, 404, 405)  # to a POST where they only stream
-_GOODBYE_S: Final = 1.0
 _SIGN_S: Final = 10.0
 _MAX_PAGES: Final = 50
 _GET_BYTES: Final = 64 * 1024
@@ -57,15 +55,11 @@ async def sse_transport(url: str, client: httpx2.AsyncClient, budget: Budget) ->
 
     client.event_hooks = {**client.event_hooks, "response": [check, *client.event_hooks["response"]]}
 
-    with anyio.fail_after(_NAMING_S) as naming:  # the SDK waits for ever for an address of the same origin
+    with anyio.fail_after(10.0) as naming:  # the SDK waits for ever for an address of the same origin
         async with sse_client(url, httpx_client_factory=lambda *_, **__: client) as streams:
             naming.deadline = math.inf
             yield streams
 
-
-_CLIENT_INFO: Final = Implementation(name="segue", version=VERSION)
-# A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
-_HTTP_TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
 
 PageOf = TypeVar("PageOf", bound=PaginatedResult)
 Listed = TypeVar("Listed")
@@ -86,15 +80,13 @@ async def open_client(
     """
 
     def client(*, sse: bool) -> Client:
-        transport = _filtered(server, config, stderr, budget, auth, sse=sse)
-        mode = "legacy" if sse else "auto"
         return Client(
-            transport,
+            _filtered(server, config, stderr, budget, auth, sse=sse),
             cache=None,
             message_handler=on_notification,
             elicitation_callback=on_elicitation,
-            client_info=_CLIENT_INFO,
-            mode=mode,
+            client_info=Implementation(name="segue", version=VERSION),
+            mode="legacy" if sse else "auto",
         )
 
     async with AsyncExitStack() as stack:
@@ -190,7 +182,7 @@ async def _http(
         is_allowed=allowed_for_operator(httpx2.URL(url).host, allow_private=config.allow_private),
         headers={name: value.get_secret_value() for name, value in config.headers.items()}
         | {"Accept-Encoding": "identity"},
-        timeout=_HTTP_TIMEOUT,
+        timeout=httpx2.Timeout(10.0, read=None),  # a stream may be silent for hours: calls and handshakes have limits
         max_body_bytes=MESSAGE_LIMIT_BYTES,
         keep_cookies=True,  # a load balancer may tell its servers apart by them
     )
@@ -218,7 +210,7 @@ async def _http(
 
 async def _prepare(request: httpx2.Request) -> None:
     if request.method == "DELETE":  # the goodbye, before the next connection is opened
-        request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_GOODBYE_S).as_dict()}
+        request.extensions = {**request.extensions, "timeout": httpx2.Timeout(1.0).as_dict()}
     if request.method == "POST" and (call := current_delivery.get()) is not None:
         request.extensions = {**request.extensions, "trace": call.trace}
 

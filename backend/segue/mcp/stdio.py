@@ -28,17 +28,13 @@ from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone, light
 from segue.mcp.call_failures import ended, not_started
 from segue.mcp.mcp_config import McpServerConfig
 
-MAX_LINES: Final = 50
 MAX_BYTES: Final = 8_000
 MAX_LINE_CHARS: Final = 500
 _LINE_BYTES: Final = 2_000  # a secret that is cut here is behind what is shown
 _STEP_S: Final = 1.0
-_DELIVERY_S: Final = 0.01
 _UNREADABLE_LINES: Final = 100
-_QUEUED_MESSAGES: Final = 64
 _CHUNK: Final = 64 * 1024
 _LAST_WORDS_S: Final = 0.2
-_STDERR_CHUNK: Final = 2000
 _STDERR_CHUNKS_LOGGED: Final = 100
 
 log = structlog.get_logger()
@@ -50,7 +46,7 @@ class Stderr:
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = frozenset[str]()
         self.hide(secrets)
-        self._lines: deque[bytes] = deque(maxlen=MAX_LINES)
+        self._lines: deque[bytes] = deque(maxlen=50)
         self._of_child = 0
         self._begun = b""
         self._skips = False  # the rest of a line that is too long
@@ -138,7 +134,7 @@ async def stdio_transport(
     stderr.child_starts()
     silent = anyio.Event()
     to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
-    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
+    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](64)
     try:
         async with to_session, incoming, outgoing, from_session, anyio.create_task_group() as pumps:
             pumps.start_soon(_read_messages, child, to_session, budget, silent)
@@ -184,16 +180,15 @@ async def _read_messages(
             except ValueError:
                 unreadable += 1
                 if unreadable >= _UNREADABLE_LINES:
-                    raise McpServerGone(
-                        "it prints something other than MCP on its stdout; let it write its log to stderr"
-                    ) from None
+                    why = "it prints something other than MCP on its stdout; let it write its log to stderr"
+                    raise McpServerGone(why) from None
                 continue
             try:
                 await to_session.send(SessionMessage(message))
             except anyio.BrokenResourceError:
                 return  # the session has left
         # The last answer has to reach its caller before this error cancels the call.
-        await anyio.sleep(_DELIVERY_S)
+        await anyio.sleep(0.01)
         if await child.exits_within(_STEP_S):
             with anyio.move_on_after(_LAST_WORDS_S):  # a grandchild may hold its stderr open
                 await silent.wait()
@@ -228,7 +223,7 @@ async def _read_stderr(
     stream: asyncio.StreamReader, server: str, stderr: Stderr, budget: Budget, silent: anyio.Event
 ) -> None:
     chunks = 0
-    while chunk := await stream.read(_STDERR_CHUNK):
+    while chunk := await stream.read(2000):
         budget.read(len(chunk))
         stderr.add(chunk)
         chunks += 1

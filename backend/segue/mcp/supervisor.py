@@ -93,10 +93,9 @@ class Supervisor:
     @property
     def status(self) -> McpServerStatus:
         error, at = self._last_error or (None, None)
-        tools = [tool.spec.name for tool in self.tools]
-        return McpServerStatus(
-            self.name, self.state, self.since, tools, self._left_out, error, at, self._stderr.lines()
-        )
+        names = [tool.spec.name for tool in self.tools]
+        stderr = self._stderr.lines()
+        return McpServerStatus(self.name, self.state, self.since, names, self._left_out, error, at, stderr)
 
     def reconnect(self) -> None:
         """Connects anew at once, behind the calls that run; new ones wait. Does nothing if that is under way."""
@@ -297,9 +296,8 @@ class Supervisor:
                 await self._idle.wait()
 
     async def _watch(self, client: Client) -> None:
-        """Lists the tools again after a change and after an error: a server that cannot even list them is gone.
-
-        The pause grows while each listing is followed by the next, and starts anew after a quiet time.
+        """Lists the tools again after a change and after an error: a server that cannot even list them is gone. The
+        pause grows while each listing is followed by the next, and starts anew after a quiet time.
         """
         pause, listed_at = _LIST_PAUSE_S, -math.inf
         while True:

@@ -1,8 +1,7 @@
 """Turns what an MCP server announces and answers into Segue's tools and values. Pure, apart from warnings in the log.
 
 Everything here was written by the server and is data: names, sizes and schemas are bounded, hidden Unicode is removed,
-and a tool that does not fit is skipped, never the whole server. The effect of a tool without annotations is guessed by
-its name: the protocol's default is destructive, and asking before every such tool would teach people to say yes.
+and a tool that does not fit is skipped, never the whole server.
 """
 
 import json
@@ -20,51 +19,22 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.tool import Effect, SettlingCheck, Tool, ToolContext, ToolFailed, ToolSpec
-from segue.language.detect_language import ENGLISH
-from segue.language.lexicon import Phrase
-from segue.language.utterance import is_unspaced, words_of
+from segue.domain.tool import SettlingCheck, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.mcp.call_failures import MAX_ERROR_CHARS
-from segue.mcp.mcp_config import McpServerConfig, Unannotated
+from segue.mcp.guessed_effects import effect_of
+from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.packing import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
 from segue.mcp.status import LeftOut
-from segue.plans.question import ACTIONS, ANY_ACTION, ActionWords
-from segue.tools.input_schema import InputSchema, UnfitSchema
+from segue.tools.input_schema import REFERENCES, InputSchema, UnfitSchema
 from segue.tools.normalize import UNKNOWN, Unread, clean
 from segue.tools.settling_check import read_check, unfit, with_call_id, without_argument
 from segue.tools.summaries import shortened
 
-NameSet = frozenset[str]
 ToolCaller = Callable[..., Awaitable[object]]  # as Supervisor.call
 
-_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_UPPER: Final = "A-ZÀ-ÞА-Я"
-_PARTS: Final = re.compile(  # `mailSend`, `SMSSend`, `2mails`
-    rf"(?<![{_UPPER}\W\d_])(?=[{_UPPER}])|(?<=[{_UPPER}])(?=[{_UPPER}][^{_UPPER}\W\d_])|(?<=\d)(?=\D)|(?<=\D)(?=\d)"
-)
-_READS: Final = frozenset(
-    ["check", "count", "describe", "fetch", "find", "get", "list", "query", "read", "search", "show", "view"]
-)
-_DESTROYS: Final = frozenset(["delete", "destroy", "drop", "erase", "purge", "remove", "truncate", "wipe"])
-_ENDS: Final = frozenset(["cancel", "deactivate", "revoke", "terminate", "uninstall", "unsubscribe"])
-_SENDS: Final = frozenset(["broadcast", "forward", "invite", "notify", "post", "publish", "reply", "send", "tweet"])
-_PAYS: Final = frozenset(["buy", "charge", "pay", "purchase", "refund", "sell", "transfer", "wire", "withdraw"])
-_EXECUTES: Final = frozenset(["deploy", "eval", "exec", "execute", "run"])
-_FINAL: Final = _DESTROYS | _ENDS | _SENDS | _PAYS | _EXECUTES
-
-# What the lists of actions.toml count as, which has fifteen languages. A name whose first action reads is not final.
-_DOES: Final = frozenset(["cancel", "delete", "pay", "refund", "remove", "reply", "send", "share"])
-_DOES_ALONE: Final = frozenset(["book", "buy", ANY_ACTION])  # beside no other action: `add_book` books nothing
-_NAMED: Final = frozenset(["cancel", "delete", "pay", "refund", "send"])  # as a thing: `process_payment`
-_MADE: Final = _NAMED | {"book", "buy", "order"}  # as a thing that is made: `create_order`
-_MAKES: Final = frozenset(["add", "create", ANY_ACTION])
-_READING: Final = frozenset(["open", "read", "search", "show"])
-_IN_ENGLISH: Final = dict.fromkeys(_READS, _READING) | {"place": frozenset(["create"])}
-_ELSE_IN_ENGLISH: Final = frozenset(["commander", "doe", "fare", "mandala", "quite", "tire", "tun"])
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
 _MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
 _MAX_DESCRIPTION: Final = 2000
-_MAX_TITLE: Final = 200
 _LARGEST: Final = 2**63
 _MAX_LEFT_OUT: Final = 50
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
@@ -74,75 +44,9 @@ _IDEMPOTENCY_ARG: Final = "segue/idempotency_arg"
 _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-_EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
+_EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
 
 log = structlog.get_logger()
-
-
-def effect_of(
-    name: str, hints: mcp_types.ToolAnnotations | None, unannotated: Unannotated | None = None
-) -> tuple[Effect, bool]:
-    """Returns the effect, and whether it is guessed. `unannotated` is what mcp.json says of tools whose server says
-    nothing; one that its server says not to only read is not taken for one that does.
-    """
-    if hints is not None and hints.read_only_hint:
-        return "read_only", False
-    if hints is not None and hints.destructive_hint is not None:
-        return "destructive" if hints.destructive_hint else "write", False
-    changes = hints is not None and hints.read_only_hint is False
-    if unannotated is None or (changes and unannotated == "read_only"):
-        return "destructive" if _sounds_final(name) else "write", True
-    return "destructive" if unannotated == "ask" else unannotated, False
-
-
-def _sounds_final(name: str) -> bool:
-    english = [word.lower() for word in _WORD.findall(name)]
-    if english and english[0] in _READS:
-        return False
-    words = words_of(_PARTS.sub(" ", name))
-    in_ascii = tuple(re.sub("([aou])e", r"\1", word) for word in words)  # `loesche`, `ueberweise`
-    return not _FINAL.isdisjoint(english) or any(map(_acts_finally, {words, in_ascii}))
-
-
-def _acts_finally(words: Phrase) -> bool:
-    """A word that also names a thing names an action only if no other word does: `update_order` buys nothing."""
-    verbs, either, things, at = list[NameSet](), list[NameSet](), NameSet(), 0
-    while at < len(words):
-        found = [(_action_at(lists, words, at), lists.thing_at(words, at)) for lists in ACTIONS.now.values()]
-        acting, action = _longest(act for act, thing in found if act[0] > thing[0])
-        naming, named = _longest(thing for _, thing in found)
-        if acting and acting >= naming:
-            verbs.append(action)
-        elif naming:
-            _, action = _longest(act for act, _ in found if act[0] == naming)
-            either += [action] if action and (not at or is_unspaced(words[at])) else []
-            things |= named | action if at or named <= _NAMED else NameSet()
-        at += max(acting, naming, 1)
-    if verbs and verbs[0] & _READING and not verbs[0] & _DOES:
-        return False
-    done = verbs or either
-    return (
-        any(each & _DOES for each in done)
-        or (bool(done) and all(each & _DOES_ALONE for each in done))
-        or (bool(things & (_MADE if verbs else _NAMED)) and all(each & _MAKES for each in verbs))
-    )
-
-
-def _action_at(lists: ActionWords, words: Phrase, at: int) -> tuple[int, NameSet]:
-    """Returns how many words from this one on name an action, and what its lists are called."""
-    length, names = lists.action_at(words, at)
-    if lists is ACTIONS.now[ENGLISH]:
-        names -= {ANY_ACTION}  # `complete_task`
-        return (1, _IN_ENGLISH[words[at]]) if words[at] in _IN_ENGLISH else (length, names)
-    means_little = length == 1 and at and is_unspaced(words[at])  # 发 in 开发
-    return (0, NameSet()) if means_little or words[at] in _ELSE_IN_ENGLISH else (length, names)
-
-
-def _longest(found: Iterable[tuple[int, NameSet]]) -> tuple[int, NameSet]:
-    pairs = [(0, NameSet()), *found]
-    length = max(each for each, _ in pairs)
-    return length, NameSet().union(*(names for each, names in pairs if each == length))
 
 
 class _Unfit(Exception):
@@ -268,7 +172,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         timeout_s=timeout_s,
         max_timeout_s=config.max_timeout_s,
         original_name=tool.name,
-        title=_visible(tool.title or (hints and hints.title) or "").strip()[:_MAX_TITLE],
+        title=_visible(tool.title or (hints and hints.title) or "").strip()[:200],
         depends_on=tuple(
             replace(group, tools=prefixed(group.tools), optional=prefixed(group.optional))
             for group in config.depends_on.get(tool.name, ())
@@ -337,11 +241,9 @@ def _clean(node: Any) -> Any:
         raise _Unfit("its input schema has a number that JSON cannot carry")
     if not isinstance(node, Mapping):
         return node
-    if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in _REFERENCES):
+    if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in REFERENCES):
         raise _Unfit("its input schema refers to another document")
-    return {
-        key: value if key in _EXACT and isinstance(value, str | list) else _clean(value) for key, value in node.items()
-    }
+    return {key: each if key in _EXACT and isinstance(each, str | list) else _clean(each) for key, each in node.items()}
 
 
 def _is_wrapped(tool: McpTool) -> bool:
@@ -372,11 +274,8 @@ def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:
     if wrapped and isinstance(value, dict) and set(value) == {"result"}:
         value = value["result"]
     # A server repeats its structured value as text, but not its images and files.
-    files = [
-        _block(block)
-        for block in result.content
-        if not isinstance(block, mcp_types.TextContent | mcp_types.ResourceLink)
-    ]
+    words = (mcp_types.TextContent, mcp_types.ResourceLink)
+    files = [_block(block) for block in result.content if not isinstance(block, words)]
     if not files:
         return value
     return value | {"files": files} if isinstance(value, dict) and "files" not in value else [value, *files]

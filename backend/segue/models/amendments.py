@@ -33,7 +33,6 @@ _PLACES: Final = (re.compile(r"\bfunction(?:_declaration)?s[\[./](\d+)"), re.com
 _OF_A_CALL: Final = ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")
 # The causes of a refusal of images or files.
 _CAUSES_OF_MEDIA: Final = frozenset({"refused", "not_found", "failing", "other_api"})
-_OF_MEDIA: Final = ("file", "image_url")
 _ABOUT: Final = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in TABLE["about"].items()}
 _PARAMETER = re.compile(r"[a-zA-Z_]\w*")
 _MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
@@ -118,7 +117,7 @@ def media_refused(refusal: ProviderRefusal, sent: Collection[str]) -> tuple[str,
     if refusal.cause.name not in _CAUSES_OF_MEDIA:
         return None
     said = f"{refusal.code} {refusal.message}"
-    named = (kind for kind in _OF_MEDIA if kind in sent and _ABOUT[kind].search(said))
+    named = (kind for kind in ("file", "image_url") if kind in sent and _ABOUT[kind].search(said))
     kind = next(named, min(sent, default=None) if _ABOUT["any_media"].search(said) else None)
     return None if kind is None else (kind, "these" if _ABOUT["these_media"].search(said) else "all")
 
@@ -160,11 +159,14 @@ def size_of(messages: Iterable[BaseMessage]) -> int:
 
 def shortened(messages: Sequence[BaseMessage], most: int) -> list[BaseMessage]:
     """Returns the messages in about `most` tokens, as far as that goes without the instructions and the running turn.
-
     Left out are, in this order: old turns, whole; references to earlier results; the ends of this turn's results.
     """
     leading: list[BaseMessage] = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
-    turns = _turns(messages[len(leading) :])
+    turns: list[list[BaseMessage]] = []
+    for message in messages[len(leading) :]:
+        if isinstance(message, HumanMessage) or not turns:
+            turns.append([])
+        turns[-1].append(message)
     size = size_of(messages)
     while size > most and len(turns) > 1:
         size -= size_of(turns.pop(0))
@@ -185,12 +187,9 @@ def _without_tool(parts: RequestParts, tool: ToolSpec, why: str) -> RequestParts
     gone = [tool.name]
     if parts.refused_sources.count(tool.source) >= MAX_SINGLE_TOOLS:
         gone = [each.name for each in parts.tools if each.source == tool.source]
-    return replace(
-        parts,
-        tools=tuple(each for each in parts.tools if each.name not in gone),
-        left_out={**parts.left_out, **dict.fromkeys(gone, why)},
-        refused_sources=(*parts.refused_sources, tool.source),
-    )
+    kept = tuple(each for each in parts.tools if each.name not in gone)
+    left_out = {**parts.left_out, **dict.fromkeys(gone, why)}
+    return replace(parts, tools=kept, left_out=left_out, refused_sources=(*parts.refused_sources, tool.source))
 
 
 def _tool_named(refusal: ProviderRefusal, offered: Sequence[str]) -> int | None:
@@ -205,16 +204,6 @@ def _tool_named(refusal: ProviderRefusal, offered: Sequence[str]) -> int | None:
         return offered.index(max(certain, key=len))
     places = (found for pattern in _PLACES if (found := pattern.search(said)))
     return next((int(place[1]) for place in places), None)
-
-
-def _turns(talk: Sequence[BaseMessage]) -> list[list[BaseMessage]]:
-    """Returns the messages from each of the user's to the next."""
-    turns: list[list[BaseMessage]] = []
-    for message in talk:
-        if isinstance(message, HumanMessage) or not turns:
-            turns.append([])
-        turns[-1].append(message)
-    return turns
 
 
 def _cut(result: ToolMessage, most: int) -> ToolMessage:

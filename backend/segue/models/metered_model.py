@@ -174,15 +174,9 @@ class MeteredModel:
         model = self._models.small if small else self._models.main
         call = _Call(self, model.name)
         self.waits_for = model.name, call.started
+        timed, retries = listener and call.timing(listener), self._retries
         try:
-            reply = await model.reply(
-                messages,
-                tools,
-                retries=self._retries,
-                listener=listener and call.timing(listener),
-                account=self.account,
-                **asked,
-            )
+            reply = await model.reply(messages, tools, retries=retries, listener=timed, account=self.account, **asked)
             call.outcome, call.model = "answered", reply.model
         except AppError as error:
             call.outcome = outcome_of(error)

@@ -30,7 +30,6 @@ MEDIA: Final = {"image_url": NO_IMAGES, "file": NO_FILES}
 NO_WORDS: Final = "(an empty message)"
 PLACEHOLDERS: Final = frozenset({NO_ANSWER, RESULTS_NOTED, CARRY_ON, NO_WORDS})
 ID_CHARS: Final = 9
-CACHED_IDS: Final = 4096
 
 _ALPHABET: Final = string.digits + string.ascii_letters
 _FITTING_ID = re.compile(r"[a-zA-Z0-9]{9}", re.ASCII)
@@ -116,9 +115,8 @@ def refused_form(messages: Iterable[BaseMessage], form: WireForm) -> WireForm | 
 
 
 def _alternating(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
-    """Returns user and assistant in turn, with a user at the start and no assistant at the end.
-
-    Templates count neither results nor messages with calls, so a user's message after a result needs an answer too.
+    """Returns user and assistant in turn, with a user at the start and no assistant at the end. Templates count neither
+    results nor messages with calls, so a user's message after a result needs an answer too.
     """
     shown: list[BaseMessage] = []
     last = "assistant"  # who spoke last, without results: `user`, `assistant` or its `calls`
@@ -232,7 +230,7 @@ def _with_fitting_calls(messages: Sequence[BaseMessage], form: WireForm) -> list
     return shown
 
 
-@lru_cache(CACHED_IDS)
+@lru_cache(4096)
 def short_id(call_id: str) -> str:
     """Returns the id that a call goes out under: 9 letters and digits, always the same for the same call."""
     if _FITTING_ID.fullmatch(call_id):
@@ -268,9 +266,7 @@ def without_opaque(messages: Sequence[BaseMessage]) -> list[BaseMessage] | None:
     """Returns the messages as they would be without opaque parts, None if there are none."""
     if not any(map(_is_opaque, messages)):
         return None
-    return [
-        message.model_copy(update={"additional_kwargs": {}}) if _is_opaque(message) else message for message in messages
-    ]
+    return [each.model_copy(update={"additional_kwargs": {}}) if _is_opaque(each) else each for each in messages]
 
 
 def _is_opaque(message: BaseMessage) -> bool:

@@ -163,7 +163,6 @@ async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> Provider
 
 URGENT_TIMEOUT_S = 1.5  # while a user waits
 TIMEOUT_S = 20.0
-COOLDOWN_S = 30.0
 MAX_BYTES = 20_000_000  # of one answer: a hundred vectors of four thousand dimensions take half
 MAX_NUMBER = 1e30  # PostgreSQL keeps them in four bytes
 
@@ -198,7 +197,7 @@ class OpenAIEmbedder:
                 raise ValueError("not a vector for each text")
         except (TimeoutError, ModelFailure, *MALFORMED) as error:
             log.warning("embedding_failed", error=type(error).__name__, reason=str(error), texts=len(texts))
-            self._cooldown_until = time.monotonic() + COOLDOWN_S
+            self._cooldown_until = time.monotonic() + 30.0
             return None
         self._cooldown_until = 0.0
         return vectors

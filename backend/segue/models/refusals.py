@@ -35,11 +35,8 @@ BAD_REQUEST: Final = frozenset({400, 422})
 BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)  # what a connection that breaks off raises
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 MAX_MESSAGE_CHARS: Final = 500
-_MAX_BODY_BYTES = 100_000
-_MAX_CODE_CHARS = 100
 TOO_FAR: Final = 10**9  # of seconds that nothing waits for, and of tokens that no model takes
 
-_SERVERS_FAULT = 500
 _MESSAGES = frozenset({"message", "detail"})
 # A wait in an error's words, as Gemini's `"retryDelay":"3.2s"` and everybody's "try again in 1m2.5s", and its parts.
 _WAIT = re.compile(
@@ -55,9 +52,8 @@ class ModelFailure(Exception):
 
 @dataclass(eq=False)
 class ProviderRefusal(ModelFailure):
-    """An error of the provider's own, as an HTTP status or within an answer.
-
-    `message` is redacted and bounded; `parameter` is what it names; `retry_after_s` its wait before another try.
+    """An error of the provider's own, as an HTTP status or within an answer. `message` is redacted and bounded;
+    `parameter` is what it names; `retry_after_s` its wait before another try.
     """
 
     status: int
@@ -158,14 +154,8 @@ def failure_of(error: Exception, *, attempt: int, chance: float, setting: str, p
 
 
 def unavailable(detail: str, *, retryable: bool = True, provider_code: str | None = None) -> AppError:
-    return AppError(
-        "model_unavailable",
-        status=502,
-        title="The model is unavailable",
-        detail=detail,
-        retryable=retryable,
-        extra={"provider_code": provider_code} if provider_code else None,
-    )
+    title, extra = "The model is unavailable", {"provider_code": provider_code} if provider_code else None
+    return AppError("model_unavailable", status=502, title=title, detail=detail, retryable=retryable, extra=extra)
 
 
 def timeout(seconds: float, setting: str = "LLM_TIMEOUT_S") -> AppError:
@@ -259,7 +249,7 @@ class RefusalReader:
             return
         body = bytearray()
         try:
-            async for piece in bounded(response.aiter_bytes(), _MAX_BODY_BYTES):
+            async for piece in bounded(response.aiter_bytes(), 100_000):
                 body += piece
         except (BodyTooLarge, httpx2.RequestError):
             pass  # the status says enough
@@ -285,7 +275,7 @@ class RefusalReader:
         code = next((name for name in names if isinstance(name, str) and not name.isdigit()), "")
         return ProviderRefusal(
             status if error is told else _status_of(error, status),
-            code=self._safe(code, _MAX_CODE_CHARS) or None,
+            code=self._safe(code, 100) or None,
             message=self._safe(message, MAX_MESSAGE_CHARS),
             parameter=parameter if isinstance(parameter, str) else None,
             retry_after_s=max(waits, default=None),
@@ -355,7 +345,7 @@ def _seconds(number_or_date: str, unit_s: float) -> float:
         return parsedate_to_datetime(number_or_date).timestamp() - time.time()
 
 
-def _status_of(error: Any, otherwise: int = _SERVERS_FAULT) -> int:
+def _status_of(error: Any, otherwise: int = 500) -> int:
     if not isinstance(error, dict):
         return otherwise
     for name in ("code", "status", "status_code", "type"):

@@ -34,7 +34,6 @@ MAX_NAME_CHARS: Final = 64
 NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name or a call's arguments, from their own templates.
 _NAME_PREFIXES = ("functions.", "function.", "functions:", "default_api.", "default_api:", "tools.")
-_BEHIND_ARGUMENTS = ("<|im_end|>", "<|call|>", "</tool_call>", "```")
 _JSON = json.JSONDecoder(strict=False)
 _TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
 
@@ -120,9 +119,8 @@ class ProviderModel(ABC):
     def answer(
         self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
     ) -> AsyncGenerator[AnswerPart | None]:
-        """Yields the parts of the answer as they come, and None as a sign of life before the first.
-
-        Raises ModelFailure, TimeoutError, or one of MALFORMED. What is not streamed may come as a whole.
+        """Yields the parts of the answer as they come, and None as a sign of life before the first. Raises
+        ModelFailure, TimeoutError, or one of MALFORMED. What is not streamed may come as a whole.
         """
 
 
@@ -208,7 +206,7 @@ def read_arguments(text: str) -> dict[str, Any] | None:
 def _mended(text: str) -> Any:
     """Returns what JSON says, also with a template's marks around it or the same again behind it."""
     text = text.strip().removeprefix("```").removeprefix("json")
-    for mark in _BEHIND_ARGUMENTS:
+    for mark in ("<|im_end|>", "<|call|>", "</tool_call>", "```"):
         text = text.removesuffix(mark).strip()
     value, end = _JSON.raw_decode(text or "{}")
     if text[end:].strip() not in ("", text[:end]):

@@ -18,15 +18,7 @@ from segue.memory.history_window import estimate
 from segue.models import calls_in_text
 from segue.models.calls_in_text import CALL_MARKS
 from segue.models.refusals import NotAnAnswer, NothingCame, StreamIdle
-from segue.models.reply import (
-    REFUSED,
-    AnswerPart,
-    CallPiece,
-    ModelCall,
-    Opaque,
-    Reply,
-    token_count,
-)
+from segue.models.reply import REFUSED, AnswerPart, CallPiece, ModelCall, Opaque, Reply, token_count
 from segue.tools.normalize import clean_text
 
 # How templates mark thinking: begin and end.
@@ -61,7 +53,6 @@ _NOT_ENDED: Final = {
     **dict.fromkeys(("content_filter", REFUSED), ("The model provider's content filter stopped the answer.", False)),
 }
 _CUT_OFF: Final = "length"
-_NAME_CHARS: Final = 100
 
 OnText = Callable[[str], None]
 
@@ -95,9 +86,8 @@ _WORD: Final = re.compile(r"\S")
 
 
 class MarkedText:
-    """Tells words from thinking, and from what may be calls, up to the end of the answer.
-
-    With `held`, text is kept until the end of the thinking it may be part of. Only with `may_call` are there calls.
+    """Tells words from thinking, and from what may be calls, up to the end of the answer. With `held`, text is kept
+    until the end of the thinking it may be part of. Only with `may_call` are there calls.
     """
 
     def __init__(self, *, held: bool = False, may_call: bool = False) -> None:
@@ -317,10 +307,12 @@ class StreamedAnswer:
         if part.reasoning:
             self._add_reasoning(part.reasoning)
         if part.text:
-            self._add_text(part.text)
+            piece = self._half + part.text
+            self._half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
+            self._pass_on(self._marked.add(clean_text(piece.removesuffix(self._half))))
         if self._listener is not None:
-            for piece in part.pieces:
-                self._listener.on_call(piece)
+            for call in part.pieces:
+                self._listener.on_call(call)
         self._calls += part.calls
         self._images += part.images
         self._opaque = part.opaque or self._opaque
@@ -334,7 +326,13 @@ class StreamedAnswer:
         added, call_text = self._marked.end()
         self._pass_on(added)
         if call_text and self._read_calls is not None:
-            self._end_with(call_text, self._read_calls(call_text))
+            calls = self._read_calls(call_text)
+            if calls and not self._calls:
+                self._calls += calls
+                self.called_in_text = True
+            elif self._finish_reason != _CUT_OFF or not call_text.startswith(tuple(CALL_MARKS)):
+                # Beside other calls it is quoted, since the endpoint reads calls itself.
+                self._pass_on(self._marked.without_calls(call_text))
         reply = self.so_far()
         if self._finish_reason == REFUSED and reply.text:
             return replace(reply, calls=())
@@ -360,11 +358,6 @@ class StreamedAnswer:
         )
         return _counted(reply, self._usage)
 
-    def _add_text(self, piece: str) -> None:
-        piece = self._half + piece
-        self._half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
-        self._pass_on(self._marked.add(clean_text(piece.removesuffix(self._half))))
-
     def _pass_on(self, added: Addition) -> None:
         if added.withdrawn:
             self._texts.clear()
@@ -385,14 +378,6 @@ class StreamedAnswer:
                 self.has_begun = True
                 self._listener.on_text(text)
 
-    def _end_with(self, text: str, calls: Sequence[ModelCall]) -> None:
-        """Ends with the calls that a text is. Beside others it is quoted, since the endpoint reads calls itself."""
-        if calls and not self._calls:
-            self._calls += calls
-            self.called_in_text = True
-        elif self._finish_reason != _CUT_OFF or not text.startswith(tuple(CALL_MARKS)):
-            self._pass_on(self._marked.without_calls(text))
-
     def _add_reasoning(self, text: str) -> None:
         self._reasoning.append(text)
         if self._listener is not None:
@@ -400,7 +385,7 @@ class StreamedAnswer:
 
 
 def _name(name: object) -> str:
-    return clean_text(str(name))[:_NAME_CHARS]
+    return clean_text(str(name))[:100]
 
 
 def _counted(reply: Reply, usage: UsageMetadata | None) -> Reply:

@@ -34,7 +34,6 @@ MAX_COUNT: Final = 1000  # llama.cpp makes a grammar of a string's length and re
 MAX_NUMBER: Final = 2**53
 MAX_CHOICES: Final = 250
 MAX_VALUE_CHARS: Final = 500
-MAX_HINT_CHARS: Final = 200
 MAX_TOOLS: Final = 128  # that all endpoints take
 MAX_KNOWN: Final = 1000
 MAX_BOUND_SETS: Final = 64
@@ -78,7 +77,6 @@ class _Conversion:
 
     def of(self, node: Any, inside: tuple[str, ...] = (), depth: int = 0) -> Schema:
         """Returns the schema at a node; `{}`, which takes anything, for what says nothing or lies beyond a bound.
-
         `inside` are the references that led here: one that leads back to itself ends there.
         """
         self._left -= 1
@@ -105,7 +103,7 @@ class _Conversion:
             found["default"] = node["default"]
         text = node.get("description")
         words = [neutralised(clean_text(text))] if isinstance(text, str) else []
-        words += [shortened(f"({name}: {hint})", MAX_HINT_CHARS) for name, hint in _hints(node)]
+        words += [shortened(f"({name}: {hint})", 200) for name, hint in _hints(node)]
         if text := " ".join(words):
             found["description"] = shortened(text, self._bounds.description_chars)
         return found
@@ -116,7 +114,11 @@ class _Conversion:
             case "object":
                 found |= self._object(node, inside, depth)
             case "array":
-                found["items"] = self._items(node, inside, depth)
+                items = node.get("items")
+                places = [*_listed(node, "prefixItems"), *_listed(node, "items")]  # each with a schema of its own
+                if not places or isinstance(items, Mapping):
+                    places.append(items)
+                found["items"] = _either([self.of(place, inside, depth + 1) for place in places])
                 found |= _counts(node, COUNTS[2:])
             case "string":
                 found |= _counts(node, COUNTS[:2])
@@ -150,14 +152,6 @@ class _Conversion:
             found["additionalProperties"] = others
         return found
 
-    def _items(self, node: Mapping[str, Any], inside: tuple[str, ...], depth: int) -> Schema:
-        """Returns what every item may be, also for an array that gives each place a schema of its own."""
-        items = node.get("items")
-        places = [*_listed(node, "prefixItems"), *_listed(node, "items")]
-        if not places or isinstance(items, Mapping):
-            places.append(items)
-        return _either([self.of(place, inside, depth + 1) for place in places])
-
 
 def _all_of(parts: Iterable[Schema]) -> Schema:
     """Returns one schema with what all parts say; where two contradict each other the first one counts."""
@@ -188,9 +182,8 @@ def _both(one: Schema, other: Schema) -> Schema:
 def _either(choices: Iterable[Schema]) -> Schema:
     """Returns a schema of what any of the choices takes."""
     flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
-    distinct: list[Schema] = list(
-        {orjson.dumps(choice, option=orjson.OPT_SORT_KEYS): choice for choice in flat}.values()
-    )
+    by_text: dict[bytes, Schema] = {orjson.dumps(each, option=orjson.OPT_SORT_KEYS): each for each in flat}
+    distinct = list(by_text.values())
     if any("type" not in choice for choice in distinct):
         return {}
     if len(distinct) == 1:

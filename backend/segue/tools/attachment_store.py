@@ -112,11 +112,9 @@ async def delete_attachment(connection: AsyncConnection, owner: str, session_id:
     gone = await connection.execute(delete(attachments).where(attachments.c.id.in_(mine)))
     if not gone.rowcount:
         raise NotFound("attachment")
-    read = select(tool_calls.c.id).where(
-        tool_calls.c.session_id == session_id,
-        tool_calls.c.tool_name == READ_ATTACHMENT,
-        tool_calls.c.args["attachment_id"].astext == attachment_id,
-    )
+    calls = tool_calls.c
+    of_file = (calls.tool_name == READ_ATTACHMENT, calls.args["attachment_id"].astext == attachment_id)
+    read = select(calls.id).where(calls.session_id == session_id, *of_file)
     await connection.execute(delete(tool_results).where(tool_results.c.tool_call_id.in_(read)))
 
 

@@ -68,9 +68,8 @@ def kind_of(content: bytes) -> str:
         return kind
     if kind in PACKAGES:
         if find_spec(PACKAGES[kind]) is None:
-            raise UnsupportedFile(
-                f"To read {kind}, the service needs the extra `files`: pip install 'segue-agent[files]'."
-            )
+            extra = "the extra `files`: pip install 'segue-agent[files]'"
+            raise UnsupportedFile(f"To read {kind}, the service needs {extra}.")
         return kind
     if kind is None and (content.startswith(UTF16) or b"\x00" not in content):
         return TEXT
@@ -175,16 +174,12 @@ def _from_xlsx(content: bytes) -> ReadFile:
             sheet.reset_dimensions()  # what a sheet says of its size may be anything
             for row in sheet.iter_rows(values_only=True):
                 if any(value is not None for value in row):
-                    yield _csv_line("" if value is None else str(value) for value in row)
+                    line = io.StringIO()
+                    csv.writer(line, lineterminator="").writerow(row)
+                    yield line.getvalue()
 
     sheets = len(book.worksheets)
     return ReadFile(XLSX, _joined(lines()), f"{sheets} {'sheet' if sheets == 1 else 'sheets'}")
-
-
-def _csv_line(cells: Iterable[str]) -> str:
-    written = io.StringIO()
-    csv.writer(written, lineterminator="").writerow(cells)
-    return written.getvalue()
 
 
 def _joined(lines: Iterable[str]) -> str:

@@ -81,10 +81,8 @@ class ToolAvailability:
     def judge(
         self, specs: Iterable[ToolSpec], session: Healths, for_all: Healths, holds: Holds
     ) -> dict[str, ToolState]:
-        state_of = partial(
-            tool_health.tool_state, session=session, fleet=for_all, now=self.clock(), settings=self.settings
-        )
-        away = self.catalog.away()
+        away, now, settings = self.catalog.away(), self.clock(), self.settings
+        state_of = partial(tool_health.tool_state, session=session, fleet=for_all, now=now, settings=settings)
         return {spec.name: state_of(spec, hold=holds.get(spec.name), away=away.get(spec.source)) for spec in specs}
 
     async def session_states(
@@ -237,10 +235,8 @@ class ToolGuard:
         """
         chosen = self.chosen(tools)
         states = self.states(tool.spec for tool in chosen.values())
-        available = [
-            tool.spec for name, tool in chosen.items() if states[name].available and name not in self.later_names
-        ]
-        return available if self.chosen_names else sorted(available, key=lambda spec: bool(spec.depends_on))
+        now = [tool.spec for name, tool in chosen.items() if states[name].available and name not in self.later_names]
+        return now if self.chosen_names else sorted(now, key=lambda spec: bool(spec.depends_on))
 
     async def load_global_state(self) -> None:
         """Asks Redis only if some tool has failed for all: it may work again by now."""
@@ -250,9 +246,7 @@ class ToolGuard:
     async def refresh(self) -> None:
         """Loads what people and other processes have changed since, right before something runs."""
         loaded, self.holds = await self._availability.database.read(tool_states.load_with_holds, self._turn.session_id)
-        newer = {
-            tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, NEVER_RAN).version
-        }
+        newer = {tool: own for tool, own in self._stored.items() if own.version > loaded.get(tool, NEVER_RAN).version}
         self._stored = loaded | newer  # a call may have ended while this was read
         self._failed_for_all = await self._availability.failed_for_all()
 
@@ -279,15 +273,10 @@ class ToolGuard:
         if not tool_health.counts(outcome):
             return None
         now, settings = self._availability.clock(), self._availability.settings
-        marks = tool_health.marks_of_success(
-            spec.name, self._availability.specs().values(), tool_health.successes(self._stored)
-        )
-        return await self._change(
-            connection,
-            spec,
-            lambda health: tool_health.after_call(health, outcome, now, settings=settings, marks=marks),
-            now,
-        )
+        before = tool_health.successes(self._stored)
+        marks = tool_health.marks_of_success(spec.name, self._availability.specs().values(), before)
+        after = partial(tool_health.after_call, outcome=outcome, now=now, settings=settings, marks=marks)
+        return await self._change(connection, spec, after, now)
 
     async def committed(self, spec: ToolSpec, changed: Changed) -> None:
         """Takes a recorded outcome over, for this turn and for all sessions."""

@@ -125,14 +125,9 @@ async def note(
     new = [spec for spec in specs if not known[spec.name] or known[spec.name][0][0] != definition_of(spec)]
     if not new:
         return []
+    listed = {"source": source, "since": now}
     rows = [
-        {
-            "tool": spec.name,
-            "digest": definition_of(spec),
-            "source": source,
-            "definition": asdict(_definition(spec)),
-            "since": now,
-        }
+        {"tool": spec.name, "digest": definition_of(spec), "definition": asdict(_definition(spec)), **listed}
         for spec in new
     ]
     added = insert(tool_definitions)

@@ -32,12 +32,14 @@ class TooMuch(Exception):
 async def in_child_process(
     work: Callable[..., WorkResult], *args: Any, deadline_s: float, needs: Callable[..., object] | None = None
 ) -> WorkResult:
-    """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled.
-
-    AT_ONCE run, the others wait. To import `work`, and what it `needs`, does not count. Raises TooMuch, and as `work`
-    does.
+    """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled. AT_ONCE
+    run, the others wait. To import `work`, and what it `needs`, does not count. Raises TooMuch, and as `work` does.
     """
-    async with _limiter():
+    try:
+        places = _places.get()
+    except LookupError:
+        _places.set(places := anyio.CapacityLimiter(AT_ONCE))
+    async with places:
         with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
             await anyio.to_process.run_sync(_prepare, work, needs)
         try:
@@ -52,14 +54,6 @@ async def in_child_process(
 def has_many(json: str) -> bool:
     """Whether a JSON text may hold so many lists and objects that reading it takes its time."""
     return json.count("[") + json.count("{") > MANY
-
-
-def _limiter() -> anyio.CapacityLimiter:
-    try:
-        return _places.get()
-    except LookupError:
-        _places.set(limiter := anyio.CapacityLimiter(AT_ONCE))
-        return limiter
 
 
 def _prepare(*_: object) -> None:

@@ -24,12 +24,11 @@ MAX_CLIENT_SCHEMA_BYTES: Final = 32_000
 ANY_OBJECT: Final = '{"type":"object"}'
 MAX_EXPANSION: Final = 100_000  # subschemas, each counted as often as references lead to it
 MAX_EXPLAINED_DEPTH: Final = 6
-_TOLD_FAULTS = 5
 _TOLD_CHARS = 200
 _DEFINITIONS = ("$defs", "definitions")  # counted where a reference leads into them
 _MAX_ODD_PATTERNS = 100
 _DRAFTS: Final = ("draft-04", "draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 log = structlog.get_logger()
 
@@ -54,7 +53,7 @@ class InputSchema:
         # With references that lead back, all ways through them are tried, which doubles with each level.
         if self._is_recursive and _depth(args) > MAX_EXPLAINED_DEPTH:
             return ["$: they do not fit its input schema"]
-        found = islice(self._validator.iter_errors(args), _TOLD_FAULTS)
+        found = islice(self._validator.iter_errors(args), 5)
         return [f"{_path(fault.instance_path)}: {fault.message[:_TOLD_CHARS]}" for fault in found]
 
 
@@ -157,7 +156,7 @@ def _expansion(schema: Mapping[str, Any]) -> tuple[int, bool]:
             return sum(map(of, node))
         if not isinstance(node, Mapping):
             return 0
-        references = (node[name] for name in _REFERENCES if isinstance(node.get(name), str))
+        references = (node[name] for name in REFERENCES if isinstance(node.get(name), str))
         children = (child for name, child in node.items() if name not in _DEFINITIONS)
         return 1 + sum(map(of_reference, references)) + sum(map(of, children))
 

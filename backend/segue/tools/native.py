@@ -82,9 +82,8 @@ def tool(  # noqa: PLR0913 (each names a property of the tool)
             try:
                 read = arguments.validate_python(given)
             except ValidationError as error:  # it fits the JSON schema and not the hints, as a date that is none
-                faults = [
-                    f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)
-                ]
+                found = error.errors(include_url=False)
+                faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found]
                 told = f"Invalid arguments for {spec.name}: {'; '.join(faults[:5])}. Correct them and call again."
                 raise ToolRetry(told) from None
             return await function(**read, **dict.fromkeys(context, who))
@@ -100,7 +99,6 @@ def tool(  # noqa: PLR0913 (each names a property of the tool)
 
 def native_tools(given: Iterable[object] = (), *, disabled: Collection[str] = ()) -> tuple[Tool, ...]:
     """Returns the tools of these functions, and those of installed packages (`segue.tools`) that are not disabled.
-
     Raises AppError `tool_invalid` for what is no tool.
     """
     own = [_made(each, "tools") for each in given]

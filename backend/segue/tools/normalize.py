@@ -30,9 +30,7 @@ UNKNOWN: Final = "application/octet-stream"
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 PDF: Final = "application/pdf"
 
-_SAMPLE_CHARS = 4000
 _GONE = object()
-_DECLARING = ("mime_type", "mimeType", "media_type", "mediaType", "content_type", "contentType")
 # The last word of a key whose value is binary if a media type stands beside it.
 _HOLDING = re.compile(r"(?i)(?:data|blob|base64|b64|bytes|content|body|image|audio|file)\Z")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,100}", re.ASCII)
@@ -101,13 +99,10 @@ class _Describing:
             case dict():
                 return self._object(value)
             case list():
-                return self._list(value)
+                shown = [self.shown(item) if _may_hold(item) else item for item in value]
+                return shown if any(map(is_not, shown, value)) else value
             case _:
                 return value
-
-    def _list(self, items: list[Any]) -> list[Any]:
-        shown = [self.shown(item) if _may_hold(item) else item for item in items]
-        return shown if any(map(is_not, shown, items)) else items
 
     def _object(self, value: dict[str, Any]) -> dict[str, Any]:
         """The description of a part joins the object that declares its media type, in the place of the content."""
@@ -157,7 +152,7 @@ def _may_hold(item: Any) -> bool:
 
 
 def _declared_in(value: Mapping[str, Any]) -> str | None:
-    for name in _DECLARING:
+    for name in ("mime_type", "mimeType", "media_type", "mediaType", "content_type", "contentType"):
         if isinstance(said := value.get(name), str) and _MEDIA_TYPE.fullmatch(said):
             return said
     return UNKNOWN if value.get("encoding") == "base64" else None
@@ -204,7 +199,7 @@ def _text_or_unknown(encoded: str) -> str:
 
 
 def _is_varied(encoded: str) -> bool:
-    sample = encoded[:_SAMPLE_CHARS]
+    sample = encoded[:4000]
     kinds = (str.isupper, str.islower, str.isdigit)
     return len(set(sample)) >= MIN_ALPHABET and all(any(map(kind, sample)) for kind in kinds)
 
@@ -308,9 +303,8 @@ def _encoded(value: Any) -> bytes:
 
 
 def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
-    """Returns plain JSON: no NUL, control characters, lone surrogates, NaN, huge integers or endless structures.
-
-    About `max_chars` characters are kept: lists that share their items can be larger than memory when written out.
+    """Returns plain JSON: no NUL, control characters, lone surrogates, NaN, huge integers or endless structures. About
+    `max_chars` characters are kept: lists that share their items can be larger than memory when written out.
     """
     if isinstance(value, str):
         return clean_text(value)

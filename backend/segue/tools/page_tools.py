@@ -36,22 +36,19 @@ def given_tools(offered: OfferedTools | None, taken: Collection[str]) -> str | N
         return None
     if len(offered) > MAX_TOOLS or len(orjson.dumps(offered)) > MAX_BYTES:
         raise _refused(f"A page has at most {MAX_TOOLS} tools, in {MAX_BYTES // 1000} kB together.")
-    listed = list(map(_definition, offered))
+    listed: list[dict[str, Any]] = []
+    for given in offered:
+        name, description = given.get("name"), given.get("description") or ""
+        schema = next((given[key] for key in _SCHEMAS if given.get(key)), _ANYTHING)
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise _refused("The name of a tool is 1 to 64 letters, digits, `_` and `-`.")
+        if not isinstance(description, str) or not isinstance(schema, Mapping) or schema.get("type") != "object":
+            raise _refused(f"{name} needs a description, a text, and parameters, the JSON schema of an object.")
+        listed.append(clean({"name": name, "description": description, "parameters": schema}))
     names = [each["name"] for each in listed]
     if ours := [name for name in names if name in taken or name in OF_THE_ENGINE or names.count(name) > 1]:
         raise _refused(f"These names are taken: {', '.join(ours)}. Rename the tools of the page.")
     return orjson.dumps(listed).decode()
-
-
-def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
-    name, description = given.get("name"), given.get("description") or ""
-    schema = next((given[key] for key in _SCHEMAS if given.get(key)), _ANYTHING)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise _refused("The name of a tool is 1 to 64 letters, digits, `_` and `-`.")
-    if not isinstance(description, str) or not isinstance(schema, Mapping) or schema.get("type") != "object":
-        raise _refused(f"{name} needs a description, a text, and parameters, the JSON schema of an object.")
-    definition: dict[str, Any] = clean({"name": name, "description": description, "parameters": schema})
-    return definition
 
 
 def page_tools(given: str) -> dict[str, Tool]:

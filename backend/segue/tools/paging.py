@@ -37,9 +37,8 @@ _ASK_LESS: Final = "Ask for a part of it: one item, or one field."
 class InvalidPath(AppError):
     def __init__(self, path: str, what: str) -> None:
         self._given = path, what
-        super().__init__(
-            "invalid_path", status=422, title="Not a path into this result", detail=f"The path {path[:200]!r} {what}"
-        )
+        detail = f"The path {path[:200]!r} {what}"
+        super().__init__("invalid_path", status=422, title="Not a path into this result", detail=detail)
 
     def __reduce__(self) -> tuple[type["InvalidPath"], tuple[str, str]]:
         return InvalidPath, self._given  # as a child process hands it over
@@ -116,7 +115,6 @@ async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: fl
 
 async def at_path(content: str, path: str, *, is_json: bool) -> Any:
     """Returns what a result has at a JMESPath, the whole of it without one: None if nothing is there, as in a text.
-
     Raises InvalidPath as `page_of` does, and for more than an argument may be.
     """
     if path and not is_json:

@@ -21,11 +21,8 @@ from segue.tools.results import call_of, effect_made
 _KEY: Final = "receipt_key"
 _CONTENT: Final = receipt_contents.c
 _SAME: Final = (_CONTENT.session_id == receipts.c.session_id) & (_CONTENT.number == receipts.c.number)
-_WHOLE: Final = (
-    select(*receipts.c, _CONTENT.salt, _CONTENT.content, sessions.c.owner)
-    .select_from(receipts.outerjoin(receipt_contents, _SAME))
-    .outerjoin(sessions, sessions.c.id == receipts.c.session_id)
-)
+_ALL: Final = receipts.outerjoin(receipt_contents, _SAME).outerjoin(sessions, sessions.c.id == receipts.c.session_id)
+_WHOLE: Final = select(*receipts.c, _CONTENT.salt, _CONTENT.content, sessions.c.owner).select_from(_ALL)
 
 
 def options_of(key: SecretStr | None) -> dict[str, object]:

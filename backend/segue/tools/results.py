@@ -38,9 +38,6 @@ from segue.tools.run import CallOutcome, lost
 from segue.tools.summaries import preview, summarise_failure, summary_line, text_in
 from segue.tools.tool_settings import ToolSettings
 
-REBUILD_CALLS = 50
-TURNS_LOOKED_AT = 100
-CALLS_TOLD = 20
 ANY_SIZE = 2**62
 
 
@@ -143,7 +140,6 @@ async def search_calls(
     connection: AsyncConnection, owner: str, session_id: str, words: Sequence[str], *, offset: int, limit: int
 ) -> tuple[list[ToolCall], int]:
     """Returns ended calls with every word in their summary, tool, arguments or identifiers, and how many there are.
-
     Newest first by the seq of the message that made them. Reads no payloads.
     """
     statement = (
@@ -218,7 +214,7 @@ async def recent_references(
         .where(turns.c.branch.is_not(None) if left else turns.c.branch.is_(None))
         .where(tool_calls.c.tool_name.not_in(but_of))
         .order_by(*newest_first(tool_calls))
-        .limit(REBUILD_CALLS)
+        .limit(50)
     )
     if up_to is not None:
         behind = await _first_call_behind(connection, session_id, up_to)
@@ -229,13 +225,8 @@ async def recent_references(
 
 async def _first_call_behind(connection: AsyncConnection, session_id: str, turn_seq: int) -> tuple[int, str] | None:
     """Returns the place of the first call of the next turns, so that the calls of all later ones are not read."""
-    following = (
-        select(turns.c.id, turns.c.seq)
-        .where(turns.c.session_id == session_id, turns.c.seq > turn_seq, turns.c.branch.is_(None))
-        .order_by(turns.c.seq)
-        .limit(TURNS_LOOKED_AT)
-        .subquery("following")
-    )
+    later = (turns.c.session_id == session_id, turns.c.seq > turn_seq, turns.c.branch.is_(None))
+    following = select(turns.c.id, turns.c.seq).where(*later).order_by(turns.c.seq).limit(100).subquery("following")
     calls = select(*oldest_first(tool_calls)).join(following, following.c.id == tool_calls.c.turn_id)
     first_one = calls.order_by(following.c.seq, *oldest_first(tool_calls)).limit(1)
     first = (await connection.execute(first_one)).one_or_none()
@@ -258,9 +249,8 @@ async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Colle
     """Returns those of these calls of a session whose outcome is unknown and whose turn has not left the history."""
     statement = select(tool_calls).join(turns, turns.c.id == tool_calls.c.turn_id)
     these = (tool_calls.c.session_id == session_id, tool_calls.c.id.in_(ids), tool_calls.c.status == "unknown")
-    rows = await connection.execute(
-        statement.where(*these, turns.c.branch.is_(None)).order_by(*newest_first(tool_calls))
-    )
+    found = statement.where(*these, turns.c.branch.is_(None)).order_by(*newest_first(tool_calls))
+    rows = await connection.execute(found)
     return [call for call in map(call_of, rows) if not isinstance(call, UnreadableCall)]
 
 
@@ -268,7 +258,7 @@ async def calls_that_ran(connection: AsyncConnection, session_id: str, *, but_of
     """Returns the newest calls of a session that took effect, or may have, but of some tools: lines to tell them by."""
     made = select(tool_calls.c.tool_name, tool_calls.c.status, tool_calls.c.args).order_by(*newest_first(tool_calls))
     ran = (tool_calls.c.status.in_(("succeeded", "unknown")), tool_calls.c.tool_name.not_in(but_of))
-    rows = await connection.execute(made.where(tool_calls.c.session_id == session_id, *ran).limit(CALLS_TOLD))
+    rows = await connection.execute(made.where(tool_calls.c.session_id == session_id, *ran).limit(20))
     return [summary_line(f"{row.tool_name} {row.status} {row.args}") for row in rows]
 
 
@@ -292,9 +282,8 @@ async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Re
 async def load_results(
     connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = ANY_SIZE
 ) -> dict[str, StoredResult]:
-    """Returns the stored results of these calls of a session, by the call's id.
-
-    A result larger than `max_bytes` comes without its content; an expired one is left out.
+    """Returns the stored results of these calls of a session, by the call's id. A result larger than `max_bytes` comes
+    without its content; an expired one is left out.
     """
     if not ids:
         return {}
@@ -305,9 +294,8 @@ async def load_results(
 async def load_result(
     connection: AsyncConnection, owner: str, session_id: str, tool_call_id: str, *, now: datetime
 ) -> tuple[ToolCall, StoredResult]:
-    """Returns a call and what it gave.
-
-    Raises NotFound for unknown and foreign ids, AppError `tool_result_expired` (410) if the value is no longer kept.
+    """Returns a call and what it gave. Raises NotFound for unknown and foreign ids, AppError `tool_result_expired`
+    (410) if the value is no longer kept.
     """
     statement = _owned(owner, session_id).where(tool_calls.c.id == tool_call_id)
     row = existing("tool_result", (await connection.execute(statement)).one_or_none())
@@ -319,12 +307,9 @@ async def load_result(
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:
-    return (
-        select(*tool_calls.c, turns.c.branch)
-        .join(turns, turns.c.id == tool_calls.c.turn_id)
-        .join(sessions, sessions.c.id == tool_calls.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
-    )
+    of_turns = select(*tool_calls.c, turns.c.branch).join(turns, turns.c.id == tool_calls.c.turn_id)
+    of_sessions = of_turns.join(sessions, sessions.c.id == tool_calls.c.session_id)
+    return of_sessions.where(sessions.c.id == session_id, sessions.c.owner == owner)
 
 
 async def _outcome(row: Row[Any], call: ToolCall) -> CallOutcome | None:
@@ -389,24 +374,14 @@ _OUTCOME = {
         *("size_bytes", "duration_ms", "settled_by", "expires_at"),
     )
 }
-_ENDED = (
-    update(tool_calls)
-    .where(tool_calls.c.id == bindparam("ended_call"), tool_calls.c.status == bindparam("was"))
-    .values(_OUTCOME)
-    .returning(*tool_calls.c)
-    .cte("ended")
-)
+_THE_CALL = (tool_calls.c.id == bindparam("ended_call"), tool_calls.c.status == bindparam("was"))
+_ENDED = update(tool_calls).where(*_THE_CALL).values(_OUTCOME).returning(*tool_calls.c).cte("ended")
 _STORED_RESULT = storing(_ENDED).cte("stored")
 _FINISH: Select[*tuple[Any, ...]] = select(*_ENDED.c, _STORED_RESULT.c.stored_before).select_from(
     _ENDED.outerjoin(_STORED_RESULT, true())
 )
-_SEARCHED = func.concat_ws(
-    " ",
-    tool_calls.c.tool_name,
-    tool_calls.c.summary,
-    cast(tool_calls.c.args, Text),
-    cast(tool_calls.c.identifiers, Text),
-)
+_AS_TEXT = (cast(tool_calls.c.args, Text), cast(tool_calls.c.identifiers, Text))
+_SEARCHED = func.concat_ws(" ", tool_calls.c.tool_name, tool_calls.c.summary, *_AS_TEXT)
 _THESE = any_(bindparam("these", type_=ARRAY(Text)))
 _KEPT = (
     select(

@@ -26,7 +26,6 @@ async def evict(
     connection: AsyncConnection, session_id: str, *, stored_before: int, size: int, now: datetime, max_bytes: int
 ) -> None:
     """Deletes a session's oldest payloads beyond `max_bytes`, in the transaction that has stored one of `size` bytes.
-
     The newest is always kept. The session's row is locked, so calls that end together are counted one by one.
     """
     beyond = stored_before + size - max_bytes
@@ -58,36 +57,17 @@ def storing(call: CTE) -> ReturningInsert[int]:
         "session_id": counted.c.session_id,
         "stored_before": counted.c.before,
     }
-    return (
-        insert(tool_results)
-        .from_select(list(stored), select(*stored.values()).select_from(counted))
-        .returning(tool_results.c.stored_before)
-    )
+    row = select(*stored.values()).select_from(counted)
+    return insert(tool_results).from_select(list(stored), row).returning(tool_results.c.stored_before)
 
 
 _RESULT = tool_results.c
-_GONE = (
-    delete(tool_results)
-    .where(_RESULT.session_id == bindparam("at_session"), _RESULT.stored_before < bindparam("beyond"))
-    .returning(_RESULT.tool_call_id)
-    .cte("gone")
-)
+_BEYOND = (_RESULT.session_id == bindparam("at_session"), _RESULT.stored_before < bindparam("beyond"))
+_GONE = delete(tool_results).where(*_BEYOND).returning(_RESULT.tool_call_id).cte("gone")
 # In the ledger `expires_at` is since when a payload is gone.
-_EVICT = (
-    update(tool_calls)
-    .where(tool_calls.c.id.in_(select(_GONE.c.tool_call_id)))
-    .values(expires_at=bindparam("evicted_at"))
-)
+_GONE_CALLS = update(tool_calls).where(tool_calls.c.id.in_(select(_GONE.c.tool_call_id)))
+_EVICT = _GONE_CALLS.values(expires_at=bindparam("evicted_at"))
 # Without payloads that a turn is evicting at the same time, which are gone anyway.
-_EXPIRED = (
-    select(_RESULT.tool_call_id)
-    .where(_RESULT.expires_at <= bindparam("expired_at"))
-    .limit(BATCH)
-    .with_for_update(skip_locked=True)
-    .cte("batch")
-)
-_DROP = (
-    delete(tool_results)
-    .where(_RESULT.tool_call_id.in_(select(_EXPIRED.c.tool_call_id)))
-    .returning(func.octet_length(_RESULT.payload))
-)
+_DUE = select(_RESULT.tool_call_id).where(_RESULT.expires_at <= bindparam("expired_at")).limit(BATCH)
+_EXPIRED = select(_DUE.with_for_update(skip_locked=True).cte("batch").c.tool_call_id)
+_DROP = delete(tool_results).where(_RESULT.tool_call_id.in_(_EXPIRED)).returning(func.octet_length(_RESULT.payload))

@@ -54,7 +54,6 @@ INTERVAL_S: Final = 0.5
 SHOWN_PER_SLOWDOWN: Final = 20  # after as many the interval grows by INTERVAL_S
 MAX_MESSAGE_CHARS: Final = 200
 _READ_CHARS: Final = 2000  # of a message, before it is cleaned
-STOP_GRACE_S: Final = 1.0
 
 log = structlog.get_logger()
 
@@ -318,7 +317,7 @@ async def _stop(task: asyncio.Future[object]) -> None:
     # Retrieves the error of a task that is left behind, or asyncio logs that it was never retrieved.
     task.add_done_callback(lambda left: None if left.cancelled() else left.exception())
     task.cancel()
-    await asyncio.wait({task}, timeout=STOP_GRACE_S)
+    await asyncio.wait({task}, timeout=1.0)
 
 
 def _described(fault: BaseException) -> str:

@@ -56,9 +56,8 @@ async def took_effect(check: SettlingCheck, outcome: CallOutcome) -> bool | None
     """Returns what the answer to a check shows; None if it shows neither, or both."""
     if outcome.status != "succeeded":
         return None
-    content = outcome.payload.text
-    if outcome.payload.kind != "json":
-        content = orjson.dumps(content).decode()
+    text, is_json = outcome.payload.text, outcome.payload.kind == "json"
+    content = text if is_json else orjson.dumps(text).decode()
     try:
         shows = [await _holds(content, condition) for condition in (check.done, check.not_done)]
     except InvalidPath:

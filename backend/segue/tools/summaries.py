@@ -37,7 +37,6 @@ MAX_NAME_CHARS = 60
 MAX_COLUMN_CHARS = 40
 MAX_VALUE_CHARS = 20
 TABLE_LINES_READ = 5
-MAX_SUBJECT_CHARS = 80
 MAX_SUBJECTS = 2
 MAX_BESIDE_CHARS = 200
 MAX_KEYS_READ = 20
@@ -50,13 +49,11 @@ _KINDS = ("media_type", "mime_type", "mimeType")
 _OUTPUTS = ("stderr", "stdout", "output")  # of a program: its last line says how it went
 _STATES = ("status", "state", "outcome", "result")
 _TEXTS = ("content", "text", "contents")  # the keys under which tools wrap the text of a file or a page
-_DELIMITERS = ("\t", "|", ";", ",")
 _RULE = re.compile(r"[\s|:+=-]*-[\s|:+=-]*")  # the line under the head of a Markdown table
 
 
 def identifiers(value: Any) -> tuple[str, ...]:
     """Returns what a later call may need, each once: ids, ids of other things, addresses, texts that look like ids.
-
     Identifiers of one kind keep the order of the result, so that the second id belongs to the second item.
     """
     found: tuple[dict[str, None], ...] = ({}, {}, {}, {})
@@ -161,9 +158,8 @@ def summarise(value: Any) -> str:
 
 
 def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any], value: Any) -> str:
-    """Returns the same with what was done and to what: "Read file: src/main.py (342 lines)".
-
-    The subject is in the arguments that the tool's schema requires, or in the others if there is none.
+    """Returns the same with what was done and to what: "Read file: src/main.py (342 lines)". The subject is in the
+    arguments that the tool's schema requires, or in the others if there is none.
     """
     subject = _subject(args, schema)
     if not subject:
@@ -203,7 +199,7 @@ def _subject(args: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     for keys in (needed, others):
         named = (_named(key, args[key], known.get(key)) for key in dict.fromkeys(keys))
         if found := list(islice(filter(None, named), MAX_SUBJECTS)):
-            return one_line(", ".join(found), MAX_SUBJECT_CHARS)
+            return one_line(", ".join(found), 80)
     return ""
 
 
@@ -215,9 +211,8 @@ def _named(key: str, value: Any, about: Any) -> str | None:
         case str():
             return one_line(value, MAX_NAME_CHARS)
         case list() if value and all(isinstance(item, str) for item in value[:MAX_IDENTIFIERS]):
-            return one_line(
-                ", ".join(value[:MAX_SUBJECTS]) + (", …" if len(value) > MAX_SUBJECTS else ""), MAX_NAME_CHARS
-            )
+            shown = [*value[:MAX_SUBJECTS], *(["…"] if len(value) > MAX_SUBJECTS else [])]
+            return one_line(", ".join(shown), MAX_NAME_CHARS)
         case int() if not isinstance(value, bool) and kind_of_key(key) is not None:
             return str(value)[:MAX_NAME_CHARS]
         case _:
@@ -334,7 +329,7 @@ def _table(text: str) -> str | None:
     head, *rows = [line[:MAX_SEARCHED_CHARS] for line in text.split("\n", TABLE_LINES_READ)[:TABLE_LINES_READ]]
     ruled = bool(rows) and _RULE.fullmatch(rows[0]) is not None
     rows = rows[1:] if ruled else rows
-    for delimiter in _DELIMITERS:
+    for delimiter in ("\t", "|", ";", ","):
         columns = _cells(head, delimiter)
         aligned = all(len(_cells(row, delimiter)) == len(columns) for row in rows)
         if aligned and len(rows) > (not ruled) and _is_head(columns):

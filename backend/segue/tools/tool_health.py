@@ -87,9 +87,8 @@ def tool_state(
     hold: ToolHold | None = None,
     away: str | None = None,
 ) -> ToolState:
-    """Returns whether a tool may run now, and if not, why and what would help.
-
-    `session` and `fleet` hold the tools with a history, there and for all. `away` says why its server is not there.
+    """Returns whether a tool may run now, and if not, why and what would help. `session` and `fleet` hold the tools
+    with a history, there and for all. `away` says why its server is not there.
     """
     hold = hold if hold and hold.lasts(now) else None
     own = session.get(spec.name, NEVER_RAN)
@@ -153,11 +152,9 @@ def _judged(  # noqa: PLR0911 (one for each cause)
 
 
 def _closed(
-    state: ToolState, reason: str | None, code: ReasonCode | None, *actions: str, retry_at: datetime | None = None
+    state: ToolState, reason: str | None, code: ReasonCode | None, *advice: str, retry_at: datetime | None = None
 ) -> ToolState:
-    return replace(
-        state, available=False, reason=reason, reason_code=code, suggested_actions=actions, retry_at=retry_at
-    )
+    return replace(state, available=False, reason=reason, reason_code=code, suggested_actions=advice, retry_at=retry_at)
 
 
 def _reason_it_may_run(own: ToolHealth, settings: ToolSettings) -> str | None:
@@ -192,9 +189,8 @@ def counts(outcome: CallOutcome) -> bool:
 def after_call(
     health: ToolHealth, outcome: CallOutcome, now: datetime, *, settings: ToolSettings, marks: tuple[str, ...] = ()
 ) -> ToolHealth:
-    """Returns the health after a call; `marks` are the sequences in which a success would stand at its place.
-
-    A refused credential fails the tool at once, a failed probe fails it again.
+    """Returns the health after a call; `marks` are the sequences in which a success would stand at its place. A refused
+    credential fails the tool at once, a failed probe fails it again.
     """
     if not counts(outcome):
         return health

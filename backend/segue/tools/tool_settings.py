@@ -7,8 +7,6 @@ from pydantic import BaseModel, SecretStr, model_validator
 
 from segue.domain.field_types import Bytes, CommaSeparated, DayCount, PositiveCount, Seconds, Url
 
-FRESH_RESULT_FACTOR = 10
-
 
 class ToolSettings(BaseModel, frozen=True, defer_build=True):
     """A tool has failed after `tool_failure_threshold` failures in a row, and for all once it has in
@@ -52,7 +50,7 @@ class ToolSettings(BaseModel, frozen=True, defer_build=True):
     @property
     def fresh_result_bytes(self) -> int:
         """Returns how much of a result the model is shown in the turn that made it."""
-        return self.tool_result_inline_bytes * FRESH_RESULT_FACTOR
+        return self.tool_result_inline_bytes * 10
 
     def result_expires_at(self, now: datetime) -> datetime:
         return now + timedelta(days=self.tool_result_ttl_days)

@@ -10,23 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, get_args
 
+import sqlalchemy as sa
 import structlog
 from pydantic import TypeAdapter
-from sqlalchemy import (
-    ColumnElement,
-    ScalarSelect,
-    Text,
-    bindparam,
-    cast,
-    delete,
-    func,
-    insert,
-    literal_column,
-    or_,
-    select,
-    tuple_,
-    update,
-)
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -66,14 +52,11 @@ class Changed:
         return self.before.status != self.after.status
 
 
-def states_of(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
+def states_of(session_id: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
     """Returns all states of a session as one value for another module's statement; `read_states` reads it."""
-    state = func.jsonb_build_array(tool_states.c.version, cast(tool_states.c.health, Text))
-    return (
-        select(func.jsonb_object_agg(tool_states.c.tool, state))
-        .where(tool_states.c.session_id == session_id)
-        .scalar_subquery()
-    )
+    state = sa.func.jsonb_build_array(tool_states.c.version, sa.cast(tool_states.c.health, sa.Text))
+    by_tool = sa.select(sa.func.jsonb_object_agg(tool_states.c.tool, state))
+    return by_tool.where(tool_states.c.session_id == session_id).scalar_subquery()
 
 
 def read_states(value: Mapping[str, Any] | None) -> dict[str, ToolHealth]:
@@ -96,18 +79,18 @@ async def load_with_holds(
 
 async def load_states_of(connection: AsyncConnection, session_ids: Collection[str]) -> dict[str, dict[str, ToolHealth]]:
     """Returns states by session and tool."""
-    statement = select(tool_states).where(tool_states.c.session_id.in_(session_ids))
+    statement = sa.select(tool_states).where(tool_states.c.session_id.in_(session_ids))
     loaded: dict[str, dict[str, ToolHealth]] = {session_id: {} for session_id in session_ids}
     for row in await connection.execute(statement):
         loaded[row.session_id][row.tool] = _readable(row.tool, row.health, row.version)
     return loaded
 
 
-def all_holds() -> ScalarSelect[Any]:
+def all_holds() -> sa.ScalarSelect[Any]:
     """Returns all holds as one value for another module's statement, so that a turn pays no query for them."""
     fields = ("status", "reason", "until")
-    hold = func.jsonb_build_object(*(each for name in fields for each in (name, tool_holds.c[name])))
-    return select(func.jsonb_object_agg(tool_holds.c.tool, hold)).scalar_subquery()
+    hold = sa.func.jsonb_build_object(*(each for name in fields for each in (name, tool_holds.c[name])))
+    return sa.select(sa.func.jsonb_object_agg(tool_holds.c.tool, hold)).scalar_subquery()
 
 
 def read_holds(value: Mapping[str, Any] | None) -> dict[str, ToolHold]:
@@ -117,7 +100,7 @@ def read_holds(value: Mapping[str, Any] | None) -> dict[str, ToolHold]:
 
 
 async def load_holds(connection: AsyncConnection) -> dict[str, ToolHold]:
-    return read_holds(await connection.scalar(select(all_holds())))
+    return read_holds(await connection.scalar(sa.select(all_holds())))
 
 
 async def set_hold(connection: AsyncConnection, tool: str, hold: ToolHold, *, now: datetime) -> None:
@@ -127,7 +110,7 @@ async def set_hold(connection: AsyncConnection, tool: str, hold: ToolHold, *, no
 
 
 async def lift_holds(connection: AsyncConnection, tools: Collection[str]) -> None:
-    await connection.execute(delete(tool_holds).where(tool_holds.c.tool.in_(list(tools))))
+    await connection.execute(sa.delete(tool_holds).where(tool_holds.c.tool.in_(list(tools))))
 
 
 async def change_state(
@@ -140,9 +123,8 @@ async def change_state(
     turn_id: str | None = None,
     now: datetime,
 ) -> Changed:
-    """Applies a transition to the current state, whatever has changed meanwhile, in the caller's transaction.
-
-    `known` saves a read if it is still current. A change of status, or one without a turn, goes into the history.
+    """Applies a transition to the current state, whatever has changed meanwhile, in the caller's transaction. `known`
+    saves a read if it is still current. A change of status, or one without a turn, goes into the history.
     """
     stored = known
     for _ in range(ATTEMPTS):
@@ -160,7 +142,7 @@ async def change_state(
         if (await connection.execute(_SWAP, row)).one_or_none() is not None:
             if changed.moved or turn_id is None:
                 row = _history_row(session_id, tool, changed, turn_id=turn_id, now=now)
-                await connection.execute(insert(tool_state_changes), row)
+                await connection.execute(sa.insert(tool_state_changes), row)
             return changed
         stored = None
     raise RuntimeError(f"the state of {tool} changed {ATTEMPTS} times while it was being written")
@@ -173,14 +155,15 @@ async def reset_sessions(
     one makes each change. Returns the last of these sessions, None if there are no more, and what changed.
     """
     of_tools = tool_states.c.tool.in_(list(tools))
-    found = select(tool_states.c.session_id).distinct().where(of_tools, _HELD_AGAINST, tool_states.c.session_id > after)
+    due = (of_tools, _HELD_AGAINST, tool_states.c.session_id > after)
+    found = sa.select(tool_states.c.session_id).distinct().where(*due)
     batch = (await connection.execute(found.order_by(tool_states.c.session_id).limit(BATCH))).scalars().all()
     if not batch:
         return None, {}
     # Sessions before their states, as a turn locks them.
-    locked = select(sessions.c.id).where(sessions.c.id.in_(batch)).order_by(sessions.c.id)
+    locked = sa.select(sessions.c.id).where(sessions.c.id.in_(batch)).order_by(sessions.c.id)
     kept = (await connection.execute(locked.with_for_update(key_share=True))).scalars().all()
-    stored = select(tool_states).where(tool_states.c.session_id.in_(kept), of_tools)
+    stored = sa.select(tool_states).where(tool_states.c.session_id.in_(kept), of_tools)
     rows = await connection.execute(stored.order_by(tool_states.c.session_id, tool_states.c.tool).with_for_update())
     changes, written = {}, []
     for row in rows:
@@ -193,7 +176,7 @@ async def reset_sessions(
     if changes:
         await connection.execute(_RESET, written)
         history = [_history_row(*where, each, turn_id=None, now=now) for where, each in changes.items()]
-        await connection.execute(insert(tool_state_changes), history)
+        await connection.execute(sa.insert(tool_state_changes), history)
     return batch[-1], changes
 
 
@@ -202,7 +185,7 @@ async def list_changes(
 ) -> list[StatusMoved]:
     """Returns changes, newest first."""
     statement = (
-        select(tool_state_changes)
+        sa.select(tool_state_changes)
         .join(sessions, sessions.c.id == tool_state_changes.c.session_id)
         .where(sessions.c.id == session_id, sessions.c.owner == owner, came_before(tool_state_changes, before))
     )
@@ -219,21 +202,17 @@ async def list_changes(
 
 async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> int:
     """Deletes at most BATCH changes of before then, and returns how many."""
-    oldest = (
-        select(tool_state_changes.c.id)
-        .where(tool_state_changes.c.at < before)
-        .limit(BATCH)
-        .with_for_update(skip_locked=True)
-        .cte("oldest")
-    )
-    gone = await connection.execute(delete(tool_state_changes).where(tool_state_changes.c.id.in_(select(oldest.c.id))))
+    old = sa.select(tool_state_changes.c.id).where(tool_state_changes.c.at < before).limit(BATCH)
+    oldest = old.with_for_update(skip_locked=True).cte("oldest")
+    ids = sa.select(oldest.c.id)
+    gone = await connection.execute(sa.delete(tool_state_changes).where(tool_state_changes.c.id.in_(ids)))
     return gone.rowcount
 
 
 async def count_by_status(connection: AsyncConnection, tools: Iterable[str]) -> dict[str, dict[ToolStatus, int]]:
     """Returns by tool in how many sessions it has which status."""
     tool, status = tool_states.c.tool, tool_states.c.status
-    statement = select(tool, status, func.count().label("sessions")).where(tool.in_(list(tools)))
+    statement = sa.select(tool, status, sa.func.count().label("sessions")).where(tool.in_(list(tools)))
     counts: dict[str, dict[ToolStatus, int]] = {}
     for row in await connection.execute(statement.where(status.in_(get_args(ToolStatus))).group_by(tool, status)):
         counts.setdefault(row.tool, {})[row.status] = row.sessions
@@ -249,8 +228,8 @@ async def list_not_available(
     limit: int,
 ) -> list[StatePosition]:
     """Returns session and tool of each state that is not available, in that order; `after` is the last one seen."""
-    position = tuple_(tool_states.c.session_id, tool_states.c.tool)
-    statement = select(tool_states.c.session_id, tool_states.c.tool).where(
+    position = sa.tuple_(tool_states.c.session_id, tool_states.c.tool)
+    statement = sa.select(tool_states.c.session_id, tool_states.c.tool).where(
         tool_states.c.status != "available", tool_states.c.tool.in_(list(tools))
     )
     if status is not None:
@@ -287,19 +266,19 @@ def _readable(tool: str, health: Any, version: int) -> ToolHealth:
 
 
 _UNREADABLE = ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")
-_LOAD = select(states_of(bindparam("at_session")))
-_LOAD_WITH_HOLDS = select(states_of(bindparam("at_session")).label("states"), all_holds().label("holds"))
-_HELD_AGAINST = or_(
-    tool_states.c.status != "available", tool_states.c.health["consecutive_failures"] > literal_column("'0'::jsonb")
+_LOAD = sa.select(states_of(sa.bindparam("at_session")))
+_LOAD_WITH_HOLDS = sa.select(states_of(sa.bindparam("at_session")).label("states"), all_holds().label("holds"))
+_HELD_AGAINST = sa.or_(
+    tool_states.c.status != "available", tool_states.c.health["consecutive_failures"] > sa.literal_column("'0'::jsonb")
 )
 _RESET = (
-    update(tool_states)
-    .where(tool_states.c.session_id == bindparam("of_session"), tool_states.c.tool == bindparam("of_tool"))
+    sa.update(tool_states)
+    .where(tool_states.c.session_id == sa.bindparam("of_session"), tool_states.c.tool == sa.bindparam("of_tool"))
     .values(
         version=tool_states.c.version + 1,
         status="available",
-        health=bindparam("new_health", type_=tool_states.c.health.type),
-        updated_at=bindparam("at"),
+        health=sa.bindparam("new_health", type_=tool_states.c.health.type),
+        updated_at=sa.bindparam("at"),
     )
 )
 _NEW = upsert(tool_states)
@@ -328,9 +307,8 @@ class GlobalToolState(Watch):
         return self.known
 
     async def record_failure(self, tool: str, session_id: str | None, *, now: datetime) -> None:
-        """Counts a failure; `session_id` is the session in which it made the tool fail, if it did.
-
-        If the tool has failed for all this was its one probe: it stays failed from now on.
+        """Counts a failure; `session_id` is the session in which it made the tool fail, if it did. If the tool has
+        failed for all this was its one probe: it stays failed from now on.
         """
         at = now.timestamp()
         health = ToolHealth(
@@ -370,9 +348,8 @@ class GlobalToolState(Watch):
 
     async def _recovered(self, tool: str) -> bool:
         """Returns whether the tool had failed for all."""
-        had_failed = await self._cache.evaluate(
-            SCRIPTS["restore_tool"], (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool
-        )
+        keys = (failed_sessions_key(tool), FAILED_TOOLS_KEY)
+        had_failed = await self._cache.evaluate(SCRIPTS["restore_tool"], keys, tool)
         if had_failed:
             self._observe(GlobalToolStateChanged(tool, failed=False))
         return bool(had_failed)

@@ -130,11 +130,9 @@ def _check_choices(of: dict[str, Any]) -> None:
 
 
 def _are_texts(listed: object, most: int = MAX_CHOICES) -> bool:
-    return (
-        isinstance(listed, list)
-        and 0 < len(listed) <= most
-        and all(isinstance(each, str) and len(each) <= MAX_TEXT_CHARS for each in listed)
-    )
+    if not isinstance(listed, list) or not 0 < len(listed) <= most:
+        return False
+    return all(isinstance(each, str) and len(each) <= MAX_TEXT_CHARS for each in listed)
 
 
 def _compiled(schema: Mapping[str, Any]) -> InputSchema:

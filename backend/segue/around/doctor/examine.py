@@ -38,10 +38,8 @@ from segue.users.api_keys import list_keys
 if TYPE_CHECKING:
     from segue.models.chat_model import ChatModel
 
-MCP_START_S = 6.0
 MODEL_S = 10.0
 LITTLE_DISK_BYTES = 1_000_000_000
-RUNNING_SHOWN = 50
 LATE_S = 10.0  # how long a turn may wait while none runs
 # A setting never takes effect unless it is below the other one.
 _BOUNDED_BY = {
@@ -132,7 +130,7 @@ async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: D
     try:
         async with reading(stores.database) as connection:
             turns = await overview(connection)
-            running = await list_any(connection, TurnFilter(status="running"), limit=RUNNING_SHOWN)
+            running = await list_any(connection, TurnFilter(status="running"), limit=50)
             running = await with_activity(stores.cache, running)
     except Unreachable as error:
         report.add("turns.unknown", why=error)
@@ -208,7 +206,7 @@ async def _mcp_servers(stack: AsyncExitStack, settings: Settings, report: Diagno
         report.add("mcp.no_file", path=settings.mcp_config)
     try:
         config = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir))
-        servers = McpServers(config, timeout_s=settings.tool_timeout_s, start_timeout_s=MCP_START_S)
+        servers = McpServers(config, timeout_s=settings.tool_timeout_s, start_timeout_s=6.0)
         return await stack.enter_async_context(servers)
     except AppError as error:
         report.add("mcp.invalid", why=error.detail)

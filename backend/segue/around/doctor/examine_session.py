@@ -160,12 +160,10 @@ def _tools(states: dict[str, ToolState], report: Diagnosis) -> dict[str, Any]:
     return {"available": [name for name, state in states.items() if state.available], "not_available": not_available}
 
 
-async def _in_redis(
-    stores: OpenStores, session_id: str, last: Turn | None, last_ended_turn: str | None
-) -> dict[str, Any]:
+async def _in_redis(stores: OpenStores, session_id: str, last: Turn | None, ended_turn: str | None) -> dict[str, Any]:
     if not await stores.cache.ping():
         return {"short_term_memory": None, "event_log": None}
-    memory = await short_term.read(stores.cache, session_id, last_turn_id=last_ended_turn)
+    memory = await short_term.read(stores.cache, session_id, last_turn_id=ended_turn)
     left_s = await short_term.ttl_s(stores.cache, session_id)
     entries = await stores.streams.length(session_id, last.turn_id) if last else 0
     return {

@@ -18,7 +18,6 @@ from segue.tools.summaries import shown_line
 
 OF_A_SESSION = "session open_turns last_error plan tools stored summary short_term_memory event_log"
 _FINDINGS = load_toml("findings.toml", package="segue.around.doctor")
-LABEL_WIDTH = 22
 LONG_S = 120
 _line = partial(shown_line, limit=200)
 _UNIT = re.compile(r"_(bytes|ms|s)$")
@@ -75,7 +74,7 @@ def _rows(part: Any) -> list[str]:
     match part:
         case dict():
             shown = {name: value for name, value in part.items() if value is not None}
-            return [f"  {_label(name):<{LABEL_WIDTH}} {_shown(name, value)}" for name, value in shown.items()]
+            return [f"  {_label(name):<22} {_shown(name, value)}" for name, value in shown.items()]
         case [_, *_]:
             return [f"  - {_shown('', item)}" for item in part]
         case _:
@@ -93,9 +92,8 @@ def _shown(name: str, value: Any) -> str:  # noqa: PLR0911 (one line or two per 
         case int() | float():
             return _number(name, value)
         case dict():
-            return ", ".join(
-                f"{_label(key)} {_shown(key, each)}" for key, each in value.items() if each not in (None, [])
-            )
+            told = {key: each for key, each in value.items() if each not in (None, [])}
+            return ", ".join(f"{_label(key)} {_shown(key, each)}" for key, each in told.items())
         case [dict(), *_]:
             return "".join(f"\n    - {_shown('', each)}" for each in value)
         case list():

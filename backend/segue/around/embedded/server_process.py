@@ -29,9 +29,6 @@ except ImportError as error:  # Windows
 PROBE_TIMEOUT = 10.0  # seconds
 TABLES = tomllib.loads(Path(__file__).with_name("servers.toml").read_text("utf-8"))
 
-# Nothing of our own environment: the servers need none of its secrets.
-ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
-
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -112,7 +109,7 @@ def run(
             input=given,
             stdout=output,
             stderr=output,
-            env=ENVIRONMENT,
+            env={"PATH": os.defpath, "LC_ALL": "C"},  # none of our own: the servers need none of its secrets
             cwd="/",
             umask=0o077,
             start_new_session=True,

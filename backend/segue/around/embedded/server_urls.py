@@ -76,9 +76,7 @@ def open_clients(
     reading: int = 1,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> OpenStores:
-    """Returns clients, of as few connections as a command needs. They connect when they are used; the stack closes
-    them. `options` are those of Database.
-    """
+    """Returns clients of few connections, which connect when used; the stack closes them. `options`: see Database."""
     from segue.db.engine import Database  # noqa: PLC0415 (see above)
     from segue.db.redis import Cache, Streams  # noqa: PLC0415 (the same)
     from segue.db.redis_server import RedisServer  # noqa: PLC0415 (the same)

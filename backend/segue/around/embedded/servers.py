@@ -265,8 +265,7 @@ def postgres_binary(name: str) -> Path:
 
 def redis(folder: Path, sockets: Path) -> Server:
     path = sockets / "redis.sock"
-    own = {"unixsocket": str(path), "dir": str(folder), "pidfile": str(folder / "redis.pid")}
-    options = process.TABLES["redis"] | own
+    options = process.TABLES["redis"] | {"unixsocket": str(path), "dir": str(folder), "pidfile": f"{folder}/redis.pid"}
     arguments = [argument for name, value in options.items() for argument in (f"--{name}", value)]
     return Server(
         "Redis",

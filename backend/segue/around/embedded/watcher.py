@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 CHECK_EVERY = 1.0  # seconds
-POLL = 0.01  # seconds
 LOCKS = ("door.lock", "users.lock", "redis.lock", "postgres.lock")
-SOCKETS = ("redis.sock", ".s.PGSQL.5432", ".s.PGSQL.5432.lock")
 PS = "/bin/ps -ww -o pid= -o command="
 
 # Tried in this order, each for a number of seconds.
@@ -53,7 +51,7 @@ def _end(sign: str, stops: tuple[tuple[signal.Signals, float], ...]) -> None:
 def _remove(sockets: str, link: str) -> None:
     with suppress(OSError):
         for name in os.listdir(sockets):
-            if name in SOCKETS:
+            if name in ("redis.sock", ".s.PGSQL.5432", ".s.PGSQL.5432.lock"):
                 os.unlink(f"{sockets}/{name}")
         os.rmdir(sockets)
     with suppress(OSError):
@@ -89,7 +87,7 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(POLL)
+        time.sleep(0.01)
     return True
 
 
@@ -109,18 +107,14 @@ def pids_of(sign: str, *among: int) -> list[int]:
 def command_lines(*pids: int) -> Iterator[tuple[int, str]]:
     """Yields the pid and the command line of these processes, or of all."""
     if not os.path.exists("/proc/self/cmdline"):
-        yield from _listed(*pids)
+        with os.popen(f"{PS} {'-p ' + ','.join(map(str, pids)) if pids else '-ax'}") as ps:  # noqa: S605 (numbers)
+            for line in ps:
+                number, _, command = line.strip().partition(" ")
+                yield int(number), command.strip()
         return
     for pid in pids or [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
             yield pid, os.fsdecode(file.read().replace(b"\0", b" ")).strip()
-
-
-def _listed(*pids: int) -> Iterator[tuple[int, str]]:
-    with os.popen(f"{PS} {'-p ' + ','.join(map(str, pids)) if pids else '-ax'}") as ps:  # noqa: S605 (numbers)
-        for line in ps:
-            pid, _, command = line.strip().partition(" ")
-            yield int(pid), command.strip()
 
 
 if __name__ == "__main__":

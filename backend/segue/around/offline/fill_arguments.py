@@ -16,27 +16,7 @@ from typing import Any
 import orjson
 
 from segue.agent import prompts
-from segue.around.offline.vocabulary import (
-    FILE,
-    JOINER,
-    LATER,
-    LOOKS,
-    QUERY_ARGUMENTS,
-    URL,
-    URL_ARGUMENTS,
-    VERBS,
-    LaterWords,
-    OfferedTool,
-    ShownResult,
-    concepts,
-    follow_up,
-    is_order,
-    looks_only,
-    ordinal,
-    split_steps,
-    strip_words,
-    words_of,
-)
+from segue.around.offline import vocabulary as vocab
 from segue.domain.session import MAX_CONTENT_CHARS
 from segue.language.written_values import dates_in
 from segue.memory.fact_cues import CuedSentence, cued_sentences, significant_words
@@ -48,13 +28,11 @@ ADDRESS = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _QUOTED = re.compile(r"[\"“”«「『]([^\"“”«»「」『』]+)[\"“”»」』]")
 NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
 _PAIR = r"(?<!\w){name}\s*[=:：]\s*(?:[\"“«「]([^\"”»」]+)[\"”»」]|([^\s,;，；\"]+))"
-ADDRESS_ARGUMENTS = ("to", "recipient", "recipients", "address", "email")
 _NO_VALUE = object()
 _FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
 _KINDS = {"remember": "fact", "correction": "fact"}
 _EDGES = " ,;:.!?，；：。！？،؛؟"
 _OTHER_DAY = re.compile(r"\d[/.-]\d|\d(?:st|nd|rd|th)\b|[\d号號日]$")  # that is not understood
-REPEATED_FOR = timedelta(days=365)
 MORNING = 9  # the hour of a day that is named without one
 EARLIEST = 6  # an hour before it is one of the afternoon, if neither is said
 NIGHT = 21
@@ -65,8 +43,8 @@ class Request:
     """What the user asks for, what was shown before, and the tools: all that an argument may be taken from."""
 
     text: str
-    newest_first: Sequence[ShownResult]
-    tools: Sequence[OfferedTool]
+    newest_first: Sequence[vocab.ShownResult]
+    tools: Sequence[vocab.OfferedTool]
 
     @cached_property
     def quoted(self) -> Iterator[str]:
@@ -77,7 +55,7 @@ class Request:
         return iter(NUMBER.findall(self.text))
 
 
-def arguments_for(tool: OfferedTool, request: Request) -> dict[str, Any]:
+def arguments_for(tool: vocab.OfferedTool, request: Request) -> dict[str, Any]:
     found = {name: value for name in tool.properties if (value := _spelled_out(tool, name, request)) is not _NO_VALUE}
     for name in (*tool.required, *((tool.query,) if tool.query else ())):
         if name not in found and (value := _value(tool, name, request)) not in (None, ""):
@@ -85,28 +63,28 @@ def arguments_for(tool: OfferedTool, request: Request) -> dict[str, Any]:
     return found
 
 
-def query_of(message: str, tool: OfferedTool) -> str:
+def query_of(message: str, tool: vocab.OfferedTool) -> str:
     """Returns what a request quotes, or what is left of it without the tool's own words and small ones."""
     quoted = _QUOTED.search(message)
     if quoted:
         return quoted.group(1).strip()
     for name in (tool.name, tool.short_name):
         message = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", " ", message, flags=re.IGNORECASE)
-    left = strip_words(message, VERBS | tool.named | {"use"})
-    return left if strip_words(left, {"fresh"}) else ""
+    left = vocab.strip_words(message, vocab.VERBS | tool.named | {"use"})
+    return left if vocab.strip_words(left, {"fresh"}) else ""
 
 
-def _spelled_out(tool: OfferedTool, name: str, request: Request) -> Any:
+def _spelled_out(tool: vocab.OfferedTool, name: str, request: Request) -> Any:
     """Returns a value given as `name=value`, or one of a list of values that stands in the message."""
     pair = re.search(_PAIR.format(name=re.escape(name)), request.text, re.IGNORECASE)
     if pair:
         return _typed(tool, name, pair.group(1) or pair.group(2))
-    spoken = set(words_of(request.text))
+    spoken = set(vocab.words_of(request.text))
     choices = (value for value in tool.properties[name].get("enum", ()) if isinstance(value, str))
-    return next((value for value in choices if set(words_of(value)) <= spoken), _NO_VALUE)
+    return next((value for value in choices if set(vocab.words_of(value)) <= spoken), _NO_VALUE)
 
 
-def _value(tool: OfferedTool, name: str, request: Request) -> Any:
+def _value(tool: vocab.OfferedTool, name: str, request: Request) -> Any:
     match tool.properties.get(name, {}).get("type"):
         case "integer" | "number":
             number = next(request.numbers, None)
@@ -117,57 +95,58 @@ def _value(tool: OfferedTool, name: str, request: Request) -> Any:
             return None
         case _ if name == tool.opens:
             return named(tool, request)
-        case _ if name in ADDRESS_ARGUMENTS:
+        case _ if name in ("to", "recipient", "recipients", "address", "email"):
             return _address(request)
-    quoted = None if name in QUERY_ARGUMENTS else next(request.quoted, None)
-    single = name in QUERY_ARGUMENTS or len(tool.required) == 1
+    quoted = None if name in vocab.QUERY_ARGUMENTS else next(request.quoted, None)
+    single = name in vocab.QUERY_ARGUMENTS or len(tool.required) == 1
     return quoted or (query_of(request.text, tool) if single else None)
 
 
-def _typed(tool: OfferedTool, name: str, text: str) -> Any:
+def _typed(tool: vocab.OfferedTool, name: str, text: str) -> Any:
     kind = tool.properties.get(name, {}).get("type")
     with suppress(orjson.JSONDecodeError):
         return orjson.loads(text) if kind in ("integer", "number", "boolean", "array", "object") else text
     return text
 
 
-def named(tool: OfferedTool, request: Request) -> str | None:
+def named(tool: vocab.OfferedTool, request: Request) -> str | None:
     """Returns what to open: named in the message, or by its place in the newest list about the same."""
-    if tool.opens in URL_ARGUMENTS:
-        patterns = [URL]
+    if tool.opens in vocab.URL_ARGUMENTS:
+        patterns = [vocab.URL]
     else:
-        patterns = [_ID, FILE, _CODE] if (tool.opens or "").casefold().endswith(("path", "file", "name")) else [_ID]
+        by_name = (tool.opens or "").casefold().endswith(("path", "file", "name"))
+        patterns = [_ID, vocab.FILE, _CODE] if by_name else [_ID]
     text = ADDRESS.sub(" ", request.text)
     if found := next((match for pattern in patterns if (match := pattern.search(text))), None):
         return found.group()
     if listed := _listed(tool, request):
         return listed
     quoted = next(request.quoted, None)
-    code = None if tool.opens in URL_ARGUMENTS else _CODE.search(text)
+    code = None if tool.opens in vocab.URL_ARGUMENTS else _CODE.search(text)
     return quoted or (code.group() if code else None)
 
 
-def _listed(tool: OfferedTool, request: Request) -> str | None:
+def _listed(tool: vocab.OfferedTool, request: Request) -> str | None:
     """Returns the id at the place that the message speaks of, in the newest result that lists such things."""
-    verbs = (concepts(request.text) & VERBS) or frozenset({"read"})
+    verbs = (vocab.concepts(request.text) & vocab.VERBS) or frozenset({"read"})
     openers = {each.name for each in request.tools if each.opens}
-    one_of_many = ordinal(request.text) > 0 or "oldest" in concepts(request.text)
+    one_of_many = vocab.ordinal(request.text) > 0 or "oldest" in vocab.concepts(request.text)
     lists = (each for each in request.newest_first if not (one_of_many and each.tool in openers))
-    listing = next((each for each in lists if follow_up(each, request.tools, verbs) == tool), None)
+    listing = next((each for each in lists if vocab.follow_up(each, request.tools, verbs) == tool), None)
     # "Delete it" means what was shown last; "read it" may go back to a list.
-    if listing is not None and not one_of_many and not verbs & LOOKS and listing != request.newest_first[0]:
+    if listing is not None and not one_of_many and not verbs & vocab.LOOKS and listing != request.newest_first[0]:
         return None
-    if listing is None or not set(words_of(query_of(request.text, tool))) <= set(words_of(listing.query)):
+    if listing is None or not set(vocab.words_of(query_of(request.text, tool))) <= set(vocab.words_of(listing.query)):
         return None
     return pick(listing, tool, request.text)
 
 
-def pick(listing: ShownResult, tool: OfferedTool, text: str) -> str | None:
+def pick(listing: vocab.ShownResult, tool: vocab.OfferedTool, text: str) -> str | None:
     """Returns the id of the item that a text means by its place, or by being the oldest if all of them are shown."""
     names = listing.names_for(tool)
-    if "oldest" in concepts(text):
+    if "oldest" in vocab.concepts(text):
         return _oldest(listing.value, names) if names and listing.total <= len(names) else None
-    place = ordinal(text)
+    place = vocab.ordinal(text)
     return names[place] if place < len(names) else None
 
 
@@ -181,13 +160,13 @@ def _oldest(value: Any, names: Sequence[str]) -> str:
 def _address(request: Request) -> str | None:
     """Returns the address in the message, or whom a reply goes to: the first in the newest result that has one."""
     address = ADDRESS.search(request.text)
-    if address or "reply" not in concepts(request.text):
+    if address or "reply" not in vocab.concepts(request.text):
         return address.group() if address else None
     texts = (orjson.dumps(result.value).decode() for result in request.newest_first)
     return next((found.group() for text in texts if (found := ADDRESS.search(text))), None)
 
 
-def missing_arguments(tool: OfferedTool, args: Mapping[str, Any]) -> list[str]:
+def missing_arguments(tool: vocab.OfferedTool, args: Mapping[str, Any]) -> list[str]:
     return [name for name in tool.required if name not in args]
 
 
@@ -199,12 +178,12 @@ def promise_in(message: str, now: datetime) -> dict[str, str] | None:
     done for a year. `now` is the user's local time, without a zone.
     """
     text = " ".join(message.split())
-    known = (words for words in LATER.values() if not words.found("bars", text) and not dates_in(text))
+    known = (words for words in vocab.LATER.values() if not words.found("bars", text) and not dates_in(text))
     runs = ((words, run) for words in known for run in words.when.finditer(text))
     return next(filter(None, (_promise(words, text, run, now) for words, run in runs)), None)
 
 
-def _promise(words: LaterWords, text: str, run: re.Match[str], now: datetime) -> dict[str, str] | None:
+def _promise(words: vocab.LaterWords, text: str, run: re.Match[str], now: datetime) -> dict[str, str] | None:
     """The words that say when stand first, last, or behind `remind me`."""
     before, after, when = text[: run.start()].strip(_EDGES), text[run.end() :].strip(_EDGES), run.group()
     asked = f"{before} {after}".strip()
@@ -212,16 +191,16 @@ def _promise(words: LaterWords, text: str, run: re.Match[str], now: datetime) ->
     led = words.found("remind", f"{before} ")
     is_apart = not before or not after or (led is not None and led[1].end() > len(before))
     signs = (every is not None, words.found("times", when) is not None, not before)
-    if not is_apart or _OTHER_DAY.search(before) or not (reminder or (sum(signs) > 1 and looks_only(asked))):
+    if not is_apart or _OTHER_DAY.search(before) or not (reminder or (sum(signs) > 1 and vocab.looks_only(asked))):
         return None
     what, at = asked[reminder[1].end() if reminder else 0 :], _first_moment(words, when, now)
     if not what or at is None:
         return None
-    again = {"every": every[0], "until": f"{at + REPEATED_FOR:%Y-%m-%dT%H:%M}"} if every else {}
+    again = {"every": every[0], "until": f"{at + timedelta(days=365):%Y-%m-%dT%H:%M}"} if every else {}
     return {"what": what, "at": f"{at:%Y-%m-%dT%H:%M}", **again}
 
 
-def _first_moment(words: LaterWords, when: str, now: datetime) -> datetime | None:
+def _first_moment(words: vocab.LaterWords, when: str, now: datetime) -> datetime | None:
     """Returns the first moment to come that the words mean; None if they mean none, or are not understood."""
     if ahead := words.found("ahead", when):
         minutes, said = ahead
@@ -243,7 +222,7 @@ def _first_moment(words: LaterWords, when: str, now: datetime) -> datetime | Non
     return moment if moment > now else None
 
 
-def _clock(words: LaterWords, when: str) -> time | None:
+def _clock(words: vocab.LaterWords, when: str) -> time | None:
     """Returns the time of day that words mean; None if there is no such time."""
     part = int(found[0]) if (found := words.found("parts", when)) else 0
     if (found := words.found("times", when)) is None:
@@ -287,7 +266,7 @@ def _statements(cued: CuedSentence) -> list[str]:
     stated = _statement(cued.sentence)
     if cued.kind == "correction" or not stated:
         return [stated] if stated else []
-    joiners = [joiner.span() for joiner in JOINER.finditer(stated)]
+    joiners = [joiner.span() for joiner in vocab.JOINER.finditer(stated)]
     starts, ends = [0, *(end for _, end in joiners)], [*(start for start, _ in joiners), len(stated)]
     spans: list[tuple[int, int]] = []
     for start, end in zip(starts, ends, strict=True):
@@ -301,8 +280,8 @@ def _statements(cued: CuedSentence) -> list[str]:
 
 def _statement(sentence: str) -> str:
     """Returns a sentence up to its first order; empty if it states nothing."""
-    parts = split_steps(sentence)
-    steps = list(takewhile(lambda part: not is_order(part), parts))
+    parts = vocab.split_steps(sentence)
+    steps = list(takewhile(lambda part: not vocab.is_order(part), parts))
     if len(steps) == len(parts):
         return sentence
     stated = sentence[: sentence.find(steps[-1]) + len(steps[-1])] if steps else ""

@@ -16,24 +16,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from segue.agent import prompts
+from segue.around.offline import vocabulary as vocab
 from segue.around.offline.fill_arguments import ADDRESS, NUMBER, Request, arguments_for, extract_facts, pick
 from segue.around.offline.replies import Talk, answer, call_to
-from segue.around.offline.vocabulary import (
-    NOUNS,
-    VERBS,
-    WEB_SEARCH,
-    OfferedTool,
-    ShownResult,
-    concepts,
-    entry,
-    follow_up,
-    offered_tool,
-    reply_language,
-    sentence,
-    split_steps,
-    strip_words,
-    tool_for,
-)
 from segue.domain.plan import NOT_STARTED
 from segue.language.written_values import dates_in
 from segue.memory.fact_cues import days_meant
@@ -88,7 +73,7 @@ def reply_to(sent: Sequence[BaseMessage], options: RequestOptions) -> AIMessage:
         return AIMessage('{"verdict": "none"}')  # it cannot tell, so the engine asks again in plain words
     if prompts.ANSWER_READER in instruction:
         return AIMessage('{"reading": "other"}')
-    offered = [offered_tool(tool["function"]) for tool in options.tools]
+    offered = [vocab.offered_tool(tool["function"]) for tool in options.tools]
     if prompts.PLANNER in instruction:
         return AIMessage(draft_plan(messages, offered))
     must_call = options.tool_choice == "required"
@@ -98,7 +83,7 @@ def reply_to(sent: Sequence[BaseMessage], options: RequestOptions) -> AIMessage:
 # --- plans ---
 
 
-def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[OfferedTool]) -> str:
+def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[vocab.OfferedTool]) -> str:
     """Returns a plan as JSON. A part that no tool fits is a step without one; the first part needs one."""
     talk = Talk.of(messages, offered)
     if talk.wanted_later:
@@ -106,12 +91,13 @@ def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[OfferedTool]) 
     barred = _BARRED.search(talk.instruction)
     usable = [tool for tool in offered if barred is None or tool.name not in barred[1].split(", ")]
     listed = [orjson.loads(line) for line in talk.instruction.splitlines() if line.startswith('{"name":')]
-    talk = replace(talk, tools=[*usable, *(offered_tool({**each, "parameters": each["args"]}) for each in listed)])
+    usable += [vocab.offered_tool({**each, "parameters": each["args"]}) for each in listed]
+    talk = replace(talk, tools=usable)
     steps: list[dict[str, Any]] = []
     named = {tool.name: tool.named for tool in talk.tools}
     about: frozenset[str] = frozenset()
-    for part in split_steps(talk.message):
-        about |= concepts(part) & NOUNS
+    for part in vocab.split_steps(talk.message):
+        about |= vocab.concepts(part) & vocab.NOUNS
         made = _steps_for(part, about, talk)
         about = about.union(*(named[step["tool"]] for step in made if step["tool"]))
         steps += made
@@ -158,7 +144,7 @@ def _is(kind: str, value: object) -> bool:
     return not isinstance(value, bool) and form.fullmatch(str(value)) is not None
 
 
-def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
+def fill_call(messages: Sequence[BaseMessage], tool: vocab.OfferedTool) -> AIMessage:
     """Returns a call with arguments from the newest results; a text it has to write only acknowledges receipt."""
     talk = Talk.of(messages, [tool])
     step = _FILLED.search(talk.instruction)
@@ -167,7 +153,7 @@ def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
     listing = next((result for result in talk.newest_first if result.names_for(tool)), None)
     written = {tool.opens: pick(listing, tool, text)} if tool.opens and listing else {}
     shown = frozenset().union(*(result.nouns for result in talk.newest_first))
-    if tool.name == WEB_SEARCH and shown & concepts(text) & NOUNS and needs_own_things_first(text):
+    if tool.name == vocab.WEB_SEARCH and shown & vocab.concepts(text) & vocab.NOUNS and needs_own_things_first(text):
         return call_to(tool, {"query": _looked_up(read, text)})
     written |= _from_read(read, talk.language)
     wanted = {name: written[name] for name in tool.required if written.get(name)}
@@ -176,37 +162,38 @@ def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
 
 def _steps_for(part: str, about: frozenset[str], talk: Talk) -> list[dict[str, Any]]:
     # "Delete the oldest" does not say of what: an earlier part did.
-    said = concepts(part) & NOUNS
+    said = vocab.concepts(part) & vocab.NOUNS
     tools = [tool for tool in talk.tools if said or not about or about & tool.named]
-    tool = tool_for(part, [], tools, web=talk.wants_web) or _with_nouns(part, about, tools)
+    tool = vocab.tool_for(part, [], tools, web=talk.wants_web) or _with_nouns(part, about, tools)
     if needs_own_things_first(part):
-        tool = next((each for each in tools if each.name == WEB_SEARCH and "web" in said), tool)
+        tool = next((each for each in tools if each.name == vocab.WEB_SEARCH and "web" in said), tool)
         if tool is not None and (first := _own_things(part, tool, talk)):
             return [*first, _step(part, tool, {})]
     return [_step(part, tool, arguments_for(tool, Request(part, [], talk.tools)) if tool else {})]
 
 
-def _own_things(part: str, target: OfferedTool, talk: Talk) -> list[dict[str, Any]]:
+def _own_things(part: str, target: vocab.OfferedTool, talk: Talk) -> list[dict[str, Any]]:
     """Returns the steps that find and open what a request speaks of before it can be carried out."""
-    nouns = (concepts(part) & NOUNS) - target.named
+    nouns = (vocab.concepts(part) & vocab.NOUNS) - target.named
     listing = next((tool for tool in talk.tools if tool.only_looks and tool.query and tool.named & nouns), None)
     if listing is None or listing == target or listing.query is None:
         return []
-    language = reply_language([part])
-    newest = entry(language, "newest")
+    language = vocab.reply_language([part])
+    newest = vocab.entry(language, "newest")
     noun = next((newest[noun] for noun in sorted(nouns & listing.named) if noun in newest), newest["thing"])
-    opener = follow_up(ShownResult(listing.name, {}, None), talk.tools)
-    query = strip_words(part, VERBS | NOUNS)
-    steps = [_step(sentence(language, "find_newest", newest=noun), listing, {listing.query: query} if query else {})]
-    return steps + ([_step(sentence(language, "open_newest", newest=noun), opener, {})] if opener else [])
+    opener = vocab.follow_up(vocab.ShownResult(listing.name, {}, None), talk.tools)
+    query = vocab.strip_words(part, vocab.VERBS | vocab.NOUNS)
+    args = {listing.query: query} if query else {}
+    steps = [_step(vocab.sentence(language, "find_newest", newest=noun), listing, args)]
+    return steps + ([_step(vocab.sentence(language, "open_newest", newest=noun), opener, {})] if opener else [])
 
 
-def _step(description: str, tool: OfferedTool | None, args: dict[str, Any]) -> dict[str, Any]:
+def _step(description: str, tool: vocab.OfferedTool | None, args: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "tool": tool.name if tool else None, "args": args}
 
 
-def _with_nouns(part: str, about: frozenset[str], tools: Sequence[OfferedTool]) -> OfferedTool | None:
-    verbs = (concepts(part) & VERBS) | ({"send"} if "reply" in concepts(part) else set())
+def _with_nouns(part: str, about: frozenset[str], tools: Sequence[vocab.OfferedTool]) -> vocab.OfferedTool | None:
+    verbs = (vocab.concepts(part) & vocab.VERBS) | ({"send"} if "reply" in vocab.concepts(part) else set())
     fitting = [tool for tool in tools if verbs & tool.verbs and about & tool.named]
     return max(fitting, key=lambda tool: (len(verbs & tool.verbs), len(about & tool.named)), default=None)
 
@@ -214,7 +201,7 @@ def _with_nouns(part: str, about: frozenset[str], tools: Sequence[OfferedTool]) 
 def _looked_up(read: dict[str, Any], text: str) -> str:
     """Returns what to search the web for: who wrote what was read, with their organisation, or what it is about."""
     sender = str(read.get("from") or "")
-    if not sender or ("subject" in concepts(text) and "sender" not in concepts(text)):
+    if not sender or ("subject" in vocab.concepts(text) and "sender" not in vocab.concepts(text)):
         return str(next((read[key] for key in _TITLES if read.get(key)), ""))
     name, domain = _NAME.match(sender), sender.rpartition("@")[2].strip("> ")
     parts = [name.group(1) if name else "", domain.rsplit(".", 1)[0].replace("-", " ")]
@@ -232,6 +219,6 @@ def _from_read(read: dict[str, Any], language: str) -> dict[str, str]:
         made |= {
             "to": str(read["from"]),
             "subject": f"Re: {str(read.get('subject', '')).removeprefix('Re: ')}",
-            "body": sentence(language, "receipt", name=name),
+            "body": vocab.sentence(language, "receipt", name=name),
         }
     return made

@@ -18,29 +18,8 @@ from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent import prompts
 from segue.agent.prompts import message_and_instruction, notes_and_message
+from segue.around.offline import vocabulary as vocab
 from segue.around.offline.fill_arguments import Request, arguments_for, facts_in, missing_arguments, promise_in
-from segue.around.offline.vocabulary import (
-    DETAILS,
-    LATER,
-    NAMING_ENDINGS,
-    NOUNS,
-    URL_ARGUMENTS,
-    VERBS,
-    OfferedTool,
-    ShownResult,
-    concepts,
-    entry,
-    follow_up,
-    found_sentence,
-    is_order,
-    looks_only,
-    name_words,
-    reply_language,
-    results_in,
-    sentence,
-    strip_words,
-    tool_for,
-)
 from segue.domain.session import READ_ATTACHMENT
 from segue.memory.fact_cues import asks_to_forget, is_about, may_state_facts
 from segue.plans.acknowledgement import classify
@@ -51,7 +30,6 @@ MAX_SHOWN_ITEMS = 10
 MAX_SHOWN_CHARS = 1500
 MAX_FIELDS = 4
 MAX_FACTS_UNASKED = 5  # of which none is what a question is about
-TEXT_KEYS = ("body", "text", "content")
 _QUESTION = re.compile("[?？؟]")
 _SPELLED_OUT = re.compile(r"[\"“”«»「」]|\w\s*=")
 _CLAUSE_END = re.compile(r"[,;:.!，；：。！،؛]")
@@ -76,10 +54,10 @@ class Talk:
     messages: Sequence[BaseMessage]
     notes: str
     instruction: str
-    tools: Sequence[OfferedTool]
+    tools: Sequence[vocab.OfferedTool]
 
     @classmethod
-    def of(cls, messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> Self:
+    def of(cls, messages: Sequence[BaseMessage], tools: Sequence[vocab.OfferedTool]) -> Self:
         notes = instruction = ""
         said: list[BaseMessage] = []
         for message in messages:
@@ -103,11 +81,11 @@ class Talk:
 
     @cached_property
     def language(self) -> str:
-        return reply_language(self.requests)
+        return vocab.reply_language(self.requests)
 
     @cached_property
-    def newest_first(self) -> list[ShownResult]:
-        return results_in(self.messages)[::-1]
+    def newest_first(self) -> list[vocab.ShownResult]:
+        return vocab.results_in(self.messages)[::-1]
 
     @cached_property
     def last_answer(self) -> str:
@@ -138,13 +116,13 @@ class Talk:
         return Request(text, self.newest_first, self.tools)
 
     def say(self, key: str, **values: object) -> str:
-        return sentence(self.language, key, **values)
+        return vocab.sentence(self.language, key, **values)
 
     def listed(self, names: Sequence[str]) -> str:
         return self.say("comma").join(names)
 
 
-def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIMessage:
+def answer(messages: Sequence[BaseMessage], tools: Sequence[vocab.OfferedTool]) -> AIMessage:
     """Returns the reply to a conversation: a call, or a text that presents fresh results."""
     talk = Talk.of(messages, tools)
     if prompts.CARRYING_OUT in talk.instruction and (step := _STEP.search(talk.instruction)):
@@ -156,13 +134,13 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
             return call
         shown = (_told(talk, result) for result in reversed(talk.newest_first[: talk.fresh]))
         return _reply(talk, "\n\n".join(shown))
-    if _PROMISED in talk.notes and not looks_only(talk.message):
+    if _PROMISED in talk.notes and not vocab.looks_only(talk.message):
         return _reply(talk, f"{DUE}{talk.message}")
     own = {tool.name: tool for tool in tools if tool.name in UNUSED_TOOLS}
     return _by_own_tool(talk, own) or _of_what_was_read(talk, own) or _supplied(talk) or _answer_message(talk)
 
 
-def _by_own_tool(talk: Talk, own: Mapping[str, OfferedTool]) -> AIMessage | None:
+def _by_own_tool(talk: Talk, own: Mapping[str, vocab.OfferedTool]) -> AIMessage | None:
     if PROMISE in own and (later := talk.wanted_later):
         return call_to(own[PROMISE], later)
     if FORGET not in own or not asks_to_forget(talk.message):
@@ -171,34 +149,34 @@ def _by_own_tool(talk: Talk, own: Mapping[str, OfferedTool]) -> AIMessage | None
     return call_to(own[FORGET], {"facts": about}) if about else _reply(talk, talk.say("nothing_to_forget"))
 
 
-def _of_what_was_read(talk: Talk, own: Mapping[str, OfferedTool]) -> AIMessage | None:
+def _of_what_was_read(talk: Talk, own: Mapping[str, vocab.OfferedTool]) -> AIMessage | None:
     """Returns what the newest thing that was read says of `who wrote it?` or `what was in the file you read?`, or the
     call that loads it whole; None for another message.
     """
-    spoken = concepts(talk.message)
+    spoken = vocab.concepts(talk.message)
     openers = {tool.name for tool in talk.tools if tool.opens and tool.only_looks}
     read = [each for each in talk.newest_first if each.tool in openers and not each.has_failed]
-    meant = next((each for each in read if not spoken & NOUNS or spoken & each.nouns), None)
-    if meant is None or spoken.isdisjoint({*DETAILS, "was_read"}):
+    meant = next((each for each in read if not spoken & vocab.NOUNS or spoken & each.nouns), None)
+    if meant is None or spoken.isdisjoint({*vocab.DETAILS, "was_read"}):
         return None
-    if "was_read" not in spoken and strip_words(talk.message, meant.nouns | DETAILS.keys()):
+    if "was_read" not in spoken and vocab.strip_words(talk.message, meant.nouns | vocab.DETAILS.keys()):
         return None
     if LOAD in own and meant.reference:
         return call_to(own[LOAD], {"tool_call_id": meant.reference})
     return _reply(talk, _told(talk, meant))
 
 
-def _told(talk: Talk, result: ShownResult) -> str:
+def _told(talk: Talk, result: vocab.ShownResult) -> str:
     """Returns what a result says to the message: how many there are, one detail, or all of it."""
     if result.tool == LOAD and isinstance(result.value, dict) and "result" in result.value:
         result = replace(result, tool=result.value["tool_name"], value=result.value["result"])
-    spoken = concepts(talk.message)
+    spoken = vocab.concepts(talk.message)
     if "count" in spoken and result.items is not None:
         return brief(result, talk.language)
     value = result.value if isinstance(result.value, dict) else {}
-    keys = ((detail, key) for detail in sorted(spoken & DETAILS.keys()) for key in DETAILS[detail])
+    keys = ((detail, key) for detail in sorted(spoken & vocab.DETAILS.keys()) for key in vocab.DETAILS[detail])
     detail, said = next(((detail, value[key]) for detail, key in keys if value.get(key)), ("", ""))
-    if not detail or strip_words(talk.message, result.nouns | DETAILS.keys()):
+    if not detail or vocab.strip_words(talk.message, result.nouns | vocab.DETAILS.keys()):
         return present(result, talk.tools, talk.language)
     return talk.say(detail, value=str(said)[:16].replace("T", " ") if detail == "dated" else said)
 
@@ -218,7 +196,7 @@ def _answer_message(talk: Talk) -> AIMessage:
         return _reply(talk, talk.say("declined"))
     wanted = talk.message
     if prompts.SEARCH_FORBIDDEN in talk.notes:  # without its "don't search the web"
-        parts = (part for part in _CLAUSE_END.split(wanted) if not {"search", "web"} & concepts(part))
+        parts = (part for part in _CLAUSE_END.split(wanted) if not {"search", "web"} & vocab.concepts(part))
         wanted = ",".join(parts).strip()
     text, accepts = _without_yes(wanted)
     if accepts and (call := _accepted(talk, text)):
@@ -229,7 +207,7 @@ def _answer_message(talk: Talk) -> AIMessage:
 def _account(talk: Talk) -> str:
     """Returns how a plan ended: what failed, what earlier steps gave in a line each, and the last result in full."""
     since = max((at for at, message in enumerate(talk.messages) if isinstance(message, HumanMessage)), default=0)
-    results = [each for each in results_in(talk.messages[since:]) if each.tool != READ_ATTACHMENT]
+    results = [each for each in vocab.results_in(talk.messages[since:]) if each.tool != READ_ATTACHMENT]
     said = [str(message.content) for message in talk.messages[since:] if isinstance(message, AIMessage)]
     parts = [f"✓ {brief(result, talk.language).rstrip('.。')}" for result in results[:-1]]
     parts += [present(results[-1], [], talk.language)] if results else []
@@ -249,9 +227,9 @@ def _failure(talk: Talk, error: str) -> str:
 def _without_yes(message: str) -> tuple[str, bool]:
     """Returns what a message asks for beside a yes, and whether it is one: `ok, read the second one`."""
     if classify(message).verdict == "confirm":
-        return (message if concepts(message) & VERBS else ""), True
+        return (message if vocab.concepts(message) & vocab.VERBS else ""), True
     clauses = _FIRST_CLAUSE.match(message)
-    if clauses and classify(clauses.group(1)).verdict == "confirm" and is_order(clauses.group(2)):
+    if clauses and classify(clauses.group(1)).verdict == "confirm" and vocab.is_order(clauses.group(2)):
         return clauses.group(2), True
     return message, False
 
@@ -261,11 +239,11 @@ def _accepted(talk: Talk, text: str) -> AIMessage | None:
     request = talk.request(text)
     question = asked_in(talk.last_answer) or ""
     for result in talk.newest_first:
-        tool = follow_up(result, talk.tools)
+        tool = vocab.follow_up(result, talk.tools)
         names = result.names_for(tool) if tool else []
         if not (tool and tool.opens and names and names[0] in question):
             continue
-        if tool.does(concepts(text) & VERBS or frozenset({"read"})):
+        if tool.does(vocab.concepts(text) & vocab.VERBS or frozenset({"read"})):
             named = arguments_for(tool, request).get(tool.opens) if text else None
             return call_to(tool, {tool.opens: named or names[0]})
     return None
@@ -279,7 +257,7 @@ def _supplied(talk: Talk) -> AIMessage | None:
     said = talk.message.strip()
     if asked is None or tool is None or _QUESTION.search(said) or classify(said).verdict != "none":
         return None
-    if is_order(said) and tool_for(said, talk.newest_first, talk.tools) is not None:
+    if vocab.is_order(said) and vocab.tool_for(said, talk.newest_first, talk.tools) is not None:
         return None
     one_text = talk.say("comma") not in asked.group(2) and not tool.opens and not _SPELLED_OUT.search(said)
     given = f'"{said}"' if one_text else said
@@ -288,9 +266,9 @@ def _supplied(talk: Talk) -> AIMessage | None:
 
 
 def _act(talk: Talk, text: str, *, accepting: bool) -> AIMessage:
-    if "help" in concepts(text):
+    if "help" in vocab.concepts(text):
         return _reply(talk, _help(talk))
-    tool = tool_for(text, talk.newest_first, talk.tools, web=talk.wants_web)
+    tool = vocab.tool_for(text, talk.newest_first, talk.tools, web=talk.wants_web)
     if tool is None:
         return _reply(talk, _aside(talk, text, accepting=accepting))
     request = talk.request(text)
@@ -305,14 +283,14 @@ def _act(talk: Talk, text: str, *, accepting: bool) -> AIMessage:
     return call_to(tool, args)
 
 
-def _listing_for(tool: OfferedTool, request: Request) -> OfferedTool | None:
+def _listing_for(tool: vocab.OfferedTool, request: Request) -> vocab.OfferedTool | None:
     """Returns the tool that lists what another one is to open, if the message says what to look for."""
     found = (
         each
         for each in request.tools
-        if each.only_looks and not each.opens and each.named & tool.named & concepts(request.text) & NOUNS
+        if each.only_looks and not each.opens and each.named & tool.named & vocab.concepts(request.text) & vocab.NOUNS
         if not missing_arguments(each, args := arguments_for(each, request))
-        if args or not each.query or "fresh" in concepts(request.text)
+        if args or not each.query or "fresh" in vocab.concepts(request.text)
     )
     return next(found, None)
 
@@ -323,9 +301,9 @@ def _aside(talk: Talk, text: str, *, accepting: bool) -> str:
     if accepting:
         return talk.say("welcome" if classify(talk.message).rule == "praise" else "nothing_waiting")
     for aspect, key in (("thanks", "welcome"), ("bye", "bye")):
-        if aspect in concepts(text):
+        if aspect in vocab.concepts(text):
             return talk.say(key)
-    if is_order(text) or concepts(text) & NOUNS:
+    if vocab.is_order(text) or vocab.concepts(text) & vocab.NOUNS:
         return talk.say("no_tool", part=text.strip(), tools=listed)
     if _QUESTION.search(text):
         if facts:
@@ -339,7 +317,7 @@ def _help(talk: Talk) -> str:
     """Returns the tools, a line each, and sentences that would use them."""
     tools = sorted(talk.tools, key=lambda tool: tool.name)
     lines = [f"- {tool.name}" + (f": {tool.about}" if tool.about else "") for tool in tools]
-    known: Mapping[str, Sequence[str]] = entry(talk.language, "try")
+    known: Mapping[str, Sequence[str]] = vocab.entry(talk.language, "try")
     topics = frozenset().union(*(tool.named for tool in tools))
     examples = [text for topic, texts in known.items() if topic in topics for text in texts]
     other = [tool for tool in tools if tool.only_looks and not tool.required and not tool.named & known.keys()]
@@ -347,7 +325,7 @@ def _help(talk: Talk) -> str:
     return talk.say("help", tools="\n".join(lines), examples="\n".join(f"- {text}" for text in examples))
 
 
-def call_to(tool: OfferedTool, args: Mapping[str, Any]) -> AIMessage:
+def call_to(tool: vocab.OfferedTool, args: Mapping[str, Any]) -> AIMessage:
     return AIMessage("", tool_calls=[LangChainCall(name=tool.name, args=dict(args), id="offline", type="tool_call")])
 
 
@@ -358,13 +336,13 @@ def _reply(talk: Talk, text: str) -> AIMessage:
 # --- results in words ---
 
 
-def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) -> str:
+def present(result: vocab.ShownResult, tools: Sequence[vocab.OfferedTool], language: str) -> str:
     """Returns what a fresh result says, and an offer if there is a next step."""
     value, items = result.value, result.items
     if result.has_failed:
-        return sentence(language, "failed", error=value["error"])
+        return vocab.sentence(language, "failed", error=value["error"])
     if result.tool == FORGET and isinstance(value, dict) and isinstance(value.get("forgotten"), list):
-        return sentence(language, "forgotten", facts="\n".join(f"- {fact}" for fact in value["forgotten"]))
+        return vocab.sentence(language, "forgotten", facts="\n".join(f"- {fact}" for fact in value["forgotten"]))
     if result.tool == PROMISE and isinstance(value, dict) and "show" in value:
         return _promised(str(value["show"]), result.args, language)
     if items is None:
@@ -372,31 +350,31 @@ def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) ->
     lines = [_found_line(result, items, language)]
     lines += [f"{place}. {_item_line(item, language)}" for place, item in enumerate(items[:MAX_SHOWN_ITEMS], start=1)]
     lines += ["…"] if max(result.total, len(items)) > MAX_SHOWN_ITEMS else []
-    tool = follow_up(result, tools)
+    tool = vocab.follow_up(result, tools)
     names = result.names_for(tool) if tool else []
-    return "\n".join([*lines, *([sentence(language, f"offer_{_noun(result)}", name=names[0])] if names else [])])
+    return "\n".join([*lines, *([vocab.sentence(language, f"offer_{_noun(result)}", name=names[0])] if names else [])])
 
 
 def _promised(shown: str, args: Mapping[str, Any], language: str) -> str:
     if "every" not in args:
         return shown
-    say = LATER.get(language, LATER["en"]).table
+    say = vocab.LATER.get(language, vocab.LATER["en"]).table
     return str(say["promised"]).format(what=shown, every=say["repeats"][args["every"]], until=args["until"][:10])
 
 
-def brief(result: ShownResult, language: str) -> str:
+def brief(result: vocab.ShownResult, language: str) -> str:
     if result.items is not None:
         return re.sub("[:：]$", "。" if language == "zh" else ".", _found_line(result, result.items, language))
     return present(result, [], language).partition("\n")[0]
 
 
-def _found_line(result: ShownResult, items: Sequence[Any], language: str) -> str:
+def _found_line(result: vocab.ShownResult, items: Sequence[Any], language: str) -> str:
     number = max(result.total, len(items))
-    return found_sentence(language, noun=_noun(result), number=number, query=result.query)
+    return vocab.found_sentence(language, noun=_noun(result), number=number, query=result.query)
 
 
-def _noun(result: ShownResult) -> str:
-    return "email" if "email" in name_words(result.tool) else "thing"
+def _noun(result: vocab.ShownResult) -> str:
+    return "email" if "email" in vocab.name_words(result.tool) else "thing"
 
 
 def _item_line(item: Any, language: str) -> str:
@@ -404,11 +382,11 @@ def _item_line(item: Any, language: str) -> str:
         return str(item)[:200]
     title = next((str(item[key]) for key in ("subject", "title", "name") if item.get(key)), "")
     sender, date = str(item.get("from") or "").partition(" <")[0], str(item.get("date") or "")[:10]
-    comma = sentence(language, "comma")
+    comma = vocab.sentence(language, "comma")
     shown = [part for part in (title, comma.join(filter(None, (sender, date)))) if part]
     if not shown:
         return comma.join(f"{key}: {_plain(leaf)}" for key, leaf in list(item.items())[:MAX_FIELDS])[:300]
-    naming = [key for key in item if key.casefold().endswith(NAMING_ENDINGS) or key in URL_ARGUMENTS]
+    naming = [key for key in item if key.casefold().endswith(vocab.NAMING_ENDINGS) or key in vocab.URL_ARGUMENTS]
     naming.sort(key=lambda key: key != "id")
     name = next((str(item[key]) for key in naming if item[key] not in (None, "", title)), "")
     return (" — ".join(shown) + (f" ({name})" if name else "")).strip()[:300]
@@ -419,10 +397,10 @@ def _text_of(value: Any, language: str) -> str:
         return _cut(str(value))
     if {"local", "timezone"} <= value.keys():
         date, _, time = str(value["local"]).partition("T")
-        return sentence(language, "time", date=date, time=time[:5], zone=value["timezone"])
+        return vocab.sentence(language, "time", date=date, time=time[:5], zone=value["timezone"])
     heading = [str(value[key]) for key in ("subject", "title", "from") if value.get(key)]
     heading += [str(value["date"])[:16].replace("T", " ")] if value.get("date") else []
-    body = next((str(value[key]) for key in TEXT_KEYS if value.get(key)), None)
+    body = next((str(value[key]) for key in ("body", "text", "content") if value.get(key)), None)
     if body is None:
         return _cut("\n".join(f"{key}: {_plain(item)}" for key, item in value.items()))
     return "\n\n".join(filter(None, (" — ".join(heading), _cut(body))))

@@ -363,11 +363,8 @@ def follow_up(
     result: ShownResult, tools: Sequence[OfferedTool], verbs: frozenset[str] = frozenset({"read"})
 ) -> OfferedTool | None:
     """Returns the tool that does this with the things a result lists: it shares a noun and needs only a name."""
-    fitting = [
-        tool
-        for tool in tools
-        if tool.opens and tool.name != result.tool and result.nouns & tool.named and tool.does(verbs)
-    ]
+    able = (tool for tool in tools if tool.opens and tool.name != result.tool and tool.does(verbs))
+    fitting = [tool for tool in able if result.nouns & tool.named]
     return min(fitting, key=lambda tool: (not verbs & tool.named, tool.name), default=None)
 
 

@@ -67,9 +67,7 @@ class SessionReport:
 
 
 def report(playbacks: Sequence[Playback], limits: Margins, ignored: Collection[str] = ()) -> list[SessionReport]:
-    """Returns a report for each session, and one for all together. `ignored` are arguments in which effects may differ,
-    as `tool.argument`.
-    """
+    """Returns a report for each session, and one for all. `ignored` are each a `tool.argument` that may differ."""
     tools = [tool for playback in playbacks for tool in playback.recording.tools]
     reads = {tool.name for tool in tools} - {tool.name for tool in tools if tool.effect != "read_only"}
     own: Margins = {kind: limit for kind, limit in limits.items() if kind not in OF_ALL}

@@ -39,9 +39,8 @@ def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
         return "arguments"
     last = request["messages"][-1]
     instruction = str(last["content"]) if last["role"] == "user" else ""
-    return next(
-        (asked for note, asked in _NOTES.items() if note in instruction), "loop" if "tools" in request else "other"
-    )
+    unmarked: RequestKind = "loop" if "tools" in request else "other"
+    return next((asked for note, asked in _NOTES.items() if note in instruction), unmarked)
 
 
 def invalid_history(messages: list[dict[str, Any]], form: WireForm = ANY_MODEL) -> str | None:
@@ -131,9 +130,8 @@ def invalid_tools(tools: Sequence[Mapping[str, Any]]) -> str | None:
         schema = function["parameters"]
         if schema.get("type") != "object" or "properties" not in schema or not _BARRED_AT_THE_TOP.isdisjoint(schema):
             return f"{function['name']}: its schema is not simply that of an object"
-        if any(
-            "$ref" in each or ("array" in each.get("type", "") and "items" not in each) for each in _schemas_in(schema)
-        ):
+        parts = _schemas_in(schema)
+        if any("$ref" in each or ("array" in each.get("type", "") and "items" not in each) for each in parts):
             return f"{function['name']}: a reference, or an array without items"
     return None
 

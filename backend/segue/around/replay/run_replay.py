@@ -32,7 +32,6 @@ from segue.mcp.mcp_config import read_mcp_config
 from segue.models.model_settings import MODEL_SETTINGS
 
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
-_OF_MODELS = ("anthropic_", "google_", "llm_", "openai_")
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 
@@ -115,7 +114,7 @@ def _real_model(name: str | None) -> dict[str, str]:
         value = getattr(settings, setting)
         if setting == "prices_file":
             environment[setting.upper()] = str(value.absolute())
-        elif setting.startswith(_OF_MODELS):
+        elif setting.startswith(("anthropic_", "google_", "llm_", "openai_")):
             is_table = isinstance(value, Mapping)
             environment[setting.upper()] = json.dumps(value, default=_revealed) if is_table else str(_revealed(value))
     return environment | {"LLM_MODEL": settings.llm_model}
@@ -313,9 +312,8 @@ async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncItera
     host, port = listener.getsockname()[:2]
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     app = servers.app(host)
-    server = _SignallessServer(
-        uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1)
-    )
+    config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1)
+    server = _SignallessServer(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="fake servers")
     try:
         yield f"http://{host}:{port}"

@@ -41,7 +41,6 @@ MAX_BYTES: Final = 256 * 1024
 MAX_URL_CHARS: Final = 4096
 MAX_TOKEN_CHARS: Final = 16_384
 WITHIN_S: Final = 15.0
-CLIENT_NAME: Final = "Segue"
 PUBLIC: Final = "none"  # a client without a secret
 _HTTP_OK: Final = (200, 201)
 _SERVER_ERROR: Final = 500
@@ -295,7 +294,7 @@ def described_client(
     """Returns how Segue describes itself to an authorization server. `auth` is the way a secret is sent."""
     described = OAuthClientMetadata(
         redirect_uris=[AnyUrl(redirect_uri)],
-        client_name=CLIENT_NAME,
+        client_name="Segue",
         application_type="native" if is_loopback(AnyUrl(redirect_uri).host or "") else "web",
         token_endpoint_auth_method=auth,
         scope=scope,
@@ -337,9 +336,5 @@ async def register(asker: Asker, authority: Authority, redirect_uri: str) -> OAu
     if max(len(given.client_id), len(given.client_secret or "")) > MAX_TOKEN_CHARS:
         raise OAuthFault("its authorization server registered Segue under a name that is too long")
     auth = given.token_endpoint_auth_method or ("client_secret_basic" if given.client_secret else "none")
-    return OAuthClient(
-        client_id=given.client_id,
-        client_secret=given.client_secret,
-        auth=auth,
-        expires_at=given.client_secret_expires_at or None,
-    )
+    until = given.client_secret_expires_at or None
+    return OAuthClient(client_id=given.client_id, client_secret=given.client_secret, auth=auth, expires_at=until)

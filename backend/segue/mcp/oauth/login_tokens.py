@@ -28,13 +28,11 @@ from segue.mcp.oauth.authorization_server import OAuthClient, OAuthFault, Sealed
 
 Sealed = TypeVar("Sealed", bound=SealedValue)
 SETTLED_S: Final = 5.0
-_LOOK_AGAIN_S: Final = 0.2
 _LONGEST_S: Final = 365 * 24 * 3600
 REFRESH_LASTS: Final = timedelta(seconds=40)
-_EARLY: Final = timedelta(seconds=30)
 _COLUMNS: Final = (
     *(mcp_logins.c[name] for name in ("owner", "server", "id", "version", "sealed", "scope", "created_at")),
-    func.coalesce(mcp_logins.c.expires_at < func.now() + _EARLY, False).label("is_stale"),
+    func.coalesce(mcp_logins.c.expires_at < func.now() + timedelta(seconds=30), False).label("is_stale"),
     func.coalesce(mcp_logins.c.refreshing_until > func.now(), False).label("is_refreshing"),
 )
 
@@ -279,7 +277,7 @@ class Grants:
                 return Access(found.id, grant.access_token)
             if not found.is_refreshing:
                 return await self._renew(found, grant)
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(0.2)
 
     def _config(self, server: str) -> McpServerConfig:
         if (config := self._servers().get(server)) is None:
@@ -320,10 +318,8 @@ def _until(got: OAuthToken) -> Any:
 
 async def load_client(connection: AsyncConnection, server: str, issuer: str, redirect_uri: str) -> str | None:
     clients = mcp_clients.c
-    known = select(clients.sealed).where(
-        clients.server == server, clients.issuer == issuer, clients.redirect_uri == redirect_uri
-    )
-    return await connection.scalar(known)
+    this = (clients.server == server, clients.issuer == issuer, clients.redirect_uri == redirect_uri)
+    return await connection.scalar(select(clients.sealed).where(*this))
 
 
 async def save_client(

@@ -62,9 +62,8 @@ class Logins:
         return {"client_id": self._document_url, **authorization_server.described_client(self.redirect_uri, PUBLIC)}
 
     async def begin(self, owner: str, server: str, *, scope: str | None = None) -> BegunLogin:
-        """Returns a link for this user. `scope` is what the login of before could not do.
-
-        Raises AppError `mcp_server_not_found` and `mcp_login_unavailable`.
+        """Returns a link for this user. `scope` is what the login of before could not do. Raises AppError
+        `mcp_server_not_found` and `mcp_login_unavailable`.
         """
         config = self._config(server)
         before = await self.grants.row(owner, server)
@@ -76,13 +75,9 @@ class Logins:
                 client = await self._client(asker, server, authority, _oauth(config))
         except OAuthFault as fault:
             log.warning("mcp_login_unavailable", server=server, reason=str(fault))
-            raise AppError(
-                "mcp_login_unavailable",
-                status=502,
-                title="Logins at this server do not work now",
-                detail=f"A login at the MCP server {server} cannot begin: {fault}.",
-                retryable=True,
-            ) from None
+            title = "Logins at this server do not work now"
+            detail = f"A login at the MCP server {server} cannot begin: {fault}."
+            raise AppError("mcp_login_unavailable", status=502, title=title, detail=detail, retryable=True) from None
         configured = _oauth(config).scopes
         wanted = authority.scope if configured is None else " ".join(configured) or None
         if scope:
@@ -230,13 +225,9 @@ def _link(attempt: LoginAttempt, state: str, challenge: str) -> str:
 async def _save_attempt(connection: AsyncConnection, state: str, owner: str, server: str, sealed: str) -> datetime:
     """Returns until when the login can be finished. The oldest attempts of a user make room."""
     attempts = mcp_login_attempts
-    kept = (
-        select(attempts.c.digest)
-        .where(attempts.c.owner == owner, attempts.c.server == server, attempts.c.expires_at > func.now())
-        .order_by(attempts.c.expires_at.desc(), attempts.c.digest)
-        .limit(ATTEMPTS - 1)
-    )
     is_mine = (attempts.c.owner == owner) & (attempts.c.server == server)
+    newest = select(attempts.c.digest).order_by(attempts.c.expires_at.desc(), attempts.c.digest)
+    kept = newest.where(is_mine, attempts.c.expires_at > func.now()).limit(ATTEMPTS - 1)
     old = (attempts.c.expires_at <= func.now()) | (is_mine & attempts.c.digest.not_in(kept))
     await connection.execute(delete(attempts).where(old))
     made = insert(attempts).values(

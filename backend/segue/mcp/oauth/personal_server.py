@@ -44,7 +44,6 @@ LOOK_EVERY_S: Final = 10.0
 MAX_CONNECTIONS: Final = 50
 IDLE_S: Final = 300.0
 _CLOSE_S: Final = 5.0
-_MAX_SCOPE_CHARS: Final = 1000
 _LOGIN_TOOL: Final = "log_in_to_"
 _TOOLS: Final = TypeAdapter(list[McpTool])
 
@@ -88,7 +87,7 @@ class Bearer(httpx2.Auth):
             asked.is_renewed = self.access != sent
             asked.is_refused = is_short or response.status_code == httpx2.codes.UNAUTHORIZED
             scope = extract_scope_from_www_auth(response) if is_short else None
-            asked.scope = scope[:_MAX_SCOPE_CHARS] if scope else None
+            asked.scope = scope[:1000] if scope else None
 
     async def _other_than(self, refused: Access) -> Access | None:
         if self.access != refused:  # a call beside this one was quicker
@@ -320,9 +319,8 @@ class PersonalServer:
         supervisor, access = await self._connected(context)
         tool = next((each for each in supervisor.tools if each.spec.name == spec.name), None)
         if tool is None:
-            raise ToolFailed(
-                f"The MCP server {self.name} does not offer {spec.name} to this user now ({supervisor.state})."
-            )
+            why = f"The MCP server {self.name} does not offer {spec.name} to this user now ({supervisor.state})."
+            raise ToolFailed(why)
         asked = CallWithToken()
         token = call_with_token.set(asked)
         try:
@@ -333,7 +331,14 @@ class PersonalServer:
                 raise
         finally:
             call_with_token.reset(token)
-        raise await self._refused(context, access, asked)
+        # The server did not let the call in: it has done nothing.
+        if asked.scope is None:
+            if asked.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account
+                await self.logins.grants.forget(context.owner, self.name, access.login)
+            now = await self._access(context.owner)
+            if now is not None and now.login == access.login:
+                raise ToolFailed(f"The MCP server {self.name} does not take the user's login now. Try again later.")
+        raise await self._needs_login(context, asked.scope)
 
     async def _connected(self, context: ToolContext) -> tuple[Supervisor, Access]:
         """Returns the user's connection. Raises what asks for a login, ToolRetry and ToolFailed."""
@@ -353,16 +358,6 @@ class PersonalServer:
             return await self.logins.grants.access(owner, self.name)
         except OAuthFault as fault:
             raise ToolFailed(f"The user's login at {self.name} could not be renewed: {fault}.") from None
-
-    async def _refused(self, context: ToolContext, access: Access, asked: CallWithToken) -> Exception:
-        """What a call ends with that the server did not let in. It has done nothing."""
-        if asked.scope is None:
-            if asked.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account
-                await self.logins.grants.forget(context.owner, self.name, access.login)
-            now = await self._access(context.owner)
-            if now is not None and now.login == access.login:
-                return ToolFailed(f"The MCP server {self.name} does not take the user's login now. Try again later.")
-        return await self._needs_login(context, asked.scope)
 
     async def _needs_login(self, context: ToolContext, scope: str | None = None) -> Exception:
         try:

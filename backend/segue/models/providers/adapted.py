@@ -263,9 +263,8 @@ class AnswerReader:
         self.size += _BYTES_OF_A_CHUNK + len(text.encode(errors="replace")) + len(reasoning)
         pieces = [piece for call in _pieces(message) if (piece := self._add_piece(call)).args and piece.name]
         self.has_begun = self.has_begun or bool(text or reasoning or self._calls or images)
-        self._content = joined(
-            self._content, [_without(each, _INPUTS.get(each["type"], frozenset())) for each in blocks]
-        )
+        kept = [_without(block, _INPUTS.get(block["type"], frozenset())) for block in blocks]
+        self._content = joined(self._content, kept)
         self._signatures |= message.additional_kwargs.get(self.dialect.signatures, {})
         told = message.response_metadata
         if reason := self.dialect.finish_reason(told):
@@ -340,12 +339,9 @@ def given_back(message: BaseMessage, dialect: Dialect, made_by: str) -> BaseMess
         elif (call := at_place.get(at)) is not None:
             content.append({**block, **_CALLS[block["type"]](call)})
     signatures = {call["id"]: extra["signature"] for call, extra in calls if "signature" in extra}
-    return AIMessage(
-        content,
-        tool_calls=message.tool_calls,
-        additional_kwargs={dialect.signatures: signatures} if dialect.signatures and signatures else {},
-        response_metadata={"model_provider": dialect.name},
-    )
+    extra = {dialect.signatures: signatures} if dialect.signatures and signatures else {}
+    origin = {"model_provider": dialect.name}
+    return AIMessage(content, tool_calls=message.tool_calls, additional_kwargs=extra, response_metadata=origin)
 
 
 def _pieces(message: AIMessage) -> list[_CallInPieces]:

@@ -84,9 +84,8 @@ def with_cache_marks(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Returns the messages with marks at the borders of a prompt: behind what changes only with the summary, behind the
     old messages, and behind what the user says in the running turn. Tools come before the first and need none.
     """
-    opening = next(
-        (at for at in reversed(range(len(messages))) if messages[at].text.startswith(OPEN_NOTES)), len(messages)
-    )
+    count = len(messages)
+    opening = next((at for at in reversed(range(count)) if messages[at].text.startswith(OPEN_NOTES)), count)
     answers = (at for at in reversed(range(opening)) if isinstance(messages[at], AIMessage) and messages[at].text)
     borders = {0, next(answers, 0), opening}
     return [_marked(message) if at in borders else message for at, message in enumerate(messages)]

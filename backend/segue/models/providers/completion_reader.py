@@ -12,15 +12,7 @@ import orjson
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 
 from segue.language.lexicon import load_toml
-from segue.models.reply import (
-    AnswerPart,
-    CallPiece,
-    Opaque,
-    read_arguments,
-    sendable_name,
-    token_count,
-    written_call,
-)
+from segue.models.reply import AnswerPart, CallPiece, Opaque, read_arguments, sendable_name, token_count, written_call
 
 MAX_OPAQUE_BYTES: Final = 64_000
 
@@ -46,9 +38,8 @@ def foreign_fields(part: Mapping[str, Any], known: frozenset[str]) -> dict[str, 
 
 
 def joined(so_far: Any, piece: Any, name: str = "") -> Any:
-    """Returns a value that came in pieces: texts go on, lists grow, items of a list with one index are one item.
-
-    May change `so_far`. A text beyond the bound stops growing, since it will not be sent back whole.
+    """Returns a value that came in pieces: texts go on, lists grow, items of a list with one index are one item. May
+    change `so_far`. A text beyond the bound stops growing, since it will not be sent back whole.
     """
     match so_far, piece:
         case None, _:
@@ -201,7 +192,9 @@ class CompletionReader:
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> None:
         function = call.get("function") or {}
-        name, args = plain_words(function.get("name")), _arguments(function.get("arguments"))
+        name, args = plain_words(function.get("name")), function.get("arguments") or ""
+        if not isinstance(args, str):
+            args = orjson.dumps(args).decode()
         piece = _OpenCall(call.get("index"), plain_words(call.get("id")), name, args)
         current = self._continued(piece, position)
         if current is None:
@@ -236,12 +229,6 @@ class CompletionReader:
         if piece.id and piece.id == current.id and current.latest and piece.args.startswith(current.latest):
             return current
         return None if current.is_followed_by(piece.args) else current
-
-
-def _arguments(value: object) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    return orjson.dumps(value).decode()
 
 
 def plain_words(value: object) -> str:

@@ -44,7 +44,6 @@ _PACKED: Final = "The model provider packed its answer although it was asked not
 _OPENAI_HOST: Final = "api.openai.com"
 _WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
-_CONNECT_S: Final = 10.0
 _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": f"segue/{VERSION}"}
 _CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -107,7 +106,7 @@ class ProviderOptions:
 
     @property
     def timeout(self) -> httpx2.Timeout:
-        return httpx2.Timeout(self.timeout_s, connect=min(_CONNECT_S, self.timeout_s / 2))
+        return httpx2.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s / 2))
 
     @property
     def key(self) -> str:

@@ -51,7 +51,11 @@ class ChatCompletions(ProviderModel):
         """A proxy may stream also what is asked for as a whole."""
         reader, is_complete, has_message = CompletionReader(form_of(self.llm).wants_thinking), False, False
         body = self._body(messages, options, is_streamed=is_streamed)
-        async with aclosing(self.endpoint.events(body, forget=_of_client(options))) as received:
+        # The parameters that a client has a say in. Which go under another name is remembered all the same.
+        of_client = {RENAMED.get(name, name) for name in options.sampling}
+        if options.schema is not None and not options.schema.get("strict"):
+            of_client.add("response_format")
+        async with aclosing(self.endpoint.events(body, forget=of_client)) as received:
             async for event in received:
                 is_complete = event == {}
                 for part in reader.add(event or {}):
@@ -121,13 +125,6 @@ def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
             if opaque:
                 wire |= opaque["message"]
     return wire
-
-
-def _of_client(options: RequestOptions) -> set[str]:
-    """Returns the parameters that a client has a say in. Which go under another name is remembered all the same."""
-    named = {RENAMED.get(name, name) for name in options.sampling}
-    is_clients = options.schema is not None and not options.schema.get("strict")
-    return named | {"response_format"} if is_clients else named
 
 
 def _wire_part(part: Any) -> Any:

@@ -113,14 +113,8 @@ async def builtin_tools(
 
 def _tools_of_facts(facts: UserFacts) -> tuple[Tool, ...]:
     async def remember(args: dict[str, Any], context: ToolContext) -> object:
-        kept = await facts.remember(
-            context.owner,
-            context.session_id,
-            args["content"],
-            args["kind"],
-            now=context.now,
-            time_zone=context.time_zone,
-        )
+        said = (context.owner, context.session_id, args["content"], args["kind"])
+        kept = await facts.remember(*said, now=context.now, time_zone=context.time_zone)
         if kept is None:
             raise ToolRetry(NOT_REMEMBERED)
         return {"remembered": kept.content, "kind": kept.kind}
@@ -133,12 +127,8 @@ def _tools_of_facts(facts: UserFacts) -> tuple[Tool, ...]:
 
     async def search(args: dict[str, Any], context: ToolContext) -> object:
         found = await facts.search(context.owner, args["query"], now=context.now, limit=MAX_FOUND)
-        dates = [local_time(fact.created_at, context.time_zone).date().isoformat() for fact in found]
-        return {
-            "facts": [
-                {"date": date, "kind": fact.kind, "fact": fact.content} for date, fact in zip(dates, found, strict=True)
-            ]
-        }
+        dated = [(local_time(fact.created_at, context.time_zone).date().isoformat(), fact) for fact in found]
+        return {"facts": [{"date": date, "kind": fact.kind, "fact": fact.content} for date, fact in dated]}
 
     runs = {"remember": remember, "forget": forget, "search_memory": search}
     return tuple(Tool(defined(name), run) for name, run in runs.items())

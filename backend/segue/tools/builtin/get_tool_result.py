@@ -19,9 +19,7 @@ from segue.tools.summaries import one_line
 
 MAX_ANSWER = 8000
 ENVELOPE_BYTES = 500  # what an answer says beside the result
-NEWEST = 5
 LISTED = 20
-MAX_WORDS = 8
 MAX_ARGS_CHARS = 200
 
 
@@ -48,7 +46,7 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
 async def _search(database: Database, args: dict[str, Any], context: ToolContext, *, max_bytes: int) -> dict[str, Any]:
     words, offset, limit = args.get("query", "").split(), args.get("offset", 0), min(args.get("limit", LISTED), LISTED)
     found, total = await database.read(
-        search_calls, context.owner, context.session_id, words[:MAX_WORDS], offset=offset, limit=limit
+        search_calls, context.owner, context.session_id, words[:8], offset=offset, limit=limit
     )
     listed = [
         {
@@ -89,7 +87,7 @@ async def _load(database: Database, tool_call_id: str, context: ToolContext) -> 
             pass
         except AppError as error:
             raise (ToolRetry if error.code == "tool_result_expired" else ToolFailed)(error.detail) from error
-        newest, _ = await search_calls(connection, context.owner, context.session_id, (), offset=0, limit=NEWEST)
+        newest, _ = await search_calls(connection, context.owner, context.session_id, (), offset=0, limit=5)
     known = "; ".join(f"{call.tool_call_id}: {call.metadata.summary}" for call in newest) or "none yet"
     raise ToolRetry(f"This session has no result {tool_call_id[:64]}. Newest results: {known}.")
 

@@ -73,15 +73,14 @@ class _Body:
 
 
 def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
-    """Returns `{"url", "title", "content_type", "text", "truncated"}`; `url` is where the redirects ended.
-
-    `client` dials checked addresses only (`checked_client`). `timeout_s` bounds the whole call, from name to text.
+    """Returns `{"url", "title", "content_type", "text", "truncated"}`; `url` is where the redirects ended. `client`
+    dials checked addresses only (`checked_client`). `timeout_s` bounds the whole call, from name to text.
     """
 
     async def run(arguments: dict[str, Any], _: ToolContext) -> object:
         try:
             async with asyncio.timeout(timeout_s):
-                return await asyncio.to_thread(_readable, await _fetch(client, _requested(arguments["url"])))
+                return await asyncio.to_thread(_readable, await _fetch(client, arguments["url"]))
         except TimeoutError:
             raise ToolFailed(f"The page was not read within {timeout_s:g} seconds.") from None
 
@@ -94,17 +93,6 @@ def _summary(_: dict[str, Any], page: dict[str, Any]) -> str:
     return f"{page['title']} — {size}" if page["title"] else size
 
 
-def _requested(address: str) -> httpx2.URL:
-    try:
-        url = httpx2.URL(address.strip())
-        objection = _objection(url)
-    except (httpx2.InvalidURL, ValueError):
-        raise ToolRetry("`url` is not a valid address. Give a full one, such as https://example.org/page.") from None
-    if objection:
-        raise ToolRetry(f"web_fetch {objection}.")
-    return url
-
-
 def _objection(url: httpx2.URL) -> str | None:
     if url.scheme not in {"http", "https"} or not url.host:
         return "opens only full addresses that start with http:// or https://"
@@ -115,7 +103,14 @@ def _objection(url: httpx2.URL) -> str | None:
     return None
 
 
-async def _fetch(client: httpx2.AsyncClient, url: httpx2.URL) -> _Body:
+async def _fetch(client: httpx2.AsyncClient, address: str) -> _Body:
+    try:
+        url = httpx2.URL(address.strip())
+        objection = _objection(url)
+    except (httpx2.InvalidURL, ValueError):
+        raise ToolRetry("`url` is not a valid address. Give a full one, such as https://example.org/page.") from None
+    if objection:
+        raise ToolRetry(f"web_fetch {objection}.")
     try:
         async with _last_hop(client, url) as response:
             return await _body(response)

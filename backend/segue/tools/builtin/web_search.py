@@ -24,12 +24,10 @@ Hit = dict[str, str]
 WebSearch = Callable[[str, int], Awaitable[list[Hit]]]
 
 MAX_TITLE_CHARS = 300
-MAX_SNIPPET_CHARS = 1_000
 MAX_URL_CHARS = 4_096  # what web_fetch takes
 MAX_ANSWER_BYTES = 2_000_000
 # ddgs asks several engines one after the other, each bounded by this.
 ENGINE_TIMEOUT_S = 5
-DDGS_THREADS = 4
 
 
 class _Result(BaseModel):
@@ -52,14 +50,13 @@ def web_search_tool(
     new_ddgs: Callable[[], DDGS] = partial(DDGS, timeout=ENGINE_TIMEOUT_S),  # noqa: B008 (makes none yet)
     timeout_s: float = 20.0,
 ) -> Tool:
-    """The tool returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` if nothing was found.
-
-    Raises ValueError if the provider's own setting is missing. `timeout_s` bounds the whole call.
+    """The tool returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` if nothing was found. Raises
+    ValueError if the provider's own setting is missing. `timeout_s` bounds the whole call.
     """
     match provider:
         case "ddgs":
             # Its own threads: searches that hang must not hold up name resolution, which uses the loop's.
-            threads = ThreadPoolExecutor(DDGS_THREADS, thread_name_prefix="web_search")
+            threads = ThreadPoolExecutor(4, thread_name_prefix="web_search")
             return _tool(partial(_search_ddgs, new_ddgs, threads), timeout_s)
         case "searxng":
             if not searxng_url:
@@ -115,12 +112,8 @@ async def _search_searxng(client: httpx2.AsyncClient, url: str, query: str, _: i
 
 
 async def _search_tavily(client: httpx2.AsyncClient, url: str, key: SecretStr, query: str, limit: int) -> list[Hit]:
-    request = client.build_request(
-        "POST",
-        f"{url}/search",
-        json={"query": query, "max_results": limit},
-        headers={"Authorization": f"Bearer {key.get_secret_value()}"},
-    )
+    body, headers = {"query": query, "max_results": limit}, {"Authorization": f"Bearer {key.get_secret_value()}"}
+    request = client.build_request("POST", f"{url}/search", json=body, headers=headers)
     return await _ask(client, request, name="Tavily", refusal="check the API key.")
 
 
@@ -155,8 +148,4 @@ def _check_status(status: int, *, name: str, refusal: str) -> None:
 
 
 def _hit(url: str, title: str | None, snippet: str | None) -> Hit:
-    return {
-        "title": (title or "")[:MAX_TITLE_CHARS],
-        "url": url[:MAX_URL_CHARS],
-        "snippet": (snippet or "")[:MAX_SNIPPET_CHARS],
-    }
+    return {"title": (title or "")[:MAX_TITLE_CHARS], "url": url[:MAX_URL_CHARS], "snippet": (snippet or "")[:1_000]}
