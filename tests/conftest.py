@@ -21,7 +21,7 @@ from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
 from segue.config import Settings
 from segue.db.migrations import upgrade
-from tests.support import fork_server, memory, statements
+from tests.support import fork_server, kept_connections, memory, statements
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
@@ -165,6 +165,15 @@ async def database_url(kept_database: KeptDatabase) -> AsyncIterator[str]:
     await kept_database.empty()
     yield kept_database.url
     assert await kept_database.is_as_it_was(), "the test has changed the schema of the database of all tests"
+
+
+@pytest.fixture
+async def new_connections(database_url: str) -> None:
+    """Every connection of a service is a new one. Other tests keep them, and what is set for a database or a role
+    reaches only those that are opened later.
+    """
+    assert database_url
+    await kept_connections.keep_none()
 
 
 @pytest.fixture

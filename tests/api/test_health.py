@@ -109,6 +109,7 @@ async def read_only(settings: Settings) -> AsyncIterator[None]:
             await stores.database.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
 
 
+@pytest.mark.usefixtures("new_connections")
 async def test_a_postgres_that_only_reads_is_an_outage_and_heals(
     client: Client, settings: Settings, provider: Provider
 ) -> None:

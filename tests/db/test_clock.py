@@ -13,6 +13,8 @@ from tests.support.provider import Provider, calls
 from tests.support.service import running
 from tests.support.stores import Stores, looking_into
 
+pytestmark = pytest.mark.usefixtures("new_connections")  # which get the time as it is set for them
+
 CLOSE, TWO_DAYS = timedelta(seconds=10), timedelta(days=2)
 LATE = """
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$;

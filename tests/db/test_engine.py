@@ -27,6 +27,9 @@ from tests.support.stores import plain
 READ_ONLY_TRANSACTION = "25006"
 
 
+pytestmark = pytest.mark.usefixtures("new_connections")  # it is about how these are opened
+
+
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     opened = Database(database_url)
