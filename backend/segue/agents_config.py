@@ -20,7 +20,7 @@ from segue.domain.errors import AppError
 from segue.mcp.mcp_config import read_mcp_config
 from segue.plans.policy import WEB_SEARCH
 from segue.secret_files import read_secrets
-from segue.tools.builtin.definitions import BUILTIN
+from segue.tools.builtin import BUILTIN
 from segue.tools.native import native_tools
 from segue.users.prices import read_prices
 
@@ -145,9 +145,8 @@ def declared_agents(
     settings: Settings, may_exist: MayExist, given: Mapping[str, Agent] = MappingProxyType({})
 ) -> dict[str, Agent]:
     """Returns the agents of the file and those `given`, by id; the default one is always among them. `may_exist`
-    returns whether there may be a tool of a name.
-
-    Raises AppError `agents_invalid`, whose detail has a line for each fault.
+    returns whether there may be a tool of a name. Raises AppError `agents_invalid`, whose detail has a line for each
+    fault.
     """
     path = settings.agents_config
     if path != Settings.model_fields["agents_config"].default and not path.exists():

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx2
-import structlog
 from langchain_core.language_models import BaseChatModel
 
 from segue.agent.agreed_calls import proposal_tool
@@ -40,6 +39,7 @@ from segue.domain.tool import Tool
 from segue.events.event_log import EventLog
 from segue.events.outbox import Outbox
 from segue.events.user_feed import UserFeeds, fact_noted
+from segue.log import log
 from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import McpFile
 from segue.memory.history_window import counter_for, estimate
@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from segue.mcp.oauth.logins import Logins
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
-
-log = structlog.get_logger()
 
 
 async def start(

@@ -15,6 +15,8 @@ _TRACES = ("exception", "stack")  # Python writes them, in several lines
 
 _secrets: set[str] = set()
 
+log = structlog.get_logger()  # of every module: an event says what happened, not where
+
 
 def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> None:
     """Of libraries, only warnings and errors are logged: below that, they log what they send and receive."""

@@ -8,10 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from segue.domain.errors import AppError
-from segue.log import never_log
+from segue.log import log, never_log
 from segue.mcp.mcp_config import McpConfig, read_mcp_config
 from segue.mcp.mcp_servers import McpServers
 from segue.watch import Watch
@@ -20,13 +18,10 @@ RESTLESS: Final = 5  # looks in a row that find the file changed, before it is r
 
 _Seen = tuple[object, ...]
 
-log = structlog.get_logger()
-
 
 class McpFile:
-    """The file at `path`; `secrets` returns the values of its variables. Call `read` once, then enter `followed_by`.
-
-    A change is applied once two looks in a row find the same file, so that no half-written file is. A file that was
+    """The file at `path`; `secrets` returns the values of its variables. Call `read` once, then enter `followed_by`. A
+    change is applied once two looks in a row find the same file, so that no half-written file is. A file that was
     deleted is refused like one that is wrong.
     """
 

@@ -11,17 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-import structlog
-
 from segue.domain.redaction import is_recognisable
-from segue.log import never_log
+from segue.log import log, never_log
 from segue.watch import Watch
 
 MAX_BYTES = 65_536
 
 Look = Callable[[], Awaitable[None]]
-
-log = structlog.get_logger()
 
 
 def read_secrets(folder: Path | None) -> dict[str, str]:

@@ -5,13 +5,11 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 
 import anyio
-import structlog
 
 from segue.domain.errors import AppError
+from segue.log import log
 
 LOOK_EVERY_S = 2.0
-
-log = structlog.get_logger()
 
 
 class Watch:

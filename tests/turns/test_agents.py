@@ -12,7 +12,7 @@ from segue.agent.prompts import SYSTEM
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.ids import UNKNOWN_ZONE
-from segue.tools.builtin.definitions import BUILTIN
+from segue.tools.builtin import BUILTIN
 from tests.support.identity import new_key, speaking
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, completion, says

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
-import structlog
 from anyio import to_thread
 from pydantic import ValidationError
 
@@ -26,6 +25,7 @@ from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolContext, ToolRetry, ToolSpec, canonical_args, definition_of
 from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
+from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
 from segue.plans.mandates import Terms, give, mandates_for, use_of
 from segue.plans.policy import Ruling, gives_leave
@@ -38,8 +38,6 @@ MAX_SHOWN_RESULTS = 40
 MAX_RESULT_BYTES = 200_000
 MAX_MESSAGES = 200  # of the user's, in which a value may stand
 MAX_RESULTS = 20
-
-log = structlog.get_logger()
 
 
 def agreement_in(state: TurnState) -> Agreement | None:

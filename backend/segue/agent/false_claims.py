@@ -7,7 +7,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-import structlog
 from langchain_core.messages import AIMessage
 
 from segue.agent import prompts
@@ -18,10 +17,11 @@ from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import WordList, kinds_of, parse_lexicon
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
+from segue.log import log
 from segue.models.refusals import gave_no_answer
 from segue.plans.policy import without_forbidden
+from segue.tools.builtin import BUILTIN
 from segue.tools.builtin.builtin_tools import PROMISE
-from segue.tools.builtin.definitions import BUILTIN
 from segue.tools.results import calls_that_ran
 
 LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: every turn pays for it
@@ -34,8 +34,6 @@ CLAIMS: Final = WordList("claims.toml", partial(parse_lexicon, kinds=CLAIM_KINDS
 _APART: Final = {"de": 14, "zh": 14, "ja": 14, "ko": 14}  # words that may stand between a cue and what was done
 # Behind a quotation mark, a line that ends so, or within a list there may be words that are another's, as a letter's.
 _FOR_ANOTHER: Final = re.compile(r"[\"“„«「『]|[:：,，،]\s*$|```|^\s*[>*-]", re.MULTILINE)
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from functools import cache
 from operator import or_
 from typing import Annotated, Any, Literal, Protocol, TypedDict, cast
 
-import structlog
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
@@ -26,6 +25,7 @@ from segue.domain.errors import AppError
 from segue.domain.events import EffectsListed, PlanChanged, StepFinished, StepStarted
 from segue.domain.session import with_held
 from segue.language.shown_call import translate
+from segue.log import log
 from segue.memory import short_term
 from segue.memory.short_term import ShortTermMemory
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
@@ -34,8 +34,6 @@ from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.policy import should_search_web, without_forbidden
 from segue.plans.question import joined, question_in, question_of
 from segue.tools.normalize import clean
-
-log = structlog.get_logger()
 
 
 async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]) -> Update:  # noqa: ARG001 (a node's)

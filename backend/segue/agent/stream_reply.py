@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 
 import orjson
-import structlog
 from langchain_core.messages import BaseMessage
 
 from segue.agent import prompts
@@ -21,6 +20,7 @@ from segue.domain import turn_errors
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
+from segue.log import log
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.reply import Reply, ToolChoiceMode, of_client
 from segue.models.streamed_answer import Listener
@@ -29,8 +29,6 @@ from segue.tools.input_schema import ANY_OBJECT, faults_by
 
 MAX_REASONING_CHARS = 100_000  # of one reply
 _NO_JSON = ("$: it is no JSON",)
-
-log = structlog.get_logger()
 
 
 async def stream_reply(
@@ -43,9 +41,8 @@ async def stream_reply(
     new_ids: Callable[[], CallIds] = lambda: lambda _: None,
 ) -> tuple[Reply, StartedMessage | None]:
     """Returns the model's reply, up to where the client wants it to stop, and, if any of it was emitted, the message
-    that `emit_message` has to end. Words that have to fit a schema are not emitted before they do.
-
-    Calls that `new_ids` has ids for are emitted as the model writes them, and have these.
+    that `emit_message` has to end. Words that have to fit a schema are not emitted before they do. Calls that `new_ids`
+    has ids for are emitted as the model writes them, and have these.
     """
     options = context.options
     asking = partial(context.model.reply, messages, tools, tool_choice=tool_choice, empty_tries=empty_tries)

@@ -12,7 +12,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-import structlog
 from anyio import to_thread
 from langchain_core.messages import ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -27,6 +26,7 @@ from segue.domain.ids import new_id
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, Reference, SettlingCheck, Tool, ToolCall, ToolRetry, ToolSpec
 from segue.domain.user_request import PAGE, ToolAsks
+from segue.log import log
 from segue.memory.history import NewMessage, append_message
 from segue.models import traced_call
 from segue.models.reply import ModelCall, Reply, opaque_parts
@@ -49,8 +49,6 @@ MAX_WAIT_S: Final = 30.0  # for a call that has not answered and has taken no ef
 Offer = Callable[[AsyncConnection, TurnCalls, ReadyCall, ToolAsks], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, CallOutcome], Awaitable[None]]
 StoredEnd = tuple[ToolCall, Reference, str]  # a call, its reference, and the id of the tool's message
-
-log = structlog.get_logger()
 
 
 async def run_tool_calls(

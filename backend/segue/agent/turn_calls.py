@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
-import structlog
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from segue.agent import prompts
@@ -33,6 +32,7 @@ from segue.domain.tool import (
     effect_of,
 )
 from segue.domain.user_request import PAGE, UserAnswer
+from segue.log import log
 from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
 from segue.models.reply import ModelCall, Reply
@@ -48,8 +48,6 @@ from segue.tools.summaries import named_objects, one_line
 MAX_IMAGES_BYTES = 6_000_000  # of a turn, and as much of PDFs: every later request of it repeats them
 MAX_FOUND = 200  # objects of a result that can be named as sources
 MAX_TITLE_CHARS = 200
-
-log = structlog.get_logger()
 
 
 def call_key(request: RequestedCall) -> tuple[str, str]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
-import structlog
 from fastapi import Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -22,14 +21,13 @@ from segue.api.problems import OF_FILES, problems
 from segue.api.schemas import Page, PagingDep, id_position
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, Attached, Attachment
+from segue.log import log
 from segue.memory.session_store import check_session
 from segue.tools import attachment_store
 from segue.tools.attachment_texts import SERVED, WORDS
 from segue.tools.normalize import IMAGES
 from segue.turns.queries import turn_of_key
 from segue.turns.store import ChatRequest
-
-log = structlog.get_logger()
 
 router = router_of("attachments", "/sessions/{session_id}/attachments", UploadRoute)
 

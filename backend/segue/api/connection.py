@@ -11,8 +11,9 @@ import socket
 from http import HTTPStatus
 from typing import Any
 
-import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from segue.log import log
 
 MAX_HEAD_BYTES = 65_536
 HEADER_BYTES = 32  # that a header counts beside its name and value, as in HTTP/2: a Python object is larger than "a: b"
@@ -24,8 +25,6 @@ SEND_BUFFER_BYTES = 131_072  # the system's own, beside the 64 kB of the event l
 WRITE_STALL_S = 15.0
 
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
-
-log = structlog.get_logger()
 
 
 class _Refused(Exception):

@@ -16,7 +16,6 @@ from typing import Final, Self, assert_never
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import prometheus_client
-import structlog
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.gc_collector import GCCollector
@@ -34,6 +33,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.events.event_log import EventLog
 from segue.language.lexicon import load_toml
+from segue.log import log
 from segue.mcp.mcp_servers import McpServers
 from segue.turns.turn_service import TurnService
 from segue.version import VERSION
@@ -46,8 +46,6 @@ LAG_INTERVAL_S: Final = 0.1
 LIVE_WITHIN_S: Final = 2.0
 ANSWER_WITHIN_S: Final = 1.0  # of another process, to a scrape
 MAX_ANSWER_BYTES: Final = 16_000_000
-
-log = structlog.get_logger()
 
 
 def process_metrics(

@@ -28,6 +28,7 @@ from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, app_problem, h
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
+from segue.log import log
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
 from segue.users.api_keys import APPROVE_PATH, Unauthorized, user_of_stream_token
 from segue.version import VERSION
@@ -40,8 +41,6 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
-
-log = structlog.get_logger()
 
 
 class RequestContext:

@@ -10,7 +10,6 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import orjson
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
@@ -22,6 +21,7 @@ from starlette.types import Scope
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.language.lexicon import load_toml
+from segue.log import log
 from segue.users.api_keys import APPROVE_PATH
 from segue.version import VERSION
 
@@ -53,8 +53,6 @@ _DETAILS = {
     404: "There is nothing at this path. /docs lists what there is.",
     405: "This path does not take this method. /docs lists what it takes.",
 }
-
-log = structlog.get_logger()
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:

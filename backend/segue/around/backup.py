@@ -305,10 +305,9 @@ async def _becomes_true(question: Callable[[], Awaitable[Any]], within_s: float)
 
 
 async def fill_from(stores: OpenStores, path: Path, *, force: bool, progress: OnProgress) -> Manifest:
-    """Puts what the archive holds in the place of what is stored, at the newest schema.
-
-    Raises AppError `backup_unreadable`, `backup_too_new`, `store_too_new`, `store_in_use`, `store_not_empty` without
-    `force`, `restoring` and `copy_failed`. What was stored is still there then.
+    """Puts what the archive holds in the place of what is stored, at the newest schema. Raises AppError
+    `backup_unreadable`, `backup_too_new`, `store_too_new`, `store_in_use`, `store_not_empty` without `force`,
+    `restoring` and `copy_failed`. What was stored is still there then.
     """
     with opened_archive(path) as (archive, manifest):
         if missing_revisions(manifest.revision) is None:

@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-import structlog
+from segue.log import log
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 PAUSES_S: Final = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)  # before the next try of a process that does not get ready
 READY: Final = b"r"
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Annotated, cast
 
-import structlog
 import typer
 import uvicorn
 import uvloop
@@ -27,6 +26,7 @@ from segue.around.processes import ProcessPlace, ProcessSupervisor, Run
 from segue.around.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.errors import AppError
+from segue.log import log
 from segue.main import create_app, run_worker
 from segue.mcp.mcp_config import read_mcp_config
 from segue.secret_files import read_secrets
@@ -39,8 +39,6 @@ KILL_AFTER_S = 10.0  # beyond the grace in which a process ends by itself
 FAREWELL_S = 0.5  # in which a client that is busy asks again
 MAX_PROCESSES = 256
 GARBAGE_THRESHOLDS = 5_000, 5, 5  # objects made, then collections of the next younger generation
-
-log = structlog.get_logger()
 
 
 Processes = Annotated[str, typer.Option(help="How many processes share the work: a number, or auto for one a core.")]

@@ -13,7 +13,6 @@ from errno import EAGAIN, EEXIST
 from pathlib import Path
 from typing import IO, Annotated, Any, Final
 
-import structlog
 import typer
 from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
@@ -21,7 +20,7 @@ from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 from segue.around.service_client import HOST, Api, Refused
 from segue.config import Settings
 from segue.domain.identity import is_loopback
-from segue.log import configure_logging, never_log
+from segue.log import configure_logging, log, never_log
 from segue.tools.summaries import shown_line
 
 MAX_LINE_CHARS = 200
@@ -31,8 +30,6 @@ ServiceUrl = Annotated[str | None, typer.Option(envvar="SEGUE_URL", help="A runn
 ServiceKey = Annotated[
     str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, where it asks for one.")
 ]
-
-log = structlog.get_logger()
 
 # Control characters except tab and line feed, and those that change the direction of text. rich lets ESC through.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")

@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from segue.domain.errors import AppError
 from segue.domain.telemetry import Attribute, OpenSpan, Span, current_traceparent, untraced
 from segue.language.lexicon import load_toml
+from segue.log import log
 from segue.version import VERSION
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ _CONVENTIONS: Final[Mapping[str, Any]] = load_toml("tracing.toml", package="segu
 OPERATIONS: Final[Mapping[str, str]] = _CONVENTIONS["operations"]
 NAMES: Final = {"request": "{method}"} | {name: f"{called} {{{name}}}" for name, called in OPERATIONS.items()}
 HANDED_DOWN: Final[Sequence[str]] = _CONVENTIONS["handed_down"]
-
-log = structlog.get_logger()
 
 
 class _Traced:

@@ -19,7 +19,6 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 import asyncpg
 import orjson
-import structlog
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
@@ -31,6 +30,7 @@ from segue.db.outages import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, Blocker,
 from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError
+from segue.log import log
 
 CONNECT_TIMEOUT_S = 2.0
 POOL_TIMEOUT_S = 2.0
@@ -80,8 +80,6 @@ SendStatement = Callable[[], Awaitable[Any]]
 Pooler = Literal["none", "session", "transaction"]
 
 _outage_s: ContextVar[float] = ContextVar("outage_s", default=0.0)
-
-log = structlog.get_logger()
 
 
 class Database:

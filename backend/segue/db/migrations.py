@@ -2,7 +2,6 @@
 
 import asyncio
 
-import structlog
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
@@ -16,6 +15,7 @@ from segue.db.models import metadata
 from segue.db.outages import cause_of
 from segue.db.postgres_server import REVISION, SCRIPTS
 from segue.domain.errors import AppError
+from segue.log import log
 
 _COLUMNS = text("""
 SELECT table_name || '.' || column_name AS name,
@@ -24,8 +24,6 @@ FROM information_schema.columns WHERE table_schema = current_schema()
 """)
 
 MIGRATION_LOCK = 0x5E60E
-
-log = structlog.get_logger()
 
 
 def upgrade(database_url: str, *, revision: str = "head", schema: str | None = None) -> str | None:

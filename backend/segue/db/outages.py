@@ -17,7 +17,6 @@ from socket import gaierror
 from ssl import SSLError
 from typing import Final
 
-import structlog
 from asyncpg import ClientConfigurationError, PostgresError
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
@@ -25,6 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.domain.errors import AppError
+from segue.log import log
 
 READ_ONLY_STATE: Final = "25006"
 DISK_FULL_STATE: Final = "53100"
@@ -133,8 +133,6 @@ SELECT pid AS blocking_pid, application_name AS blocking_application, state AS b
 FROM others WHERE is_waited_for OR is_holding OR backend_xid IS NOT NULL
 ORDER BY coalesce(wait_event_type, '') = 'Lock', is_waited_for DESC, is_holding DESC, xact_start LIMIT 1
 """)
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, Self
 
-import structlog
 from sqlalchemy import Table, func, literal, select, text, union_all
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,6 +19,7 @@ from segue.db.engine import Database
 from segue.db.owners import tables_of
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock, utc_now
+from segue.log import log
 from segue.watch import Watch
 
 _SERVER = text("""
@@ -34,8 +34,6 @@ REVISION = text("SELECT version_num FROM alembic_version")
 _TIME = text("SELECT clock_timestamp()")
 ASK_EVERY_S: Final = 10.0
 WRONG_S: Final = 1.0  # a difference worth a line in the log
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from importlib.resources import files
 from typing import Any, Final, Literal, get_args
 
 import orjson
-import structlog
 from redis.asyncio import Redis
 
 from segue.db.outages import OutageCause
 from segue.db.redis_server import PROBE_KEY, RedisServer, connections
 from segue.db.rows import UNREADABLE, read_json
 from segue.domain.session import TurnKey
+from segue.log import log
 
 TURN_EVENTS_TTL_S = 3600
 TURN_WATCHED_TTL_S = 1200
@@ -48,8 +48,6 @@ SCRIPTS: Final[Mapping[str, str]] = tomllib.loads(files("segue.db").joinpath("sc
 
 WINDOW_S: Final = 60
 RateKind = Literal["requests", "turns", "triggers"]
-
-log = structlog.get_logger()
 
 
 def _key_by(name: str) -> Callable[[str], str]:

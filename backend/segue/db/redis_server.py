@@ -14,7 +14,6 @@ from ssl import SSLError
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-import structlog
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, parse_url
@@ -24,6 +23,7 @@ from redis.backoff import ConstantBackoff, NoBackoff
 from redis.driver_info import DriverInfo
 
 from segue.db.outages import REDIS, OutageCause
+from segue.log import log
 
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
@@ -33,8 +33,6 @@ OPERATION_TIMEOUT_S = 1.0
 PROBE_EVERY_S = 0.25
 PROBE_KEY = "segue:probe"
 LOST = (exceptions.RedisError, OSError, TimeoutError)
-
-log = structlog.get_logger()
 
 
 # In this order: the first that is one of the kinds decides.

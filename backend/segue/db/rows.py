@@ -14,18 +14,16 @@ from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
 import orjson
-import structlog
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 from sqlalchemy import ColumnElement, Row, Table, Text, UnaryExpression, bindparam, func, select, true, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.domain.plan import Plan, UnreadablePlan, known_status
+from segue.log import log
 
 MAX_DEPTH: Final = 128  # what this release stores is nested 64 levels with a few around them; orjson writes 254
 
 Parsed = TypeVar("Parsed")
-
-log = structlog.get_logger()
 
 UNREADABLE: Final = object()  # stands for JSON that cannot be used: it is of no type that a reader takes
 unreadable_reads: Final[Counter[str]] = Counter()  # by table, since the process started; read at each scrape
@@ -44,10 +42,9 @@ def read_json(text: str | bytes) -> Any:
 
 
 def reader(kind: type[Parsed], check: Callable[[Parsed], Parsed] = lambda value: value) -> Callable[[Any], Parsed]:
-    """Returns a function that makes a `kind` of plain values, such as JSON can hold again.
-
-    It ignores members that a newer release added, and raises pydantic's ValidationError for everything else. `check`
-    raises ValueError for what is of that kind and still cannot be.
+    """Returns a function that makes a `kind` of plain values, such as JSON can hold again. It ignores members that a
+    newer release added, and raises pydantic's ValidationError for everything else. `check` raises ValueError for what
+    is of that kind and still cannot be.
     """
     checked: Any = Annotated[kind, AfterValidator(_writable), AfterValidator(check)]
     validate: Callable[[Any], Parsed] = TypeAdapter(checked).validate_python

@@ -79,9 +79,8 @@ class DependencyGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettlingCheck:
-    """How to find out whether a call took effect that did not answer: a call of another `tool`, which only reads.
-
-    A text in `args` is a JMESPath into the arguments of the call, every other value stands for itself. `done` and
+    """How to find out whether a call took effect that did not answer: a call of another `tool`, which only reads. A
+    text in `args` is a JMESPath into the arguments of the call, every other value stands for itself. `done` and
     `not_done` are JMESPath conditions on what the other tool answers. Without `not_done` it can only show an effect.
     """
 

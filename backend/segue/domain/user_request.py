@@ -74,10 +74,9 @@ class ToolAsks(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UserAnswer:
-    """A question of a step's call and, unless `action` is None, the user's answer.
-
-    `to` is the key of the question. `content` is what was filled in, `state` what the tool left with its question.
-    `may_repeat` says whether the call may be made again without a yes.
+    """A question of a step's call and, unless `action` is None, the user's answer. `to` is the key of the question.
+    `content` is what was filled in, `state` what the tool left with its question. `may_repeat` says whether the call
+    may be made again without a yes.
     """
 
     step: int

@@ -132,11 +132,9 @@ class EventBuffer:
         self._notify(self.end)
 
     async def after(self, position: int, *, patient: bool) -> AsyncGenerator[Sequence[Entry]]:
-        """Yields the entries after a position up to the terminal event, all that there are at a time.
-
-        A reader that is slow, or one of very many, gets them in fewer and larger parts. Unless `patient` it raises
-        StorageUnavailable if Postgres is lost too, and `turn_interrupted` if this process shuts down before
-        the turn has ended.
+        """Yields the entries after a position up to the terminal event, all that there are at a time. A reader that is
+        slow, or one of very many, gets them in fewer and larger parts. Unless `patient` it raises StorageUnavailable if
+        Postgres is lost too, and `turn_interrupted` if this process shuts down before the turn has ended.
         """
         read = 0
         while True:

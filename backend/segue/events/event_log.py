@@ -12,8 +12,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Self
 
-import structlog
-
 from segue.db.redis import Batch, Streams
 from segue.domain.errors import AppError, NotFound
 from segue.domain.events import ArgumentsAdded, CallEnded, Event, ReasoningAdded, TextAdded
@@ -21,6 +19,7 @@ from segue.domain.session import EPOCHS, TurnAnswer, TurnKey
 from segue.events import agui_encoding
 from segue.events.event_buffer import ATTEMPT, CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
 from segue.events.user_feed import GAP, turn_ended
+from segue.log import log
 
 TEXT_INTERVAL_S = 0.03
 TEXTS_PER_SLOWDOWN = 512  # after as many the interval grows by TEXT_INTERVAL_S, so that no answer fills a log
@@ -33,8 +32,6 @@ MAX_EVENT_BYTES = 1_000_000
 MAX_DIGITS = 19  # of a position
 
 OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, TurnAnswer]]]
-
-log = structlog.get_logger()
 
 
 class EventPublisher:
@@ -144,10 +141,9 @@ def _id_in(event: TextAdded | ReasoningAdded | ArgumentsAdded) -> str:
 
 
 class EventLog:
-    """The logs of all turns as one process sees them, while it is entered.
-
-    `outcomes_of` gives the outcome of those of the turns, by id, that have ended: `NotFound` for a turn whose session
-    was deleted. It raises AppError if Postgres is away: those who wait for an answer hear of it after `outage_s`.
+    """The logs of all turns as one process sees them, while it is entered. `outcomes_of` gives the outcome of those of
+    the turns, by id, that have ended: `NotFound` for a turn whose session was deleted. It raises AppError if Postgres
+    is away: those who wait for an answer hear of it after `outage_s`.
     """
 
     def __init__(self, streams: Streams, outcomes_of: OutcomesOf, *, outage_s: float) -> None:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal
 
 import orjson
 import sqlalchemy as sa
-import structlog
 from sqlalchemy.dialects.postgresql import insert as insert_once
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +19,7 @@ from segue.db.models import sessions, turns, webhook_events
 from segue.db.rows import claim_row, due_in
 from segue.domain.field_types import doc
 from segue.domain.plan import Plan
+from segue.log import log
 
 MAX_EVENTS: Final = 100_000  # the oldest go first
 KEPT: Final = timedelta(days=3)  # whatever waits longer was never tried, or its process was gone
@@ -44,8 +44,6 @@ _NEXT_TRY: Final = sa.case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at)).l
 _WAITING: Final = sa.select(
     *_TRIED, *(webhook_events.c[name] for name in ("seq", "created_at", "failure", "failed_at")), _NEXT_TRY
 )
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

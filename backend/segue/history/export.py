@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -30,6 +29,7 @@ from segue.domain.redaction import secrets_in, without, without_secret_texts, wi
 from segue.domain.session import Message, Session, TurnReport
 from segue.domain.tool import Tool, ToolCall, canonical_args
 from segue.language.shown_call import TRANSLATIONS
+from segue.log import log
 from segue.memory.history import BY_PROGRAM, STEERED, list_messages
 from segue.memory.session_store import get_session, those_there
 from segue.plans.policy import WEB_SEARCH
@@ -48,8 +48,6 @@ MAX_FILE_BYTES: Final = 2_000_000  # of a sample: a longer session stays as it w
 MAX_FILES: Final = 500  # the oldest go first
 MAX_SAMPLED_BYTES: Final = 20_000  # of a result
 SAMPLE_EVERY_S: Final = 10.0
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,9 +322,8 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Recordings of a share of the sessions, from 0 to 1, for `segue rehearse`. RECORD_SAMPLE is the consent to them.
-
-    A session's id decides whether it is in the sample, in every process alike. The process that answered notes it, and
+    """Recordings of a share of the sessions, from 0 to 1, for `segue rehearse`. RECORD_SAMPLE is the consent to them. A
+    session's id decides whether it is in the sample, in every process alike. The process that answered notes it, and
     writes its file in `folder` when it looks. It also drops what is not in the sample any more, so that 0 empties it.
     """
 

@@ -36,7 +36,6 @@ _SHOWN_ERRORS: Final = 3
 
 class Variables:
     """What `${…}` stands for: the environment, else the `secrets`, whose names are in upper case, else a default.
-
     `inputs` are the defaults of `${input:…}`. Folders are those of the file at `path`. `files` were read. Raises
     AppError with what is missing, `where` in mcp.json, and what to do about it.
     """
@@ -273,9 +272,8 @@ def read_mcp_config(
     path: Path, secrets: Mapping[str, str] = MappingProxyType({}), *, as_written: bool = False
 ) -> McpConfig:
     """Returns the servers of `path` with variables filled in, from the environment or else from the `secrets`, whose
-    names are in upper case, and paths made absolute; none if there is no file. `as_written` fills in nothing.
-
-    Raises AppError `mcp_config_invalid` (500) that names the file and what to correct.
+    names are in upper case, and paths made absolute; none if there is no file. `as_written` fills in nothing. Raises
+    AppError `mcp_config_invalid` (500) that names the file and what to correct.
     """
     try:
         translation = Translation(json.loads(_text_of(path), object_pairs_hook=_without_repetition), _KEYS)

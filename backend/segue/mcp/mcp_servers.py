@@ -14,14 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import anyio
-import structlog
 
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.redaction import without
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from segue.log import log
 from segue.mcp.mcp_config import McpConfig, McpServerConfig
 from segue.mcp.status import FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
-from segue.tools.builtin.definitions import defined
+from segue.tools.builtin import defined
 from segue.tools.settling_check import unfit
 from segue.tools.tool_health import unknown_members
 
@@ -37,8 +37,6 @@ MAX_GUESSED_SHOWN: Final = 20
 
 _CLOSE_S: Final = 10.0
 _APPLICATION: Final = ""  # owns the names of native tools; no server is called so
-
-log = structlog.get_logger()
 
 
 @dataclass(eq=False, repr=False)

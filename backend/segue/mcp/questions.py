@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import anyio
 import mcp_types
-import structlog
 from mcp import Client, MCPError
 from mcp.client.session import ClientRequestContext
 from mcp.shared.dispatcher import ProgressFnT
@@ -23,6 +22,7 @@ from pydantic_core import to_json
 
 from segue.domain.redaction import without
 from segue.domain.user_request import ToolAsks, UserAnswer, UserRequest
+from segue.log import log
 from segue.tools.normalize import clean
 from segue.tools.user_requests import MAX_MESSAGE_CHARS, UnfitRequest, checked_schema, checked_url, faults_of_answer
 
@@ -30,8 +30,6 @@ MAX_ROUNDS: Final = 10  # of one call, in which the server wants something
 MAX_STATE_BYTES: Final = 64_000
 _ENDED_FIRST_S: Final = 1.0
 _IN_DOUBT_S: Final = 60.0
-
-log = structlog.get_logger()
 
 
 class _AskingCall:

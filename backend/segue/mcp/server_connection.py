@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar, cast
 
 import anyio
 import httpx2
-import structlog
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp import Client, MCPError
 from mcp.client.session import ElicitationFnT, MessageHandlerFnT
@@ -23,6 +22,7 @@ from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
+from segue.log import log
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone, light_body
 from segue.mcp.call_failures import WEB_PAGE, answered, current_delivery, members_of
 from segue.mcp.mcp_config import McpServerConfig
@@ -41,8 +41,6 @@ _MAX_PAGES: Final = 50
 _GET_BYTES: Final = 64 * 1024
 _CHUNK_BYTES: Final = 500
 _LINE_BYTES: Final = 20
-
-log = structlog.get_logger()
 
 
 @asynccontextmanager

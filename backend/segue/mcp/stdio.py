@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 import anyio
-import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
@@ -24,6 +23,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from segue.domain.redaction import is_recognisable, without, without_secret_texts
 from segue.domain.visible import visible
+from segue.log import log
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone, light
 from segue.mcp.call_failures import ended, not_started
 from segue.mcp.mcp_config import McpServerConfig
@@ -36,8 +36,6 @@ _UNREADABLE_LINES: Final = 100
 _CHUNK: Final = 64 * 1024
 _LAST_WORDS_S: Final = 0.2
 _STDERR_CHUNKS_LOGGED: Final = 100
-
-log = structlog.get_logger()
 
 
 class Stderr:
@@ -125,10 +123,9 @@ class _Child:
 async def stdio_transport(
     server: str, config: McpServerConfig, budget: Budget, stderr: Stderr
 ) -> AsyncIterator[StdioStreams]:
-    """Runs the server's command while the context is held. It inherits PATH, HOME and a few more variables only.
-
-    Raises McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP, sends
-    a message over 32 MiB or writes more than `budget` allows.
+    """Runs the server's command while the context is held. It inherits PATH, HOME and a few more variables only. Raises
+    McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP, sends a
+    message over 32 MiB or writes more than `budget` allows.
     """
     child = await _start(config)
     stderr.child_starts()

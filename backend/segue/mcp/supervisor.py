@@ -15,7 +15,6 @@ from typing import Any, Final
 import anyio
 import httpx2
 import mcp_types
-import structlog
 from anyio.abc import TaskGroup
 from mcp import Client, MCPError
 from mcp.client.session import IncomingMessage
@@ -27,6 +26,7 @@ from mcp_types import Tool as McpTool
 from segue.domain.ids import utc_now
 from segue.domain.tool import Reporter, Tool, ToolFailed, ToolLost, ToolRetry
 from segue.domain.user_request import ToolAsks, UserAnswer
+from segue.log import log
 from segue.mcp.budget import Budget, McpServerGone
 from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, current_delivery, reason_of
 from segue.mcp.mcp_config import McpServerConfig
@@ -45,13 +45,10 @@ _CLOSE_S: Final = 2.0
 _AGAIN_S: Final = 5.0  # how long a call that has to wait for the next connection does so
 _QUIET_S: Final = 30.0  # between two signs of life: nothing tells that a server hangs, or that one over HTTP is gone
 
-log = structlog.get_logger()
-
 
 @dataclass(eq=False, repr=False)
 class Supervisor:
     """One server. `state` is `connecting`, `ready` or `failed: <why>`, `since` when; `tools` stay while it reconnects.
-
     `away` says that it could not be connected again at once. `accept` returns those of the server's tools that may be
     offered. `tried` is set after the first attempt to connect. `listed` is what the server listed last.
     """
@@ -149,9 +146,8 @@ class Supervisor:
         answers: tuple[UserAnswer, ...] = (),
     ) -> object:
         """Returns what a tool returned. Raises ToolRetry, ToolFailed, ToolAsks; cancelling it cancels the remote call.
-        Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for.
-
-        If the connection is lost, or could not be opened, a call of a tool that may repeat is made once more.
+        Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. If the connection
+        is lost, or could not be opened, a call of a tool that may repeat is made once more.
         """
 
         async def request(client: Client, heard: ProgressFnT) -> mcp_types.CallToolResult:

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, Final, assert_never
 
 import mcp_types
-import structlog
 from mcp_types import Tool as McpTool
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from segue.domain.tool import SettlingCheck, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.log import log
 from segue.mcp.call_failures import MAX_ERROR_CHARS
 from segue.mcp.guessed_effects import effect_of
 from segue.mcp.mcp_config import McpServerConfig
@@ -45,8 +45,6 @@ _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
-
-log = structlog.get_logger()
 
 
 class _Unfit(Exception):

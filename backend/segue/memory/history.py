@@ -159,7 +159,6 @@ async def load_window(
     connection: AsyncConnection, turn: TurnKey, *, after: int, limit: int, made_by: Sequence[str], opaque_bytes: int
 ) -> StoredWindow:
     """Returns the last `limit` messages of the turns from behind `after` to this one, in the order of `provider_valid`.
-
     They are in the order of turns, not of arrival: a question that came while another ran follows the other's answer.
     Opaque parts come with them if `made_by` made them, the newest first, up to `opaque_bytes` together.
     """

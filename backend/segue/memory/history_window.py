@@ -57,10 +57,9 @@ class WindowLimits:
 
 @dataclass(frozen=True, slots=True)
 class WindowParts:
-    """The messages there are, and references to earlier results, newest first.
-
-    `whole` are the calls whose results may be shown whole, `fixed` is the tokens of what is never reduced, `origin_id`
-    the message that asked for the open plan. `opaque` are the messages that come with opaque parts if they are whole.
+    """The messages there are, and references to earlier results, newest first. `whole` are the calls whose results may
+    be shown whole, `fixed` is the tokens of what is never reduced, `origin_id` the message that asked for the open
+    plan. `opaque` are the messages that come with opaque parts if they are whole.
     """
 
     window: Sequence[Message]
@@ -151,9 +150,8 @@ def _cut_off(
     turns: Sequence[TurnMessages], sizes: Sequence[int], room: int, limits: WindowLimits, origin_id: str | None
 ) -> int | None:
     """Returns the seq of the last turn before those that fill KEPT of the window, once two more turns would not fit:
-    the summary is written while the first of them runs, and the window still has room for it.
-
-    Turns that are still open stay: the one that asked for the open plan, and those with an unknown outcome.
+    the summary is written while the first of them runs, and the window still has room for it. Turns that are still open
+    stay: the one that asked for the open plan, and those with an unknown outcome.
     """
     # Each is taken to be as large as the last one that ended.
     grown = [*turns, *turns[-2:-1], *turns[-2:-1]], [*sizes, *sizes[-2:-1], *sizes[-2:-1]]

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.domain.ids import local_time
 from segue.domain.session import Memory, MemoryKind, Message, NewFact
 from segue.language.lexicon import Phrase
+from segue.log import log
 from segue.memory import fact_cues, facts
 from segue.memory.facts import FactSource
 from segue.memory.history import recent_user_messages, said_by_user
@@ -29,8 +29,6 @@ NEAREST_FOUND = 10
 SAME_MEANING = 0.85
 RANK_DAMPING = 60  # the usual constant of reciprocal rank fusion
 EMBEDDED_AT_ONCE = 64
-
-log = structlog.get_logger()
 
 Embeddings = Sequence[Sequence[float]]
 Ranked = TypeVar("Ranked", Memory, str)
@@ -93,9 +91,8 @@ class LongTermMemory:
     async def remember(
         self, owner: str, session_id: str, content: str, kind: MemoryKind, *, now: datetime, time_zone: str = "UTC"
     ) -> Memory | None:
-        """Stores what the user said in this session. Returns None if no message of theirs says it: a page may have.
-
-        A correction may lean on the fact it corrects, and replaces it: "no longer Monday" leaves out what is on Monday.
+        """Stores what the user said in this session. Returns None if no message of theirs says it: a page may have. A
+        correction may lean on the fact it corrects, and replaces it: "no longer Monday" leaves out what is on Monday.
         The dates that "tomorrow" and the like mean in the user's time zone are put behind it.
         """
         said = await self._said(owner, session_id)

@@ -289,9 +289,8 @@ async def search_sessions(
     limit: int,
 ) -> tuple[list[Session], SearchPosition | None]:
     """Returns the latest active sessions that have all the words in the title or in one message, as FoundSession, and
-    where to go on; None if none is left to look at.
-
-    Looks at MOST_SESSIONS with MOST_MESSAGES at most, and so may return fewer than `limit`, or none, though there are.
+    where to go on; None if none is left to look at. Looks at MOST_SESSIONS with MOST_MESSAGES at most, and so may
+    return fewer than `limit`, or none, though there are.
     """
     looked_at = _looked_at(owner, archived=archived, pinned=pinned, after=after)
     # With OFFSET 0 PostgreSQL looks for a hit once, not for the condition and again for what is returned.

@@ -68,11 +68,9 @@ NO_LIMITS: Final = ModelLimits()
 
 @dataclass(frozen=True, slots=True)
 class RequestParts:
-    """What a call of the model is made of.
-
-    `empty_tries` is how many empty answers end the call. `left_out` are tools that the endpoint refused, each with its
-    words, and `refused_sources` where they come from.
-    `without_opaque` says that the endpoint could not verify what it had given.
+    """What a call of the model is made of. `empty_tries` is how many empty answers end the call. `left_out` are tools
+    that the endpoint refused, each with its words, and `refused_sources` where they come from. `without_opaque` says
+    that the endpoint could not verify what it had given.
     """
 
     messages: Sequence[BaseMessage]

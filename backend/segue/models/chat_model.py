@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
-import structlog
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.domain.agent import provider_and_id, traced_provider
@@ -20,6 +19,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
+from segue.log import log
 from segue.models import normal_form, refusals, traced_call
 from segue.models.amendments import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_limits
 from segue.models.calls_in_text import ADVICE, read_calls
@@ -99,8 +99,6 @@ MAX_KEY_LEFT_OUT_S: Final = 3600.0
 NO_SERVER: Mapping[str, Attribute] = {}
 
 _Answer = TypeVar("_Answer")
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -188,9 +186,8 @@ class ChatModel:
         **options: Unpack[ReplyOptions],
     ) -> Reply:
         """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
-        `retries` are those the caller has left. The `account` is charged, also if no answer comes.
-
-        Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
+        `retries` are those the caller has left. The `account` is charged, also if no answer comes. Raises AppError
+        `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
         options.setdefault("empty_tries", MAX_EMPTY_ANSWERS)
         parts = RequestParts(messages, tuple(tools), self._form, limits=self._limits, **options)

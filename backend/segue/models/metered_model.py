@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
 
-import structlog
 from langchain_core.messages import BaseMessage
 
 from segue.domain.errors import AppError
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
+from segue.log import log
 from segue.models.chat_model import ChatModel, ReplyOptions, Retries
 from segue.models.model_settings import ModelSettings
 from segue.models.refusals import Failure, another_may_answer, is_down, outcome_of, timeout
@@ -32,8 +32,6 @@ MAX_TURN_RETRIES = 6
 RESERVED_CALLS = 2
 RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 _SPENT = "The turn has used all the model calls or tokens one turn may. The message is kept; ask for less at a time."
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +122,9 @@ class _Heard:
 
 
 class MeteredModel:
-    """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
-
-    `name` is that of the model that answered last, the small one aside, and `finish_reason` why it ended;
-    `last_request` what was asked last. `waits_for` is the model that is asked now, and since when (`time.monotonic`).
+    """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting. `name`
+    is that of the model that answered last, the small one aside, and `finish_reason` why it ended; `last_request` what
+    was asked last. `waits_for` is the model that is asked now, and since when (`time.monotonic`).
     """
 
     waits_for: tuple[str, float] | None = None

@@ -84,10 +84,9 @@ def _is_named(model: str, *names: str) -> bool:
 def normal_form(
     messages: Sequence[BaseMessage], form: WireForm = ANY_MODEL, *, media: Collection[str] = MEDIA
 ) -> list[BaseMessage]:
-    """Returns the messages as they may be sent; the given ones stay as they are.
-
-    System messages at the start become one. A later one is an instruction of the engine's: it goes into the user's
-    message before it, or one of its own; one of images or files needs them among the `media`.
+    """Returns the messages as they may be sent; the given ones stay as they are. System messages at the start become
+    one. A later one is an instruction of the engine's: it goes into the user's message before it, or one of its own;
+    one of images or files needs them among the `media`.
     """
     leading = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
     talk: Iterable[BaseMessage] = messages[len(leading) :]

@@ -11,11 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import structlog
 from langchain_core.language_models import BaseChatModel
 
 from segue.domain.agent import OFFLINE, Agent, provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
+from segue.log import log
 from segue.models.chat_model import ChatModel, with_a_key
 from segue.models.metered_model import Models, ModelWithFallback
 from segue.models.model_settings import ModelSettings
@@ -165,8 +165,6 @@ URGENT_TIMEOUT_S = 1.5  # while a user waits
 TIMEOUT_S = 20.0
 MAX_BYTES = 20_000_000  # of one answer: a hundred vectors of four thousand dimensions take half
 MAX_NUMBER = 1e30  # PostgreSQL keeps them in four bytes
-
-log = structlog.get_logger()
 
 
 @asynccontextmanager

@@ -89,7 +89,6 @@ class AnswerPart:
 class RequestOptions:
     """What a request has beside its messages. `tools` are in OpenAI's form. `sampling` is what a client names for one
     turn, `temperature` and `max_tokens`: what an endpoint says of their values is remembered for no other request.
-
     `most_output` are the tokens that the answer may take at most; what begins as this request does has its `cache_key`.
     """
 

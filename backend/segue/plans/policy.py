@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, Final, Literal
 
-import structlog
 from anyio import to_thread
 
 from segue.domain.plan import Confirm, Planning
@@ -21,6 +20,7 @@ from segue.domain.session import RequestedCall, Verdict
 from segue.domain.tool import Effect, Tool, ToolContext, ToolSpec
 from segue.language.lexicon import UNKNOWN, WordList, kinds_of, match_lists
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
+from segue.log import log
 from segue.plans import multistep_detector
 from segue.plans.acknowledgement import LEXICON
 
@@ -39,8 +39,6 @@ _FILE: Final = re.compile(
 _IDENTIFYING: Final = re.compile(
     r"\S@\S|\w://|[<>＞]|\d{5}|(?<![A-Za-z0-9_-])(?=[A-Za-z_-]*\d)(?=[\d_-]*[A-Za-z])[A-Za-z0-9_-]{5,}"
 )
-
-log = structlog.get_logger()
 
 UNASKED: Final = WordList("unasked.toml", match_lists)
 

@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
@@ -29,6 +28,7 @@ from segue.domain.tool import (
     ToolState,
     ToolStatus,
 )
+from segue.log import log
 from segue.tools import tool_health, tool_states
 from segue.tools.builtin.builtin_tools import SEARCH_CONVERSATION
 from segue.tools.catalog import ToolCatalog
@@ -41,8 +41,6 @@ PROBE_SLACK_S: Final = 5.0
 
 Specs = Mapping[str, ToolSpec]
 Holds = Mapping[str, ToolHold]
-
-log = structlog.get_logger()
 
 
 @dataclass(eq=False, repr=False)

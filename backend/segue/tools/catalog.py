@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Protocol
 
-import structlog
 from sqlalchemy import delete, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,6 +22,7 @@ from segue.db.rows import readable, reader
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
+from segue.log import log
 from segue.tools.settling_check import unfit
 from segue.tools.tool_health import check_groups, unknown_members
 from segue.watch import Watch
@@ -45,9 +45,6 @@ class ToolServers(Protocol):
 
     def groups(self) -> frozenset[str]:
         """Returns the groups that some of their tools are for, also of servers that are away."""
-
-
-log = structlog.get_logger()
 
 
 class ToolCatalog:

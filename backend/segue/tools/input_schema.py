@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import orjson
-import structlog
 
 from segue.domain.errors import InvalidRequest
 from segue.domain.tool import Tool, ToolFailed, ToolRetry
+from segue.log import log
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -29,8 +29,6 @@ _DEFINITIONS = ("$defs", "definitions")  # counted where a reference leads into 
 _MAX_ODD_PATTERNS = 100
 _DRAFTS: Final = ("draft-04", "draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
 REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-
-log = structlog.get_logger()
 
 
 class UnfitSchema(ValueError):

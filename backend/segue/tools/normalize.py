@@ -220,10 +220,9 @@ _CONTROL = [chr(code) for code in (*range(0x20), 0x7F) if chr(code) not in "\t\n
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """`text` is what is stored: the text itself, or the JSON of `value`. `cut_from` is the full size, if cut.
-
-    `shown` is the value with its `parts` described, and `shown_text` what the model sees of it. Of what was read in
-    another process, `value` and `shown` are None, unless it shows as a text, and `parts` are its images only.
+    """`text` is what is stored: the text itself, or the JSON of `value`. `cut_from` is the full size, if cut. `shown`
+    is the value with its `parts` described, and `shown_text` what the model sees of it. Of what was read in another
+    process, `value` and `shown` are None, unless it shows as a text, and `parts` are its images only.
     """
 
     kind: PayloadKind

@@ -18,11 +18,11 @@ from typing import Any, Final, Literal
 
 import anyio.to_thread
 import orjson
-import structlog
 
 from segue.domain.redaction import without, without_secret_texts
 from segue.domain.tool import Reporter, Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
 from segue.domain.user_request import MAX_QUESTIONS, ToolAsks
+from segue.log import log
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.input_schema import check_args
 from segue.tools.normalize import Payload, Unread, clean_text, make_payload, no_payload, without_value
@@ -54,8 +54,6 @@ INTERVAL_S: Final = 0.5
 SHOWN_PER_SLOWDOWN: Final = 20  # after as many the interval grows by INTERVAL_S
 MAX_MESSAGE_CHARS: Final = 200
 _READ_CHARS: Final = 2000  # of a message, before it is cleaned
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

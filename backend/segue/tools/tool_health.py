@@ -26,7 +26,6 @@ _TO_THE_SECOND: Final = "%Y-%m-%dT%H:%M:%SZ"
 @dataclass(frozen=True, slots=True)
 class ToolHealth:
     """What is kept of a tool, in a session or for all. `failed_at` is when it became failed, or its last probe failed.
-
     `reason` is of the last call that counted or of what a person did since, `reason_code` of the last change of status.
     `marks` are the sequences in which it has succeeded at its place. `version` is that of its row, 0 if it has none.
     """

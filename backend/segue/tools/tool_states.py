@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, Final, get_args
 
 import sqlalchemy as sa
-import structlog
 from pydantic import TypeAdapter
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,6 +21,7 @@ from segue.db.rows import came_before, newest_first, read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.domain.tool import StatusMoved, ToolStatus
+from segue.log import log
 from segue.tools.tool_health import NEVER_RAN, ToolHealth, ToolHold, needs_reset, reset
 from segue.tools.tool_settings import ToolSettings
 from segue.watch import Watch
@@ -38,8 +38,6 @@ _HEALTH: Final = TypeAdapter(ToolHealth)
 _read_health = reader(ToolHealth)
 _read_change = reader(StatusMoved)
 _read_hold = reader(ToolHold)
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,9 @@ _ROOM: Final[dict[OnBusy, int]] = {"enqueue": _IN_LINE, "steer": _IN_LINE, "reje
 
 
 class Limiter:
-    """`first_call` returns what the first call of the model for a message takes at most.
-
-    Redis holds which turns took a place. Only if none is free are the rows asked which of those turns have ended, so a
-    place costs one round trip, ends with its turn although no process gives it back, and survives a crash.
+    """`first_call` returns what the first call of the model for a message takes at most. Redis holds which turns took a
+    place. Only if none is free are the rows asked which of those turns have ended, so a place costs one round trip,
+    ends with its turn although no process gives it back, and survives a crash.
     """
 
     def __init__(self, books: Books, cache: Cache, *, first_call: Callable[[str], Charge]) -> None:
@@ -133,7 +132,6 @@ class Limiter:
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A turn and its status. If it is not `fresh`, it was accepted before under the same idempotency key.
-
     `failed_for_now` is one that ended with an error that may be gone by now: its key runs it again. `claim` is that of
     the claimer, if it has one.
     """
@@ -155,10 +153,9 @@ async def admit(
     tools: Callable[[], Mapping[str, Tool]],
     claimer: Claimer | None = None,
 ) -> Admitted:
-    """The `claimer` claims the turn if no other one is open.
-
-    Raises NotFound, AppError `turn_in_progress`, `too_many_queued`, `idempotency_key_reused`, and for a request
-    `instead_of` a message `not_the_users`, `cannot_edit_steer`, `not_in_history`.
+    """The `claimer` claims the turn if no other one is open. Raises NotFound, AppError `turn_in_progress`,
+    `too_many_queued`, `idempotency_key_reused`, and for a request `instead_of` a message `not_the_users`,
+    `cannot_edit_steer`, `not_in_history`.
     """
     prepares = request.instead_of is not None or request.abandons is not None
     # Files are read where a turn begins, and options are of one.

@@ -9,8 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-import structlog
-
 from segue.db.engine import Database
 from segue.db.outages import OutageLog
 from segue.db.redis import Cache
@@ -20,6 +18,7 @@ from segue.domain.events import CallEnded
 from segue.domain.telemetry import Observe, PlanEnded, RowsDeleted, TurnEnded, TurnRecovered
 from segue.events.event_log import EventLog
 from segue.events.outbox import drop_excess
+from segue.log import log
 from segue.memory import session_store, short_term
 from segue.plans.store import expire_overdue
 from segue.tools.retention import drop_expired
@@ -39,8 +38,6 @@ MOST_SESSIONS = 50
 
 
 SendSession = Callable[[str], Awaitable[bool]]
-
-log = structlog.get_logger()
 
 
 async def recover_forever(

@@ -12,21 +12,19 @@ import time
 from secrets import token_hex
 
 import anyio
-import structlog
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database, is_pooled
 from segue.db.outages import OutageLog
 from segue.domain.errors import AppError
+from segue.log import log
 
 LOOK_EVERY_S = 0.5
 GRACE_S = 1.0  # twice as long as a process takes to look after its leases
 SETTLED_S = 5.0  # after an outage the others need as long as this to take their locks again
 POOLED_RETRY_S = 60.0
 START_WITHIN_S = 2.0
-
-log = structlog.get_logger()
 
 _TAKE = text("SELECT pg_advisory_lock(hashtextextended(:worker, 1))")
 # A process without a lock, of an older release too, has a name without a slash.

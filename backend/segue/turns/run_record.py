@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-import structlog
 from pydantic import AwareDatetime
 from sqlalchemy import ColumnElement, Row, func, literal, literal_column, null, select, update
 from sqlalchemy.dialects.postgresql import JSONB
@@ -27,6 +26,7 @@ from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.ids import first_id
 from segue.domain.plan import Plan
+from segue.log import log
 from segue.turns.claims import Claim
 
 if TYPE_CHECKING:  # the doctor reads what runs did, and needs no library of a model's
@@ -38,8 +38,6 @@ DETAILS_BATCH: Final = 1000
 DETAILS_DROPPED_TTL_S: Final = 604_800
 LONG_S: Final = 1.0
 KEPT_S: Final = 600  # a report of a process
-
-log = structlog.get_logger()
 
 
 class TurnMetrics:

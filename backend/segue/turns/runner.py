@@ -13,7 +13,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Literal, cast
 
-import structlog
 from structlog.contextvars import bound_contextvars
 
 from segue.agent.prompts import BY_SERVICE
@@ -31,6 +30,7 @@ from segue.domain.events import Event, ReasoningAdded, ReasoningEnded, SteerRead
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
+from segue.log import log
 from segue.memory import short_term
 from segue.memory.history import NewMessage
 from segue.models.metered_model import MeteredModel
@@ -46,8 +46,6 @@ from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.users.spending import Account
 
 Stop = Literal["cancelled", "handed_back", "lost"]
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +126,8 @@ def tools_of_turn(
 
 class TurnRun:
     """One run of a claimed turn. `stopped` is why it was stopped, None if it was not. `stored_messages` are those that
-    its calls have stored, once it is finished.
-
-    A run whose answer is being stored is not stopped any more: the guard in the statement decides.
+    its calls have stored, once it is finished. A run whose answer is being stored is not stopped any more: the guard in
+    the statement decides.
     """
 
     def __init__(self, deps: TurnDeps, claim: Claim, unstored: UnstoredEnds, *, lease_s: float) -> None:

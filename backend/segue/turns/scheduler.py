@@ -10,10 +10,9 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
-
 from segue.db.outages import OutageLog
 from segue.domain.errors import AppError
+from segue.log import log
 from segue.turns import claims
 from segue.turns.claims import Claim, Claimer
 from segue.turns.presence import Presence
@@ -23,8 +22,6 @@ from segue.turns.turn_deps import TurnDeps
 
 CHECK_S = 0.5  # how soon a process notices that a turn of its own is to be cancelled, or lost
 STOP_S = 3.0
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from itertools import islice, pairwise
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo
 
-import structlog
 from cronsim import CronSim, CronSimError
 from dateutil.rrule import rrulestr
 from sqlalchemy import ColumnElement, Row, Select, Table, delete, func, select, update
@@ -35,6 +34,7 @@ from segue.domain.session import TurnKey, TurnStatus
 from segue.domain.tool import ToolContext
 from segue.events import outbox, user_feed
 from segue.events.event_log import EventLog
+from segue.log import log
 from segue.memory.session_store import check_session, create_session, lock_session
 from segue.turns.admission import MAX_QUEUED, Admitted
 from segue.turns.claims import Origin
@@ -69,8 +69,6 @@ _PARTS: Final[Mapping[str, set[str]]] = {
 }
 _MOST_HOURS, _MOST = 23, 1000
 _NO_RULE: Final = (CronSimError, ValueError, TypeError, LookupError, AttributeError)
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,6 @@ async def begin_turn(
     connection: AsyncConnection, owner: str, session_id: str, request: ChatRequest, *, now: datetime, room: int
 ) -> TurnKey | None:
     """Accepts a message: takes the session's next seq, stores the turn as queued and the user's message with it.
-
     Returns None if the session is not the owner's, if it has `room` open turns, or if another message came at the same
     moment. Raises KeyTaken.
     """
@@ -299,10 +298,8 @@ async def finish_turn(
     charges: ChargesByDay,
 ) -> Message:
     """Stores the answer, completes the turn and books its charges in one statement. Raises StaleTurn if the claim no
-    longer holds.
-
-    `cut_off` is the seq of the last turn that the summary is to cover, None if no summary is due. `improves_title` says
-    whether a model is to give a session a title after its first answer.
+    longer holds. `cut_off` is the seq of the last turn that the summary is to cover, None if no summary is due.
+    `improves_title` says whether a model is to give a session a title after its first answer.
     """
     values = message_values(claim.key, answer)
     outcome = {"outcome": without_defaults(replace(report, prompt=None)), "run": stored_run(timeline, report)}

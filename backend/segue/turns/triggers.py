@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import orjson
-import structlog
 from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -29,6 +28,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.field_types import doc
 from segue.domain.ids import Clock, new_id
+from segue.log import log
 from segue.memory.session_store import check_session, find_named, name_session
 from segue.tools.normalize import clean_text
 from segue.turns.admission import Admitted, accepted_before
@@ -48,8 +48,6 @@ WINDOW_S: Final = 300
 ROLLED_LASTS: Final = timedelta(days=1)
 SECRET_BYTES: Final = 32
 _EVENT_ID: Final = re.compile(r"[\x21-\x7e]{1,150}")
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from segue.agent.agent_settings import AgentSettings
 from segue.agent.graph import Graph
 from segue.agent.tool_choice import CountToolTokens, ToolSearch
@@ -19,6 +17,7 @@ from segue.domain.errors import AppError
 from segue.domain.ids import Clock
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.events.event_log import EventLog
+from segue.log import log
 from segue.memory.history_window import CountTokens
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary, DueTitle
@@ -29,8 +28,6 @@ from segue.turns.jobs.learn_facts import DueExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.turn_settings import TurnSettings
 from segue.users.spending import Books
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

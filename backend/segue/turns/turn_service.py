@@ -194,10 +194,9 @@ class TurnService:
         origin: Origin = NO_ORIGIN,
         options: TurnOptions = NO_OPTIONS,
     ) -> TurnKey:
-        """A button on the plan that waits: stores the decision, and dispatches the turn that carries it out.
-
-        Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `invalid_args`, `invalid_answer`,
-        `unknown_tool`, `rate_limited`; then nothing was accepted.
+        """A button on the plan that waits: stores the decision, and dispatches the turn that carries it out. Raises
+        AppError `no_open_plan`, `plan_changed`, `plan_expired`, `invalid_args`, `invalid_answer`, `unknown_tool`,
+        `rate_limited`; then nothing was accepted.
         """
         known = await self._accepted_before(owner, session_id, once)
         if known is not None and not known.failed_for_now:

@@ -15,7 +15,6 @@ from typing import Any, Protocol, Self
 import httpx2
 import jwt
 import orjson
-import structlog
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_user
+from segue.log import log
 from segue.net.http_client import BodyTooLarge, answer_of
 from segue.users.api_keys import Unauthorized
 
@@ -40,8 +40,6 @@ MIN_RSA_BITS, MAX_RSA_BITS = 2048, 16_384
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _SECRETS = {"HS256": 32, "HS384": 48, "HS512": 64}  # bytes a secret needs, RFC 7518 section 3.2
 _JWT = jwt.PyJWT({"require": ["exp", "sub"], "enforce_minimum_key_length": True})
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

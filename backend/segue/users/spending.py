@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final, Self
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-import structlog
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -29,12 +28,11 @@ from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.identity import NOTHING, Charge, total
 from segue.domain.ids import Clock
+from segue.log import log
 from segue.users import usage_ledger
 from segue.users.usage_ledger import Reservation, Standing
 from segue.users.user_settings import UserSettings
 from segue.watch import Watch
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

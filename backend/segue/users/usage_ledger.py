@@ -236,10 +236,9 @@ _FITS_GROUP = _OF_GROUP.add_columns(_FITS.label("reserved"))
 async def reserve(
     connection: AsyncConnection, wanted: Reservation, *, token_cap: int, cost_cap: Decimal, among: str | None = None
 ) -> Standing:
-    """Reserves in place of what the holder has under this epoch or before, if the owner's day has room; 0 is no cap.
-
-    In a transaction, which holds the lock of the owner's reservations until its end. With `among` it reserves nothing:
-    it says whether the day of all in that group together has room, empty for all owners, and holds the lock of these.
+    """Reserves in place of what the holder has under this epoch or before, if the owner's day has room; 0 is no cap. In
+    a transaction, which holds the lock of the owner's reservations until its end. With `among` it reserves nothing: it
+    says whether the day of all in that group together has room, empty for all owners, and holds the lock of these.
     """
     lock = f"{SPEAKS_FOR}{among}" if among else among  # no owner begins like this
     await connection.execute(OWNER_LOCK, {"of_owner": wanted.owner if lock is None else lock})

@@ -310,10 +310,9 @@ async def run_events(
     frames: RunFrames,
     messages: Sequence[Json] | None = None,
 ) -> AsyncGenerator[Sequence[Entry]]:
-    """Yields the events of a run from its start to its end, with the positions of those of the log.
-
-    Without a turn it only shows how the session stands. `messages` are all that the client is to have from before it.
-    Whatever goes wrong, the last event says so.
+    """Yields the events of a run from its start to its end, with the positions of those of the log. Without a turn it
+    only shows how the session stands. `messages` are all that the client is to have from before it. Whatever goes
+    wrong, the last event says so.
     """
     opening = [frames.started()]
     if messages is not None:

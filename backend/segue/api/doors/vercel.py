@@ -409,10 +409,9 @@ def _key(message: Json, *fingerprint: str | int) -> str | None:
 
 
 async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> str | None:
-    """Returns the stored message that is edited, or whose answer is made anew; None for a new one.
-
-    A client calls a message of the assistant by its turn, and one of the user's as it likes: what is edited is what
-    came after the answer before it. One that has read the history from the API has the ids of that.
+    """Returns the stored message that is edited, or whose answer is made anew; None for a new one. A client calls a
+    message of the assistant by its turn, and one of the user's as it likes: what is edited is what came after the
+    answer before it. One that has read the history from the API has the ids of that.
     """
     if body.message_id is not None and is_id("msg", body.message_id):
         return body.message_id

@@ -33,10 +33,8 @@ TABLES = tomllib.loads(Path(__file__).with_name("servers.toml").read_text("utf-8
 @dataclass(frozen=True, slots=True)
 class Server:
     """One tree of processes, with a lock and a log at `path`. Only they hold the lock, through a descriptor that they
-    inherit; `prepare` gets it for the programs that it runs.
-
-    `sign` is a part of the command line of its first process and of no other. `stop_signals` are tried in order, each
-    for a number of seconds.
+    inherit; `prepare` gets it for the programs that it runs. `sign` is a part of the command line of its first process
+    and of no other. `stop_signals` are tried in order, each for a number of seconds.
     """
 
     name: str

@@ -49,9 +49,8 @@ SELECT 'CREATE EXTENSION vector' FROM pg_available_extensions WHERE name = 'vect
 
 @contextmanager
 def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUrls]:
-    """Yields servers in `data_dir`, made if missing. With `fast`, data may be lost if the machine crashes.
-
-    Entering and leaving block, for `DOOR_TIMEOUT` at most, and may happen in different threads. Raises AppError
+    """Yields servers in `data_dir`, made if missing. With `fast`, data may be lost if the machine crashes. Entering and
+    leaving block, for `DOOR_TIMEOUT` at most, and may happen in different threads. Raises AppError
     `data_dir_unwritable`, `data_dir_unusable`, `data_dir_busy`, `embedded_unavailable`, `embedded_failed`.
     """
     postgres_binary("postgres")  # before anything is made

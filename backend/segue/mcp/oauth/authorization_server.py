@@ -17,7 +17,6 @@ from urllib.parse import quote, urlsplit
 
 import httpx2
 import orjson
-import structlog
 from mcp.client.auth import OAuthFlowError, OAuthRegistrationError
 from mcp.client.auth import utils as sdk
 from mcp.client.auth.oauth2 import check_registration_usable
@@ -32,6 +31,7 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 from pydantic import AnyUrl, BaseModel, Field, ValidationError
 
 from segue.domain.identity import is_loopback
+from segue.log import log
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.net.addresses import NoSuchHost, NotPublic, allowed_for_operator, is_public_or_private
 from segue.net.http_client import BodyTooLarge, answer_of, checked_client
@@ -51,8 +51,6 @@ _ABOUT_AUTHORITY: Final = "the metadata of its authorization server"
 _WHAT: Final = "the token endpoint"
 _SENDABLE = re.compile(r"[\x21-\x7e]+")
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
-
-log = structlog.get_logger()
 
 
 class OAuthFault(Exception):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-import structlog
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from mcp.shared.auth import OAuthMetadata, OAuthToken
 from pydantic import Field, ValidationError
@@ -22,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import mcp_clients, mcp_logins
 from segue.domain.ids import Clock, new_id
+from segue.log import log
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.oauth import authorization_server
 from segue.mcp.oauth.authorization_server import OAuthClient, OAuthFault, SealedValue, TokenRefused, TokenSource
@@ -35,8 +35,6 @@ _COLUMNS: Final = (
     func.coalesce(mcp_logins.c.expires_at < func.now() + timedelta(seconds=30), False).label("is_stale"),
     func.coalesce(mcp_logins.c.refreshing_until > func.now(), False).label("is_refreshing"),
 )
-
-log = structlog.get_logger()
 
 
 class Seal:

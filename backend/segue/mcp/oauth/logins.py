@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-import structlog
 from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.oauth2 import PKCEParameters
 from mcp.client.auth.utils import union_scopes, validate_authorization_response_iss
@@ -23,6 +22,7 @@ from segue.db.models import mcp_login_attempts
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock, digest_of_secret
 from segue.domain.user_request import UserRequest
+from segue.log import log
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.mcp.oauth import authorization_server
 from segue.mcp.oauth.authorization_server import (
@@ -41,8 +41,6 @@ ATTEMPT_LASTS: Final = timedelta(minutes=30)
 ATTEMPTS: Final = 10  # of a user at a server
 _DENIED: Final = "access_denied"
 _OTHER_ISSUER: Final = "it names another issuer than the one in mcp.json"
-
-log = structlog.get_logger()
 
 
 class Logins:

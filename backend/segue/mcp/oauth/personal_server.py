@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Final
 
 import anyio
 import httpx2
-import structlog
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 from mcp_types import Tool as McpTool
 from pydantic import TypeAdapter, ValidationError
@@ -32,6 +31,7 @@ from segue.domain.errors import AppError
 from segue.domain.ids import utc_now
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.user_request import ToolAsks
+from segue.log import log
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.oauth.authorization_server import OAuthFault
 from segue.mcp.oauth.login_tokens import Access, Grants
@@ -46,8 +46,6 @@ IDLE_S: Final = 300.0
 _CLOSE_S: Final = 5.0
 _LOGIN_TOOL: Final = "log_in_to_"
 _TOOLS: Final = TypeAdapter(list[McpTool])
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from itertools import zip_longest
 from typing import Any, Final
 
 import httpx2
-import structlog
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
+from segue.log import log
 from segue.models import refusals
 from segue.models.amendments import parameter_named
 from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, image_in, joined, plain_words, size_of
@@ -55,8 +55,6 @@ _BYTES_OF_A_CHUNK: Final = 100  # around its words, in an event
 # Fields that a text may have and be no more than words, and those of LangChain's own: the rest goes back.
 _PLAIN: Final = frozenset({"type", "text", "id", "index", "annotations", "citations"})
 _OWN: Final = frozenset({"index"})
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,12 @@ from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
-import structlog
 from pydantic import SecretStr
 
 from segue.domain.agent import OPENAI, ModelProvider, ProviderApi
 from segue.domain.redaction import header_secrets
 from segue.domain.telemetry import Attribute
+from segue.log import log
 from segue.models.amendments import NOTHING_LEARNED, Learned, RequestBody
 from segue.models.refusals import (
     BROKE_OFF,
@@ -48,8 +48,6 @@ _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/js
 _CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +196,9 @@ class Endpoint:
             return cast(dict[str, Any], await anext(received))
 
     async def events(self, body: RequestBody, *, forget: Collection[str] = ()) -> AsyncGenerator[dict[str, Any] | None]:
-        """Yields the events of an answer, or a whole one, and None as a sign of life. Raises as `ask` does.
-
-        It is asked for again without what the endpoint refuses, or with what it misses; what is refused of those in
-        `forget` is left out of this request alone. The last event is empty if the provider said that it is complete.
+        """Yields the events of an answer, or a whole one, and None as a sign of life. Raises as `ask` does. It is asked
+        for again without what the endpoint refuses, or with what it misses; what is refused of those in `forget` is
+        left out of this request alone. The last event is empty if the provider said that it is complete.
         """
         learned, has_begun = self._learned, False
         while True:

@@ -12,9 +12,9 @@ from importlib import import_module
 from itertools import zip_longest
 from typing import Any, Final
 
-import structlog
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+from segue.log import log
 from segue.models.amendments import RENAMED
 from segue.models.normal_form import form_of
 from segue.models.providers.adapted import AdaptedModel, merged
@@ -30,8 +30,6 @@ NO_EFFORT: Final = "chat without reasoning"
 _MAY_DO_BETTER: Final = {CHAT: {"other_api"}, RESPONSES: {"other_api", "not_found"}}
 
 _MOST: Final = {"max_tokens", "max_completion_tokens"}  # what bounds an answer
-
-log = structlog.get_logger()
 
 
 @dataclass

@@ -1,0 +1,18 @@
+"""How the service's own tools are defined, which is data: `definitions.toml` has what the model is told of each."""
+
+from typing import Final
+
+from segue.domain.tool import PROPOSE_MANDATE, ToolSpec
+from segue.language.lexicon import load_toml
+
+_TABLE: Final = load_toml("definitions.toml", package="segue.tools.builtin")
+
+BUILTIN: Final = frozenset({*_TABLE["built_in"], PROPOSE_MANDATE})  # all that a service may have
+
+
+def defined(name: str) -> ToolSpec:
+    row = (_TABLE["built_in"] | _TABLE["of_servers"])[name]
+    said = {key: value for key, value in row.items() if key not in ("args", "required")}
+    needed = {"required": row["required"]} if "required" in row else {}
+    schema = {"type": "object", "properties": row["args"], **needed, "additionalProperties": False}
+    return ToolSpec(name=name, input_schema=schema, **said)

@@ -19,7 +19,7 @@ from segue.domain.ids import known_zone, local_time
 from segue.domain.session import Memory, MemoryKind
 from segue.domain.tool import Audience, Tool, ToolContext, ToolRetry
 from segue.net.http_client import checked_client, tls_context
-from segue.tools.builtin.definitions import defined
+from segue.tools.builtin import defined
 from segue.tools.builtin.get_tool_result import get_tool_result_tool
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool

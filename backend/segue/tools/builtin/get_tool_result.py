@@ -11,7 +11,7 @@ from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry
-from segue.tools.builtin.definitions import defined
+from segue.tools.builtin import defined
 from segue.tools.normalize import clean_text
 from segue.tools.paging import Wanted, page_of, part_at
 from segue.tools.results import StoredResult, load_result, search_calls

@@ -17,7 +17,7 @@ import httpx2
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
 from segue.net.addresses import NoSuchHost, NotPublic
-from segue.tools.builtin.definitions import defined
+from segue.tools.builtin import defined
 
 MAX_TITLE_CHARS = 300
 # Extraction costs up to 100 µs an element, in a thread that cannot be stopped; very large articles have 20,000.

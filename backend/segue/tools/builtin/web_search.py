@@ -17,7 +17,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolUnauthorized
 from segue.net.http_client import BodyTooLarge, answer_of
-from segue.tools.builtin.definitions import defined
+from segue.tools.builtin import defined
 
 SearchProvider = Literal["ddgs", "searxng", "tavily"]
 Hit = dict[str, str]

@@ -11,7 +11,6 @@ from datetime import date, timedelta
 from functools import partial
 from itertools import repeat
 
-import structlog
 from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import case, exists, func, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,6 +21,7 @@ from segue.db.models import sessions, turns
 from segue.db.rows import claim_row, due_in, postpone_row
 from segue.domain.ids import Clock, local_time
 from segue.domain.session import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
+from segue.log import log
 from segue.memory import facts, history
 from segue.memory.fact_cues import days_meant, is_said, with_dates
 from segue.memory.facts import FactSource
@@ -39,8 +39,6 @@ MAX_CONTEXT_CHARS = 1000
 DEFAULT_IMPORTANCE = 3
 GIVE_UP = timedelta(days=1)
 MAX_KNOWN_SHOWN = 10
-
-log = structlog.get_logger()
 
 
 class FactUpkeep(Watch):

@@ -8,17 +8,14 @@ import asyncio
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
-import structlog
-
 from segue.domain.errors import AppError
 from segue.domain.turn_errors import NO_ROOM
+from segue.log import log
 from segue.watch import Watch
 
 GIVE_BACK_TIMEOUT_S = 1.0
 
 Job = TypeVar("Job")
-
-log = structlog.get_logger()
 
 
 class JobKind(Protocol[Job]):

@@ -11,7 +11,6 @@ from itertools import accumulate
 from typing import Any
 
 import orjson
-import structlog
 
 from segue.agent.prompts import CONDENSER, SUMMARISER, TITLER, as_json
 from segue.agent.render_messages import listed_reference
@@ -20,6 +19,7 @@ from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.session import Message
 from segue.events.user_feed import session_titled
+from segue.log import log
 from segue.memory import summary as summaries
 from segue.memory.history import MAX_SEQ, load_turns
 from segue.memory.history_window import SUMMARY_LISTED, CountTokens
@@ -37,8 +37,6 @@ MAX_TITLED_MESSAGES = 50  # of the first turn, and of what came since
 MAX_ARGS_CHARS = 300
 KEPT_OF_A_RESULT = ("tool_call_id", "tool_name", "status", "summary", "identifiers")
 MAX_MESSAGES = 200
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from typing import Final
 
 import httpx2
 import orjson
-import structlog
 
 from segue.db.engine import Database
 from segue.db.redis import Cache
@@ -26,6 +25,7 @@ from segue.domain.ids import Clock
 from segue.domain.telemetry import Observe, WebhookOutcome, WebhookTried
 from segue.events import outbox
 from segue.events.outbox import DueEvent
+from segue.log import log
 from segue.net.addresses import NoSuchHost, NotPublic
 from segue.tools import tool_states
 from segue.users.api_keys import ApprovalLinks
@@ -37,8 +37,6 @@ FIRST_WAIT_S: Final = 5.0  # then four times as long after each try
 LONGEST_WAIT_S: Final = 10_800.0
 DELIVERED: Final = range(200, 300)
 GONE: Final = 410
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
