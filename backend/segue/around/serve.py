@@ -235,6 +235,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         bound.bind((host, port))
     except OSError as error:
+        bound.close()
         match error:
             case OSError(errno=errno.EADDRINUSE):
                 text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."

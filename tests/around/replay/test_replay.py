@@ -110,7 +110,7 @@ def narrow_a_tool(recording: dict[str, Any]) -> None:
             (change_an_argument, ["turn 4: another call", "itm-2", "itm-1", "which is not recorded for this turn"]),
             (expect_one_call_more, ["turn 4: a call is missing", "mcp_delete_item"]),
             (expect_one_call_less, ["turn 2: a call that was not recorded", "mcp_get_item"]),
-            (change_the_answer, ["turn 2: another answer", "Shall I?", "Procedo?"]),
+            (change_the_answer, ["turn 2: another answer", "Shall I?", "Prossimo passo: Cancella"]),
             (change_the_plan, ["turn 4: the plan stands otherwise", "waiting", "completed"]),
             (say_less, ["turn 1: the model was asked for more than was recorded (loop)"]),
             (narrow_a_tool, ["turn 1: another call", '{"query":"lamps"} failed']),
