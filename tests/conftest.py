@@ -21,6 +21,7 @@ from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.servers import embedded_servers
 from segue.config import Settings
 from segue.db.migrations import upgrade
+from segue.log import log
 from tests.support import fork_server, kept_connections, memory, statements
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
@@ -84,7 +85,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """The test before may have run a command in this process, which set up its own log."""
+    """The test before may have run a command in this process, which set up its own log: the logger keeps what it was
+    first used with.
+    """
+    vars(log).pop("bind", None)
     structlog.reset_defaults()
     structlog.configure(
         processors=[
