@@ -107,7 +107,7 @@ async def close_all() -> None:
 
 def _is_usable(connection: Any) -> bool:
     driver = connection.driver_connection
-    return not driver.is_closed() and driver._loop is asyncio.get_running_loop()  # noqa: SLF001 (it tells nobody)
+    return not driver.is_closed() and driver._loop is asyncio.get_running_loop()  # noqa: SLF001 (asyncpg has no public name for it)
 
 
 def _written(options: dict[str, Any]) -> str:
