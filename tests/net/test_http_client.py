@@ -1,8 +1,8 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from segue.net import http_client
 from segue.net.addresses import IPAddress, NoSuchHost, NotPublic, allowed_for_operator
-from segue.net.http_client import answer_of, checked_client
+from segue.net.http_client import answer_of, checked_client, connecting
 
 HERE = "127.0.0.1"
 
@@ -52,6 +53,26 @@ async def host_echo(tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     server = await asyncio.start_server(answer, HERE, 0, ssl=tls)
     async with server:
         yield server.sockets[0].getsockname()[1]
+
+
+@asynccontextmanager
+async def heard_requests(*, closes: bool = False) -> AsyncIterator[tuple[int, list[str]]]:
+    """Answers every request with the number it has on its connection, which it `closes` afterwards without having said
+    so. Yields its port, and what was asked for.
+    """
+    heard: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = 0
+        with suppress(asyncio.IncompleteReadError):
+            while number == 0 or not closes:
+                heard.append((await reader.readuntil(b"\r\n\r\n")).split()[1].decode())
+                number += 1
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d" % number)
+        writer.close()
+
+    async with await asyncio.start_server(answer, HERE, 0) as server:
+        yield server.sockets[0].getsockname()[1], heard
 
 
 @pytest.mark.parametrize(
@@ -174,6 +195,61 @@ async def test_a_proxy_of_the_environment_is_not_obeyed(monkeypatch: pytest.Monk
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
     async with host_echo() as port, checked_client(resolve=Names([HERE]), is_allowed=only_here) as client:
         assert (await client.get(f"http://shop.test:{port}/")).status_code == httpx2.codes.OK
+
+
+@pytest.mark.parametrize(
+    ("variables", "asked_by"),
+    [
+        ({}, "its server"),
+        ({"http_proxy": "http://{proxy}"}, "proxy"),
+        ({"all_proxy": "http://{proxy}"}, "proxy"),
+        ({"http_proxy": "http://{proxy}", "no_proxy": "localhost"}, "its server"),
+    ],
+)
+async def test_a_proxy_of_the_environment_is_obeyed_where_the_operator_says_what_is_asked(
+    variables: Mapping[str, str], asked_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    async with heard_requests() as (port, direct), heard_requests() as (proxy, proxied):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value.format(proxy=f"{HERE}:{proxy}"))
+        async with httpx2.AsyncClient(**connecting()) as client:
+            assert (await client.get(f"http://localhost:{port}/")).status_code == httpx2.codes.OK
+    heard = [f"http://localhost:{port}/"] if asked_by == "proxy" else ["/"]
+    assert (proxied if asked_by == "proxy" else direct) == heard
+    assert len(direct) + len(proxied) == 1
+
+
+async def test_a_connection_that_its_server_has_closed_is_not_used_again() -> None:
+    async with heard_requests(closes=True) as (port, heard), httpx2.AsyncClient(**connecting()) as client:
+        for _ in range(3):
+            assert (await client.get(f"http://{HERE}:{port}/")).status_code == httpx2.codes.OK
+    assert heard == ["/"] * 3
+
+
+async def test_a_connection_that_was_asked_before_is_asked_again() -> None:
+    async with heard_requests() as (port, heard), httpx2.AsyncClient(**connecting()) as client:
+        for _ in range(3):
+            answer = await client.get(f"http://{HERE}:{port}/")
+    assert heard == ["/"] * 3
+    assert answer.text == "3"  # requests of its connection
+
+
+@pytest.mark.allow_hosts([HERE, "127.0.0.2"])
+async def test_the_next_address_is_tried_soon_where_one_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "_NEXT_ADDRESS_S", 0.05)
+    async with host_echo() as port:
+        with socket.socket() as silent, socket.socket() as first, socket.socket() as second:
+            silent.bind(("127.0.0.2", port))
+            silent.listen(0)  # its queue is full with the first: more get no answer
+            for each in (first, second):
+                each.setblocking(False)
+                each.connect_ex(silent.getsockname())
+            names = Names(["127.0.0.2", HERE])
+            async with checked_client(resolve=names, is_allowed=lambda _: True) as client:
+                assert (await client.get(f"http://two.test:{port}/")).status_code == httpx2.codes.OK
 
 
 async def test_tls_is_verified_against_the_name_while_the_checked_address_is_dialled(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ nothing of tools or MCP: they pass a policy from `addresses.py`.
 """
 
 import asyncio
+import select
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Final
+from typing import Any, Final
+from urllib.request import getproxies
 
 import httpcore2
 import httpx2
@@ -18,7 +20,9 @@ import httpx2
 from segue.domain.telemetry import current_traceparent
 from segue.net.addresses import IsAllowed, Resolve, allowed_addresses, is_public, resolve_host
 
-_MAX_CONNECTIONS: Final = 100
+_CONNECTIONS: Final = httpx2.Limits(max_connections=100, keepalive_expiry=None)
+_PROVIDERS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+_NEXT_ADDRESS_S: Final = 2.5  # until the next address of a name is tried
 _PIECES_AT_ONCE: Final = 100
 _TRANSPORT_ERRORS: Final = (
     httpcore2.NetworkError,
@@ -47,12 +51,24 @@ def checked_client(
     event stream has no such limit.
     """
     return httpx2.AsyncClient(
-        transport=_CheckedTransport(_CheckedNetwork(is_allowed, resolve), tls or tls_context(), max_body_bytes),
+        transport=_Transport(
+            partial(allowed_addresses, resolve=resolve, is_allowed=is_allowed),
+            tls or tls_context(),
+            max_body_bytes=max_body_bytes,
+        ),
         trust_env=False,
         cookies=CookieJar(None if keep_cookies else DefaultCookiePolicy(allowed_domains=[])),
         timeout=timeout or httpx2.Timeout(10.0, connect=5.0),
         headers=headers,
     )
+
+
+def connecting() -> dict[str, Any]:
+    """Returns arguments for an httpx2.AsyncClient that asks an address of the operator's, which is not checked. Proxies
+    of the environment are obeyed as ever; what goes past them goes over connections of ours.
+    """
+    own = {} if "all" in getproxies() else {"all://": _Transport(resolve_host, tls_context(), limits=_PROVIDERS)}
+    return {"mounts": own, "verify": tls_context(), "limits": _PROVIDERS}
 
 
 async def tell_trace(request: httpx2.Request) -> None:
@@ -96,41 +112,115 @@ async def answer_of(client: httpx2.AsyncClient, request: httpx2.Request, *, max_
     return httpx2.Response(response.status_code, content=bytes(body), request=request)
 
 
-class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
-    """Resolves a name once and dials only addresses it has checked. Unix sockets stay unimplemented."""
+class _Stream(httpcore2.AsyncNetworkStream):
+    """A connection over the event loop's own streams. Those of httpcore2 stop and start to read for every piece: two
+    calls of the system and a third of the processor time that it takes to read a token.
+    """
 
-    def __init__(self, is_allowed: IsAllowed, resolve: Resolve) -> None:
-        self._is_allowed = is_allowed
-        self._resolve = resolve
-        self._network = httpcore2.AnyIOBackend()
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 (httpcore2's)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._reader.read(max_bytes)
+        except TimeoutError as error:
+            raise httpcore2.ReadTimeout from error
+        except OSError as error:
+            raise httpcore2.ReadError(str(error)) from error
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 (httpcore2's)
+        try:
+            self._writer.write(buffer)
+            async with asyncio.timeout(timeout):
+                await self._writer.drain()
+        except TimeoutError as error:
+            raise httpcore2.WriteTimeout from error
+        except (OSError, RuntimeError) as error:  # uvloop's for a transport that is closed
+            raise httpcore2.WriteError(str(error)) from error
+
+    async def aclose(self) -> None:
+        self._writer.transport.abort()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 (httpcore2's)
+    ) -> httpcore2.AsyncNetworkStream:
+        has_begun = False
+        try:
+            async with asyncio.timeout(timeout):
+                await self._writer.start_tls(ssl_context, server_hostname=server_hostname)
+            has_begun = True
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout from error
+        except OSError as error:
+            raise httpcore2.ConnectError(str(error)) from error
+        finally:
+            if not has_begun:
+                await self.aclose()
+        return self
+
+    def get_extra_info(self, info: str) -> Any:
+        if info != "is_readable":
+            return self._writer.get_extra_info(info)
+        # Asked of an idle connection: has its server closed it? The event loop may not have heard of that yet.
+        arrived = select.poll()
+        arrived.register(self._writer.get_extra_info("socket"), select.POLLIN)
+        return self._reader.at_eof() or self._writer.is_closing() or bool(arrived.poll(0))
+
+
+class _Network(httpcore2.AsyncNetworkBackend):
+    """Resolves a name once and dials what `addresses_of` returns, in that order. Unix sockets stay unimplemented."""
+
+    def __init__(self, addresses_of: Resolve) -> None:
+        self._addresses_of = addresses_of
 
     async def connect_tcp(
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 (httpcore2's signature)
+        timeout: float | None = None,  # noqa: ASYNC109 (httpcore2's)
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
+        if local_address or socket_options:
+            raise NotImplementedError("no client here asks for them")
         failure: Exception = httpcore2.ConnectError("no address")
         try:
-            addresses = await allowed_addresses(host, port, resolve=self._resolve, is_allowed=self._is_allowed)
-        except OSError as error:
+            addresses = await self._addresses_of(host, port)
+        except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError("the name could not be resolved") from error
         for address in addresses:
             try:
-                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-                failure = error
+                async with asyncio.timeout(timeout if address == addresses[-1] else _NEXT_ADDRESS_S):
+                    return _Stream(*await asyncio.open_connection(address, port))
+            except TimeoutError:
+                failure = httpcore2.ConnectTimeout()
+            except OSError as error:
+                failure = httpcore2.ConnectError(str(error))
         raise failure
 
 
-class _CheckedTransport(httpx2.AsyncBaseTransport):
+class _Transport(httpx2.AsyncBaseTransport):
     """httpx2 over a pool of ours, since its own transport takes no network backend."""
 
-    def __init__(self, network: _CheckedNetwork, tls: ssl.SSLContext, max_body_bytes: int | None) -> None:
+    def __init__(
+        self,
+        addresses_of: Resolve,
+        tls: ssl.SSLContext,
+        *,
+        max_body_bytes: int | None = None,
+        limits: httpx2.Limits = _CONNECTIONS,
+    ) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=tls, network_backend=network, max_connections=_MAX_CONNECTIONS
+            ssl_context=tls,
+            network_backend=_Network(addresses_of),
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
         )
         self._max_body_bytes = max_body_bytes
 

@@ -32,7 +32,7 @@ from segue.models.refusals import (
     too_long,
 )
 from segue.models.reply import read_json, write_json
-from segue.net.http_client import BodyTooLarge, bounded, tell_trace, tls_context
+from segue.net.http_client import BodyTooLarge, bounded, connecting, tell_trace
 from segue.secret_files import LiveKeys
 from segue.version import VERSION
 
@@ -45,7 +45,6 @@ _OPENAI_HOST: Final = "api.openai.com"
 _WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
 _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": f"segue/{VERSION}"}
-_CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 
@@ -292,8 +291,7 @@ async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endp
         params=options.query,
         headers=headers,
         timeout=options.timeout,
-        verify=tls_context(),
-        limits=_CONNECTIONS,
+        **connecting(),
         follow_redirects=False,  # one of them would take the whole conversation to another host
         event_hooks={"request": [*before_requests(options), tell_trace], "response": [refusals.check]},
     ) as client:

@@ -14,7 +14,7 @@ from segue.models.providers.adapted import AdaptedModel, Dialect
 from segue.models.providers.endpoint import UNPACKED, ProviderOptions, before_requests, guarded
 from segue.models.refusals import ProviderRefusal, RefusalReader
 from segue.models.reply import AnswerSchema
-from segue.net.http_client import tls_context
+from segue.net.http_client import connecting
 
 # How langchain-openai tells the error in a stream: `code: message`, or as the client's own object writes itself.
 _ERROR: Final = re.compile(r"(?:ResponseError\(code=')?(?P<code>[a-z_]+)(?:: |', message=.)(?P<message>[^'\"]*)")
@@ -30,7 +30,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
         "reasoning": {"effort": options.reasoning_effort} if options.reasoning_effort else None,
     }
     guard = guarded(refusals, options.max_answer_bytes, before_requests(options))
-    async with openai.DefaultAsyncHttpxClient(verify=tls_context(), **guard) as http_client:
+    async with openai.DefaultAsyncHttpxClient(**connecting(), **guard) as http_client:
         package_model = ChatOpenAI(
             model=options.model,
             api_key=options.key,
