@@ -74,10 +74,14 @@ class Marks:
         self.any = re.compile("|".join(f"{two}(?:{'|'.join(re.escape(m[2:]) for m in each)})" for two, each in alike))
         self._starts = frozenset(mark[:length] for mark in marks for length in range(1, len(mark)))
         self._longest = max(map(len, self._starts))
+        self._first = re.compile(f"[{re.escape(''.join({mark[0] for mark in marks}))}]")
 
     def begun(self, text: str) -> int:
         """Returns how many characters at the end may be the beginning of a mark."""
-        return next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._starts), 0)
+        begins = self._first.search(text, max(len(text) - self._longest, 0))
+        return (
+            next((n for n in range(len(text) - begins.start(), 0, -1) if text[-n:] in self._starts), 0) if begins else 0
+        )
 
 
 _MARKS: Final = Marks(*_END_OF, *_ENDS, *WRAPPERS, *CALL_MARKS, _FENCE)
@@ -243,22 +247,40 @@ async def within_pauses(
 ) -> AsyncGenerator[AnswerPart | None]:
     """Yields the parts. Raises NothingCame before the first that is one, then StreamIdle, if one takes too long."""
     has_begun, loop = False, asyncio.get_running_loop()
+    waits_since: float | None = loop.time()  # None while something is done with a part, which is no pause
+
+    def look() -> None:
+        """Looks once a pause, not at every part: a timer for each would take a twelfth of what a part takes."""
+        nonlocal timer
+        pause_s, now = idle_s if has_begun else first_token_s, loop.time()
+        ends_at = (now if waits_since is None else waits_since) + pause_s
+        if ends_at <= now:
+            limit.reschedule(now)
+        else:
+            timer = loop.call_at(ends_at, look)
+
     async with aclosing(parts):
+        timer = loop.call_later(first_token_s, look)
         try:
-            async with asyncio.timeout(first_token_s) as pause:
+            async with asyncio.timeout(None) as limit:
                 number = 0
                 async for part in parts:
-                    pause.reschedule(None)  # what is done with a part is no pause
+                    waits_since = None
                     yield part
-                    has_begun = has_begun or part is not None
                     number += 1
                     if number % AT_ONCE == 0:  # one read can hold hundreds, which would keep everything else waiting
                         await asyncio.sleep(0)
-                    pause.reschedule(loop.time() + (idle_s if has_begun else first_token_s))
+                    waits_since = loop.time()
+                    if part is not None and not has_begun:
+                        has_begun = True
+                        timer.cancel()
+                        look()
         except TimeoutError as error:
-            if not pause.expired():
+            if not limit.expired():
                 raise
             raise (StreamIdle(idle_s) if has_begun else NothingCame(first_token_s)) from error
+        finally:
+            timer.cancel()
 
 
 class StreamedAnswer:

@@ -176,15 +176,18 @@ class CompletionReader:
         )
 
     def _words(self, message: Mapping[str, Any]) -> AnswerPart:
-        content = message.get("content")
-        parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-        images = list(filter(None, map(image_in, (*(message.get("images") or ()), *parts))))
-        text = _texts(parts, _FIELDS["text_parts"]) + plain_words(message.get("refusal"))
+        content, images = message.get("content"), list[str]()
+        parts = content if isinstance(content, list) else ()
+        if parts or message.get("images"):
+            images = list(filter(None, map(image_in, (*(message.get("images") or ()), *parts))))
+        text = _texts(parts, _FIELDS["text_parts"]) if parts else plain_words(content)
+        text += plain_words(message.get("refusal"))
         reasoning = next((plain_words(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
-        thought = _texts(parts, _FIELDS["reasoning_parts"])
+        thought = _texts(parts, _FIELDS["reasoning_parts"]) if parts else ""
         if thought or "content" in self._opaque:
             # Thinking among the parts of the content goes back among them.
-            said = [part for part in parts if part != _NO_TEXT and not image_in(part)]
+            told = parts or ({"type": "text", "text": text},)
+            said = [part for part in told if part != _NO_TEXT and not image_in(part)]
             self._opaque["content"] = joined(self._opaque.get("content"), said)
         self.has_begun = self.has_begun or bool(text or reasoning or thought or images or self._calls)
         self._texts += [text] * self.wants_thinking
