@@ -188,20 +188,22 @@ class _Network(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         if local_address or socket_options:
             raise NotImplementedError("no client here asks for them")
-        failure: Exception = httpcore2.ConnectError("no address")
         try:
             addresses = await self._addresses_of(host, port)
         except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError("the name could not be resolved") from error
         for address in addresses:
+            is_last = address == addresses[-1]
             try:
-                async with asyncio.timeout(timeout if address == addresses[-1] else _NEXT_ADDRESS_S):
+                async with asyncio.timeout(timeout if is_last else _NEXT_ADDRESS_S):
                     return _Stream(*await asyncio.open_connection(address, port))
-            except TimeoutError:
-                failure = httpcore2.ConnectTimeout()
+            except TimeoutError as error:
+                if is_last:
+                    raise httpcore2.ConnectTimeout from error
             except OSError as error:
-                failure = httpcore2.ConnectError(str(error))
-        raise failure
+                if is_last:
+                    raise httpcore2.ConnectError(str(error)) from error
+        raise httpcore2.ConnectError("no address")
 
 
 class _Transport(httpx2.AsyncBaseTransport):
