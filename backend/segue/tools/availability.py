@@ -81,7 +81,13 @@ class ToolAvailability:
     ) -> dict[str, ToolState]:
         away, now, settings = self.catalog.away(), self.clock(), self.settings
         state_of = partial(tool_health.tool_state, session=session, fleet=for_all, now=now, settings=settings)
-        return {spec.name: state_of(spec, hold=holds.get(spec.name), away=away.get(spec.source)) for spec in specs}
+        known = session.keys() | for_all.keys() | holds.keys()
+        return {
+            spec.name: state_of(spec, hold=holds.get(spec.name), away=away.get(spec.source))
+            if spec.name in known or spec.source in away or spec.depends_on
+            else tool_health.UNTOUCHED
+            for spec in specs
+        }
 
     async def session_states(
         self, session_id: str, owner: str | None = None, groups: Collection[str] = ()
@@ -309,10 +315,10 @@ class ToolGuard:
     def summary(self) -> dict[str, Any]:
         """Returns what the log says of a turn's tools: how many may run, and the names of those that may not."""
         found = self.states(tool.spec for tool in self.tools().values())
-        locked = [name for name, state in found.items() if state.reason_code == "missing_dependencies"]
-        blocked = [name for name, state in found.items() if tool_health.is_blocked(state)]
-        free = len(found) - len(locked) - len(blocked)
-        return {"tools_available": free, "tools_blocked": blocked, "tools_locked": locked}
+        closed = {name: state for name, state in found.items() if not state.available}
+        blocked = [name for name, state in closed.items() if tool_health.is_blocked(state)]
+        locked = [name for name in closed if name not in blocked]
+        return {"tools_available": len(found) - len(closed), "tools_blocked": blocked, "tools_locked": locked}
 
 
 def refusal(spec: ToolSpec, state: ToolState) -> str | None:
