@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
-from segue.db.outages import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
+from segue.db.outages import DISK_FULL_STATE, FAILING, OUTAGES, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
 from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError
@@ -155,16 +155,16 @@ class Database:
         """Raises StorageUnavailable sooner than a statement would, because a health check does not wait long. `probe`
         writes what turns write, and changes nothing. If Postgres `refuses_writes`, it is asked to write until it can.
         """
-        async with (
-            self._outages.named(otherwise=FAILING),
-            asyncio.timeout(PING_TIMEOUT_S),
-            self.transaction() as connection,
-        ):
-            await connection.execute(_SHORT_WAITS)
-            await connection.execute(probe)
-            if self.refuses_writes:
-                await connection.exec_driver_sql(_WRITES_TO_DISK)
-                self.refuses_writes = False
+        try:
+            async with asyncio.timeout(PING_TIMEOUT_S), self.transaction() as connection:
+                await connection.execute(_SHORT_WAITS)
+                await connection.execute(probe)
+                if self.refuses_writes:
+                    await connection.exec_driver_sql(_WRITES_TO_DISK)
+                    self.refuses_writes = False
+        except OUTAGES as error:
+            self._outages.refuse(error, otherwise=FAILING)
+            raise
 
     async def blocker(self) -> Blocker | None:
         """Returns the connection whose lock others wait for."""
@@ -194,11 +194,18 @@ class Database:
         self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
     ) -> AsyncIterator[AsyncConnection]:
         async def enter() -> AsyncConnection:
-            async with self._outages.named():
+            try:
                 return await stack.enter_async_context(connect())
+            except OUTAGES as error:
+                self._outages.refuse(error)
+                raise
 
-        async with self._outages.named(), AsyncExitStack() as stack:
-            yield await outlast(enter)
+        try:
+            async with AsyncExitStack() as stack:
+                yield await outlast(enter)
+        except OUTAGES as error:
+            self._outages.refuse(error)
+            raise
 
     def _engine(self, url: str, *, pool_size: int, **session_settings: str) -> AsyncEngine:
         engine = _make_engine(
