@@ -21,11 +21,10 @@ from segue.domain.errors import existing
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
 from segue.domain.identity import MAX_USER_CHARS
 from segue.domain.ids import first_id
-from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage
+from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage, first_words
 from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
 from segue.history.figures import SKEW
-from segue.memory.session_store import first_words
 from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
 from segue.turns.run_record import ActivityReport, prompt_of, read_activity, run_of
 
