@@ -127,11 +127,9 @@ def fitting(parts: RequestParts, too_long: int) -> RequestParts:
     return replace(parts, messages=shortened(parts.messages, too_long // 2))
 
 
-def within_limits(parts: RequestParts) -> RequestParts:
+def within_window(parts: RequestParts, window: int) -> RequestParts:
     """Returns the request with no more messages than the model takes: three quarters of its window, with the tools."""
-    if parts.limits.window is None:
-        return parts
-    room = parts.limits.window * 3 // 4 - estimated_input((), parts.tools)
+    room = window * 3 // 4 - estimated_input((), parts.tools)
     return parts if size_of(parts.messages) <= room else replace(parts, messages=shortened(parts.messages, room))
 
 
@@ -141,7 +139,7 @@ def _with_limits(parts: RequestParts, refusal: ProviderRefusal) -> RequestParts 
     if told is None or parts.limits | told == parts.limits or parts.limits_learned == MAX_TIMES_LEARNED:
         return None
     learned = replace(parts, limits=parts.limits | told, limits_learned=parts.limits_learned + 1)
-    fitted = within_limits(learned)
+    fitted = learned if (window := learned.limits.window) is None else within_window(learned, window)
     return fitted if told.output or size_of(fitted.messages) < size_of(parts.messages) else None
 
 

@@ -94,7 +94,7 @@ async def load_context(
     if files:
         attachments = await deps.database.read(read_attached, session_id, files)
     facts = await deps.long_term.given(claim.owner, message, now=now) if message and claim.knows_facts else []
-    inline = _inline(window, kept, claim.key.turn_id, max_bytes=settings.fresh_result_bytes)
+    inline = _inline(window, kept, claim.key.turn_id, max_bytes=settings.fresh_result_bytes) if kept else {}
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
     plan = stored.plan if stored else None
