@@ -25,10 +25,8 @@ from segue.version import VERSION
 
 _DESCRIBED: Final = load_toml("problems.toml", package="segue.api")
 WHAT_TO_DO: Final[Mapping[str, Sequence[Any]]] = _DESCRIBED["what_to_do"]
-OF_PARAMETERS: Final[Mapping[str, str]] = _DESCRIBED["of_parameters"]
 OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
 OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
-OF_CALLERS: Final = OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
 _TOGETHER: Final[Mapping[str, Sequence[str]]] = _DESCRIBED["together"]
@@ -63,11 +61,11 @@ def codes_of(method: str, operation: Mapping[str, Any]) -> list[str]:
     codes = OF_EVERY_ROUTE | set(operation["responses"].get("default", {}).get("x-problem-codes", ()))
     for each in operation.get("parameters", ()):
         if each["in"] == "path" or each["name"] in OF_OTHER_PLACES:
-            codes |= {OF_PARAMETERS.get(each["name"], f"{each['name'].removesuffix('_id')}_not_found")}
+            codes |= {_DESCRIBED["of_parameters"].get(each["name"], f"{each['name'].removesuffix('_id')}_not_found")}
     if operation["responses"].get("200", {}).get("content", {}).keys() >= MAY_STREAM:
         codes |= OF_TURNS
     if operation.get("security"):
-        codes |= OF_CALLERS
+        codes |= OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
     if "requestBody" in operation:
         codes |= {"body_too_large"}
     if method != "get":

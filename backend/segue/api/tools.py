@@ -52,7 +52,6 @@ results_router = router_of("tool results", "/sessions/{session_id}/tool-results"
 receipts_router = router_of("receipts")
 
 LONGEST = timedelta(days=366)
-FIRST_PAGE = schemas.Paging(50, None)
 ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }
@@ -232,7 +231,7 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: sc
         await _reset_in_session(services, owner, body.session_id, specs)
     elif body.scope != "fleet":
         await services.tools.reset_in_sessions(specs)
-    return await _fleet_states(services, specs, status=None, after=None, paging=FIRST_PAGE)
+    return await _fleet_states(services, specs, status=None, after=None, paging=schemas.Paging(50, None))
 
 
 async def _session_states(services: Services, owner: str, origin: Origin, session_id: str) -> SessionToolStates:

@@ -103,7 +103,6 @@ def _one_of(is_one: Callable[[str], bool]) -> Callable[[str], str]:
 
 
 UserOption = Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_owner))]
-KeyUser = Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_user))]
 AtMost = Annotated[int | None, typer.Option(min=0, max=2**53)]
 
 users = typer.Typer(no_args_is_help=True)
@@ -250,7 +249,7 @@ def _known_scopes(given: list[str] | None) -> list[str] | None:
 @with_stores
 async def create(
     stores: OpenStores,
-    user: KeyUser,
+    user: Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_user))],
     scope: Annotated[
         list[str] | None,
         typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.", callback=_known_scopes),

@@ -69,7 +69,6 @@ READING_CONNECTIONS = 5
 
 REPEATS: Final = 3
 PAUSE_S: Final = 0.05
-_ANEW: Final = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED"
 _GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 Scoped = TypeVar("Scoped")
@@ -365,7 +364,7 @@ class RepeatingConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg 
 
     async def _send_again(self, failure: Exception) -> None:
         """Raises `failure` if an answer is another one, or none."""
-        await self.execute(_ANEW)
+        await self.execute("ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED")
         for send, answer in self._sent or ():
             try:
                 is_same = await send() == answer

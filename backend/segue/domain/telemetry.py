@@ -17,7 +17,6 @@ from segue.domain.tool import ToolStatus
 
 TurnOutcome = Literal["completed", "failed", "cancelled"]
 WebhookOutcome = Literal["delivered", "failed", "gone", "given_up"]
-Recovery = Literal["begun", "queued_again", "ended", "handed_back"]
 MAX_CALLS: Final = 100
 
 
@@ -97,7 +96,7 @@ class PlanEnded:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecovered:
-    action: Recovery
+    action: Literal["begun", "queued_again", "ended", "handed_back"]
 
 
 @dataclass(frozen=True, slots=True)

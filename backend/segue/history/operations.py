@@ -28,7 +28,6 @@ from segue.history.figures import SKEW
 from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
 from segue.turns.run_record import ActivityReport, prompt_of, read_activity, run_of
 
-CALLS_SHOWN: Final = 500
 READ_CHARS: Final = 1000  # of a message, for its first words
 Named = Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
 
@@ -323,7 +322,7 @@ async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedTo
     shown = ("status", "duration_ms", "plan_id", "step_id", "granted", "mandate_id", "settled_by")
     of_call = (tool_calls.c.id.label("tool_call_id"), tool_calls.c.tool_name.label("tool"))
     statement = select(*of_call, tool_calls.c.started_at.label("at"), *(tool_calls.c[name] for name in shown))
-    statement = statement.where(tool_calls.c.turn_id == turn_id).order_by(*oldest_first(tool_calls)).limit(CALLS_SHOWN)
+    statement = statement.where(tool_calls.c.turn_id == turn_id).order_by(*oldest_first(tool_calls)).limit(500)
     return [
         TimedToolCall(**{**row, "status": row["status"] if row["status"] in get_args(CallStatus) else "unknown"})
         for row in (await connection.execute(statement)).mappings()

@@ -30,7 +30,6 @@ TurnMessages = list[Message]
 KEPT = 1 / 4  # of the window when a summary takes the rest: to cut seldom keeps the beginning of requests the same
 MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
 SUMMARY_LISTED = 1 / 16  # of the budget: what those take that every request lists beside a summary
-CACHED_COUNTS = 1024
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 _HIGH = bytes(range(128, 256))
 # The name tiktoken gives the file in TIKTOKEN_CACHE_DIR, and the SHA-256 it expects.
@@ -263,7 +262,7 @@ def counter_for(model: str) -> CountTokens:
 def counting_with(encoding: "Encoding") -> CountTokens:
     """Returns a counter with a cache: the same few texts are counted turn after turn."""
 
-    @lru_cache(maxsize=CACHED_COUNTS)
+    @lru_cache(maxsize=1024)
     def count(text: str) -> int:
         return len(encoding.encode_ordinary(text))
 

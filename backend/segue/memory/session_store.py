@@ -36,8 +36,6 @@ from segue.domain.plan import OPEN, Plan
 from segue.domain.session import Feedback, FoundSession, Rating, Session, UnreadableSession
 from segue.memory.fact_cues import search_words
 
-SessionPosition = tuple[datetime, str]
-
 SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
 MOST_SESSIONS: Final = 2_000
 MOST_MESSAGES: Final = 10_000
@@ -126,7 +124,7 @@ async def list_sessions(
     *,
     archived: bool = False,
     pinned: bool | None = None,
-    before: SessionPosition | None,
+    before: tuple[datetime, str] | None,
     limit: int,
 ) -> list[Session]:
     """Returns the latest active first; `before` is the activity and the id of the last session already seen."""

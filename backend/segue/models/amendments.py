@@ -30,7 +30,6 @@ MAX_TIMES_LEARNED: Final = 3
 # Where a refusal counts the tools of the request; the list of functions is inside a tool where it has one.
 _PLACES: Final = (re.compile(r"\bfunction(?:_declaration)?s[\[./](\d+)"), re.compile(r"\btools[\[./](\d+)"))
 # A refusal of what goes back with a call may name the call's tool, which is not at fault.
-_OF_A_CALL: Final = ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")
 # The causes of a refusal of images or files.
 _CAUSES_OF_MEDIA: Final = frozenset({"refused", "not_found", "failing", "other_api"})
 _ABOUT: Final = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in TABLE["about"].items()}
@@ -191,7 +190,7 @@ def _without_tool(parts: RequestParts, tool: ToolSpec, why: str) -> RequestParts
 def _tool_named(refusal: ProviderRefusal, offered: Sequence[str]) -> int | None:
     """Returns the place of the tool that a refusal is about."""
     said = f"{refusal.parameter or ''} {refusal.message}"
-    if any(name in said for name in _OF_A_CALL):
+    if any(name in said for name in ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")):
         return None
     named = [name for name in offered if re.search(rf"(?<![\w:-]){re.escape(name)}(?![\w-])", said)]
     # A name that is a plain word may be there by chance.

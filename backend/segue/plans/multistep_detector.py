@@ -87,7 +87,6 @@ KINDS: Final = frozenset(
 VERB_PLACES: Final[Mapping[str, VerbPlace]] = {place: place for place in get_args(VerbPlace)}
 
 VERBS: Final = frozenset({"act", "tell"})
-BOUNDARIES: Final = frozenset({"comma", "joiner", "sequence"})
 WORDS_BEFORE_VERB: Final = 5  # as in `I would like you to find`
 WORDS_AFTER_VERB: Final = 2
 MANY_REQUESTS: Final = 3  # in separate sentences
@@ -228,7 +227,7 @@ def _clauses(kinds: Iterable[str], place: VerbPlace) -> Sentence:
     clause: list[str] = []
     sequenced = follows_verb = False
     for kind in (*kinds, "comma"):
-        if kind not in BOUNDARIES:
+        if kind not in ("comma", "joiner", "sequence"):
             clause.append(kind)
             continue
         if clause:

@@ -38,8 +38,6 @@ from segue.tools.run import CallOutcome, lost
 from segue.tools.summaries import preview, summarise_failure, summary_line, text_in
 from segue.tools.tool_settings import ToolSettings
 
-ANY_SIZE = 2**62
-
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
@@ -280,7 +278,7 @@ async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Re
 
 
 async def load_results(
-    connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = ANY_SIZE
+    connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = 2**62
 ) -> dict[str, StoredResult]:
     """Returns the stored results of these calls of a session, by the call's id. A result larger than `max_bytes` comes
     without its content; an expired one is left out.
@@ -339,7 +337,6 @@ class _Columns:
 
 
 _read, _read_start = reader(_Columns), reader(tuple[CallEffect, EffectApproval | None])
-_NOT_READ = _Columns({}, "unknown", ())
 _AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id", "settled_by")
 
 
@@ -351,7 +348,7 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
     """Returns an UnreadableCall, and a reference like it, for a row that cannot be read."""
     columns = {"args": row.args, "status": row.status, "identifiers": row.identifiers or (), "covered": row.covered}
     read = readable(_read, columns, "tool_calls", row.id)
-    shown = read or _NOT_READ
+    shown = read or _Columns({}, "unknown", ())
     result = (row.size_bytes, row.summary, row.preview)
     is_of = (row.id, row.tool_name, shown.args, shown.status)
     call = ToolCall(

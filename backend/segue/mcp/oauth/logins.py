@@ -40,7 +40,6 @@ from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH, BegunLogin, FinishedL
 ATTEMPT_LASTS: Final = timedelta(minutes=30)
 ATTEMPTS: Final = 10  # of a user at a server
 _DENIED: Final = "access_denied"
-_OTHER_ISSUER: Final = "it names another issuer than the one in mcp.json"
 
 
 class Logins:
@@ -69,7 +68,7 @@ class Logins:
             async with authorization_server.asking(config) as asker:
                 authority = await authorization_server.discover(asker, config.url or "")
                 if not _oauth(config).takes(authority.issuer):
-                    raise OAuthFault(_OTHER_ISSUER)  # noqa: TRY301 (as what `discover` raises)
+                    raise OAuthFault("it names another issuer than the one in mcp.json")  # noqa: TRY301 (as what `discover` raises)
                 client = await self._client(asker, server, authority, _oauth(config))
         except OAuthFault as fault:
             log.warning("mcp_login_unavailable", server=server, reason=str(fault))
