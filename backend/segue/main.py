@@ -108,10 +108,8 @@ def create_app(
     return app
 
 
-async def run_worker(
-    settings: Settings, stopped: asyncio.Event, started: Callable[[Services], Awaitable[None]]
-) -> None:
-    """Runs turns that other processes accept, until `stopped` is set. Once it does, `started` gets its parts."""
+async def run_worker(settings: Settings, stop: asyncio.Event, started: Callable[[Services], Awaitable[None]]) -> None:
+    """Runs turns that other processes accept, until `stop` is set. Once it does, `started` gets its parts."""
     use_folder(settings.language_dir)
     async with AsyncExitStack() as stack:
         services = await start(stack, settings)
@@ -119,7 +117,7 @@ async def run_worker(
             served = metrics_served(services.metrics, settings.host, settings.worker_metrics_port)
             await stack.enter_async_context(served)
         await started(services)
-        await stopped.wait()
+        await stop.wait()
 
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:

@@ -57,16 +57,14 @@ _BYTES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 @router.post("", status_code=201, openapi_extra=_UPLOAD, responses=problems(*OF_FILES))
-async def upload_attachment(
-    session_id: SessionId, services: ServicesDep, caller: Caller, request: Request
-) -> Attachment:
+async def upload_attachment(session_id: SessionId, services: ServicesDep, caller: Caller, http: Request) -> Attachment:
     """Stores a file of the session, for `attachments` of a message. An image is shown to models that take them; of any
     other file the text is read once. What the file is, its content decides.
     """
     attachments = services.attachments
     await services.read(check_session, caller, session_id)  # before the body is read
     try:
-        async with request.form(max_files=1, max_fields=0) as form:
+        async with http.form(max_files=1, max_fields=0) as form:
             file = form.get("file")
             if not isinstance(file, UploadFile):
                 raise InvalidRequest(NOT_ONE_FILE)

@@ -237,13 +237,11 @@ async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> N
         rows[table.name] += removed.rowcount
 
 
-async def _count(
-    connection: AsyncConnection, which: Iterable[tuple[sa.Table, sa.ColumnElement[bool]]]
-) -> dict[str, int]:
+async def _count(connection: AsyncConnection, of: Iterable[tuple[sa.Table, sa.ColumnElement[bool]]]) -> dict[str, int]:
     """Returns how many rows of each table its condition holds for."""
     counts = [
         sa.select(sa.literal(table.name).label("name"), sa.func.count().label("rows")).select_from(table).where(belongs)
-        for table, belongs in which
+        for table, belongs in of
     ]
     return {row.name: row.rows for row in await connection.execute(sa.union_all(*counts))}
 

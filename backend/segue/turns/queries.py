@@ -76,13 +76,7 @@ async def get_turn(connection: AsyncConnection, owner: str, session_id: str, tur
 
 
 async def list_turns(
-    connection: AsyncConnection,
-    owner: str,
-    session_id: str,
-    *,
-    before: str | None = None,
-    limit: int,
-    failed: bool = False,
+    connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int, failed: bool = False
 ) -> list[session.Turn]:
     """Newest first by arrival, not by id, which several clocks make before. `failed`: only those with an error."""
     mine = (sessions.c.id == session_id, sessions.c.owner == owner, RUNS_ITSELF)

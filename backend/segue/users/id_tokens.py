@@ -87,10 +87,10 @@ class Tokens:
             claims = _JWT.decode(
                 credential,
                 key.key,
-                algorithms=key.algorithms,
+                key.algorithms,
                 issuer=self.issuer,
                 audience=self.audience,
-                leeway=LEEWAY_S,
+                leeway=LEEWAY_S
             )
         except jwt.PyJWTError as error:
             raise Unauthorized(type(error).__name__) from error

@@ -59,16 +59,14 @@ def _with_role(message: Json) -> Json:
     return message
 
 
-def _with_role_or_type(item: Json) -> Json:
+def _role_or_type(item: Json) -> Json:
     return item if item.get("role") is None and isinstance(item.get("type"), str) else _with_role(item)
 
 
 _ROLE: Final = {"properties": {"role": {"type": "string", "enum": list(_ROLES)}}, "required": ["role"]}
 _TYPE: Final = {"properties": {"type": {"type": "string"}}, "required": ["type"]}
 Sent = Annotated[Json, AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
-SentItem = Annotated[
-    Json, AfterValidator(_with_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})
-]
+SentItem = Annotated[Json, AfterValidator(_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})]
 TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
 
 

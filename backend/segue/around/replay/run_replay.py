@@ -42,9 +42,7 @@ def replay_command(
     listen: Annotated[str, typer.Option(help="With --url: where that service finds the model and the tools.")] = (
         "127.0.0.1:8900"
     ),
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SEGUE_API_KEY", help="With --url: a key of the service.")
-    ] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="SEGUE_API_KEY", help="With --url: its key.")] = None,
     restart_between_turns: Annotated[
         bool, typer.Option("--restart-between-turns", help="kill -9 its own service after every turn.")
     ] = False,

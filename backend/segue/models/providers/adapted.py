@@ -144,20 +144,14 @@ class AdaptedModel(reply.ProviderModel):
         return self.package_model.bind_tools([self.dialect.offered(tool) for tool in options.tools], **choice)
 
     async def _received(
-        self,
-        model: Any,
-        given: list[BaseMessage],
-        reader: "AnswerReader",
-        parameters: Mapping[str, Any],
-        *,
-        is_whole: bool,
+        self, model: Any, given: list[BaseMessage], reader: "AnswerReader", sent: Mapping[str, Any], *, is_whole: bool
     ) -> AsyncGenerator[AIMessage]:
         """Raises ModelFailure or TimeoutError."""
         try:
             if is_whole:
-                yield await model.ainvoke(given, **parameters)
+                yield await model.ainvoke(given, **sent)
                 return
-            async with aclosing(model.astream(given, **parameters)) as chunks:
+            async with aclosing(model.astream(given, **sent)) as chunks:
                 async for chunk in chunks:
                     yield chunk
                     if reader.size > self.max_answer_bytes:
