@@ -142,9 +142,7 @@ class Gate:
         for origin in request.headers.getlist("origin"):
             host = _without_port(origin.partition("://")[2])
             if origin not in self._origins and host not in self._hosts and not is_loopback(host):
-                detail = (
-                    f"Without AUTH nothing is changed for pages of {origin[:100]!r}. Add it to CORS_ORIGINS if it may."
-                )
+                detail = f"Without AUTH pages of {origin[:100]!r} change nothing. Add it to CORS_ORIGINS if it may."
                 raise AppError("origin_not_allowed", status=403, title="Called by a page from elsewhere", detail=detail)
 
 

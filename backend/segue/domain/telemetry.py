@@ -139,19 +139,15 @@ current_traceparent: Final[ContextVar[str | None]] = ContextVar("current_tracepa
 Attribute = str | float | Sequence[str]
 
 
-class Span(Protocol):
-    """One operation in a trace. `trace_id` and `traceparent` (W3C) are None if tracing is off. `content` says whether
-    to set what was said, too. A name of an attribute that has a dot is one of OpenTelemetry's.
+class Span:
+    """One operation in a trace; this one is in none, because tracing is off. `trace_id` and `traceparent` (W3C) are
+    None then. `content` says whether to set what was said, too. A name of an attribute that has a dot is one of
+    OpenTelemetry's.
     """
 
-    @property
-    def content(self) -> bool: ...
-
-    @property
-    def trace_id(self) -> str | None: ...
-
-    @property
-    def traceparent(self) -> str | None: ...
+    content = False
+    trace_id: str | None = None
+    traceparent: str | None = None
 
     def set_attributes(self, **attributes: Attribute) -> None: ...
 
@@ -184,22 +180,7 @@ class Backlog:
     oldest_s: float
 
 
-class _Untraced:
-    trace_id = None
-    traceparent = None
-    content = False
-
-    def set_attributes(self, **attributes: Attribute) -> None:
-        pass
-
-    def add_event(self, name: str, **attributes: Attribute) -> None:
-        pass
-
-    def fail(self, reason: str) -> None:
-        pass
-
-
-_UNTRACED: Final[AbstractContextManager[Span]] = nullcontext(_Untraced())
+_UNTRACED: Final = nullcontext(Span())
 
 
 def untraced(name: str, *, parent: str | None = None, **attributes: Attribute) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)

@@ -85,12 +85,7 @@ class Tokens:
             if key is None:
                 raise Unauthorized("unknown_key_id")
             claims = _JWT.decode(
-                credential,
-                key.key,
-                key.algorithms,
-                issuer=self.issuer,
-                audience=self.audience,
-                leeway=LEEWAY_S
+                credential, key.key, key.algorithms, issuer=self.issuer, audience=self.audience, leeway=LEEWAY_S
             )
         except jwt.PyJWTError as error:
             raise Unauthorized(type(error).__name__) from error

@@ -285,9 +285,7 @@ def _as_client(client: OAuthClient, form: dict[str, str]) -> tuple[dict[str, str
     return form, {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
 
-def described_client(
-    redirect_uri: str, auth: TokenEndpointAuthMethod | None, scope: str | None = None
-) -> dict[str, Any]:
+def described_client(redirect_uri: str, auth: TokenEndpointAuthMethod | None, scope: str | None) -> dict[str, Any]:
     """Returns how Segue describes itself to an authorization server. `auth` is the way a secret is sent."""
     described = OAuthClientMetadata(
         redirect_uris=[AnyUrl(redirect_uri)],

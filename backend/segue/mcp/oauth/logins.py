@@ -56,7 +56,10 @@ class Logins:
 
     def document(self) -> dict[str, Any]:
         """Returns how Segue describes itself to an authorization server that reads it there."""
-        return {"client_id": self._document_url, **authorization_server.described_client(self.redirect_uri, PUBLIC)}
+        return {
+            "client_id": self._document_url,
+            **authorization_server.described_client(self.redirect_uri, PUBLIC, None),
+        }
 
     async def begin(self, owner: str, server: str, *, scope: str | None = None) -> BegunLogin:
         """Returns a link for this user. `scope` is what the login of before could not do. Raises AppError
