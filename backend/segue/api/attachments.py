@@ -38,9 +38,7 @@ NOT_ONE_FILE: Final = (
     "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
 )
 _GAP: Final = f"\n{LEFT_OUT}\n"
-_KINDS: Final = frozenset(
-    {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
-)
+_KINDS: Final = {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
 _POSITION = id_position("att")
 _FILE = {"type": "string", "format": "binary", "description": "The file; its name is the part's `filename`."}
 _UPLOAD: Final[dict[str, Any]] = {

@@ -81,9 +81,7 @@ def needs_own_things_first(message: str) -> bool:
 
 VerbPlace = Literal["first", "last", "either", "anywhere"]
 
-KINDS: Final = frozenset(
-    {"act", "act_and", "tell", "sequence", "having", "joiner", "shield", "idle", "asking", "explaining"}
-)
+KINDS: Final = {"act", "act_and", "tell", "sequence", "having", "joiner", "shield", "idle", "asking", "explaining"}
 VERB_PLACES: Final[Mapping[str, VerbPlace]] = {place: place for place in get_args(VerbPlace)}
 
 VERBS: Final = frozenset({"act", "tell"})
