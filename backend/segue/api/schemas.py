@@ -35,7 +35,6 @@ MAX_MESSAGE_CHARS = 32_000  # of the words that change a plan
 MAX_METADATA_BYTES = 16_384  # a list has up to 200 sessions, each with its own
 MAX_VERSION = 2**31 - 1
 
-
 Json = dict[str, Any]
 
 

@@ -135,7 +135,6 @@ def unobserved(_: Observation) -> None:
 # The W3C traceparent of the innermost open span, for those that are asked from within it; None if tracing is off.
 current_traceparent: Final[ContextVar[str | None]] = ContextVar("current_traceparent", default=None)
 
-
 Attribute = str | float | Sequence[str]
 
 

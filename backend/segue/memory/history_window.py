@@ -23,7 +23,6 @@ from segue.domain.tool import Reference, canonical_args
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
-
 ShownForm = Literal["whole", "reference", "brief"]
 TurnMessages = list[Message]
 

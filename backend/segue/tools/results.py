@@ -108,10 +108,8 @@ async def finish_call(
     given = {_OUTCOME[name].key: value for name, value in values.items()}
     given |= payload_values(payload, until=settings.result_expires_at(now))
     row = (await connection.execute(_FINISH, {"ended_call": call.id, "was": was, **given})).one()
-    if stored:
-        before, size = row.stored_before, payload.size_bytes
-        most = settings.tool_result_session_bytes
-        await evict(connection, row.session_id, stored_before=before, size=size, now=now, max_bytes=most)
+    if stored and (beyond := row.stored_before + payload.size_bytes - settings.tool_result_session_bytes) > 0:
+        await evict(connection, row.session_id, min(beyond, row.stored_before), now=now)  # the newest is always kept
     return _entry(row)
 
 

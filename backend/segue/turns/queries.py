@@ -356,7 +356,7 @@ def report_of(row: Row[Any]) -> session.TurnReport | None:
     return None if row.report is None else readable(_read_report, row.report, "turns", row.id)
 
 
-def _error(row: Row[*tuple[Any, ...]]) -> session.TurnError:
+def _error(row: Row[Any]) -> session.TurnError:
     columns = {**row.error, "extra": row.error_extra or {}} if isinstance(row.error, dict) else row.error
     return readable(_read_error, columns, "turns", row.id) or _UNREADABLE
 

@@ -46,7 +46,6 @@ from segue.turns.turn_settings import TurnSettings
 Missed = Literal["once", "skip"]
 Overlap = Literal["skip", "queue", "parallel"]
 
-
 LOOKS_A_LEASE: Final = 30  # of a turn: every second, as TURN_LEASE_S is set by default
 LEASE_S: Final = 15.0
 LATE: Final = timedelta(minutes=1)  # a moment that no process has looked at for as long was missed

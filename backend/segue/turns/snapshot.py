@@ -229,7 +229,7 @@ async def _known_results(connection: AsyncConnection, session_id: str) -> tuple[
 async def _rebuild(
     connection: AsyncConnection,
     session_id: str,
-    last: Row[*tuple[Any, ...]],
+    last: Row[Any],
     results: tuple[Reference, ...],
     *,
     message_count: int,

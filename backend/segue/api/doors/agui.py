@@ -62,7 +62,6 @@ _CONTENT: Final = tuple(
 )
 _SAID: Final = b'{"type":"TEXT_MESSAGE_START","messageId":"%b"'
 
-
 router = router_of("doors", route_class=DoorRoute)
 
 
