@@ -51,9 +51,7 @@ REDIS = {name: OutageCause(name, **row) for name, row in _ROWS["redis"].items()}
 CONFLICT, FAILING, LOCKED, LOST, POOLER, READ_ONLY, REFUSED, TLS = (
     POSTGRES[name] for name in ("conflict", "failing", "locked", "lost", "pooler", "read_only", "refused", "tls")
 )
-_BY_STATE: Final = {state: cause for cause in POSTGRES.values() for state in cause.states} | {
-    DISK_FULL_STATE: POSTGRES["disk_full"]
-}
+_BY_STATE: Final = {state: cause for cause in POSTGRES.values() for state in cause.states}
 _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
     gaierror: POSTGRES["unknown_host"],
     SSLError: TLS,

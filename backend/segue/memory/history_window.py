@@ -235,7 +235,7 @@ CountTokens = Callable[[str], int]
 
 # Tokens per character, between what tokenizers of 100,000 and of 200,000 entries take. English words, JSON's marks
 # and digits, Arabic or Cyrillic (two bytes), Chinese (three): 0.28, 0.55, 0.55, 1.25; an emoji is 1.95.
-PER_LETTER, PER_MARK, PER_HIGH_BYTE, PER_HIGH_CHARACTER = 0.28, 0.55, 0.7, -0.85
+PER_LETTER, PER_MARK, PER_HIGH_BYTE, PER_HIGH_CHAR = 0.28, 0.55, 0.7, -0.85
 
 _LETTERS = f"{string.ascii_letters} ".encode()
 
@@ -246,10 +246,8 @@ def estimate(text: str) -> int:
     others = encoded.translate(None, _LETTERS)
     marks = len(others.translate(None, _HIGH))
     letters, high_bytes = len(encoded) - len(others), len(others) - marks
-    high_characters = len(text) - letters - marks
-    return math.ceil(
-        PER_LETTER * letters + PER_MARK * marks + PER_HIGH_BYTE * high_bytes + PER_HIGH_CHARACTER * high_characters
-    )
+    high_chars = len(text) - letters - marks
+    return math.ceil(PER_LETTER * letters + PER_MARK * marks + PER_HIGH_BYTE * high_bytes + PER_HIGH_CHAR * high_chars)
 
 
 def counter_for(model: str) -> CountTokens:
