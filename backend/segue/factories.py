@@ -358,7 +358,7 @@ async def _authenticator(stack: AsyncExitStack, settings: Settings, database: Da
             return ApiKeys(database, clock)
     from segue.users import id_tokens  # noqa: PLC0415 (PyJWT and cryptography are for AUTH=jwt)
 
-    keys: id_tokens.KeySource
+    keys: id_tokens.OneKey | id_tokens.KeySet
     if settings.jwt_key is not None:
         keys = id_tokens.OneKey(id_tokens.verification_key(settings.jwt_key.get_secret_value()))
     else:

@@ -41,44 +41,17 @@ from segue.models.reply import ProviderModel
 from segue.plans.policy import BeforeCall
 from segue.version import VERSION
 
-ROUTERS = (
-    agents.router,
-    sessions.router,
-    chat.router,
-    attachments.router,
-    chat.turns_router,
-    event_streams.router,
-    event_streams.feed_router,
-    plans.router,
-    mcp.prompts_router,
-    plans.approvals_router,
-    plans.mandates_router,
-    plans.grants_router,
-    schedules.router,
-    schedules.triggers_router,
-    schedules.hooks_router,
-    tools.results_router,
-    tools.receipts_router,
-    tools.router,
-    tools.states_router,
-    me.memories_router,
-    sessions.feedback_router,
-    me.usage_router,
-    me.router,
-    health.router,
-    health.metrics_router,
-    ops.router,
-    health.doctor_router,
-    mcp.router,
-    mcp.logins_router,
-    user_admin.keys_router,
-    user_admin.router,
-    agui.router,
-    vercel.router,
-    openai_chat.router,
-    openai_responses.router,
-    langgraph.router,
-)
+# In the order of the pages about them.
+SESSIONS = (agents.router, sessions.router, chat.router, attachments.router, chat.turns_router)
+EVENTS = (event_streams.router, event_streams.feed_router)
+PLANS = (plans.router, mcp.prompts_router, plans.approvals_router, plans.mandates_router, plans.grants_router)
+BY_THEMSELVES = (schedules.router, schedules.triggers_router, schedules.hooks_router)
+TOOLS = (tools.results_router, tools.receipts_router, tools.router, tools.states_router)
+USERS = (me.memories_router, sessions.feedback_router, me.usage_router, me.router)
+OPS = (health.router, health.metrics_router, ops.router, health.doctor_router, mcp.router, mcp.logins_router)
+KEYS = (user_admin.keys_router, user_admin.router)
+DOORS = (agui.router, vercel.router, openai_chat.router, openai_responses.router, langgraph.router)
+ROUTERS = (*SESSIONS, *EVENTS, *PLANS, *BY_THEMSELVES, *TOOLS, *USERS, *OPS, *KEYS, *DOORS)
 EXPOSED_HEADERS = ("X-Session-Id", "X-Turn-Id", "Retry-After", "Content-Location", "Location")
 # Made once: `include_router` would make every route, and the models of what it takes and gives, again for each app.
 ROUTES = [route for router in ROUTERS for route in router.routes]
@@ -135,10 +108,8 @@ def create_app(
     return app
 
 
-async def run_worker(
-    settings: Settings, stopped: asyncio.Event, started: Callable[[Services], Awaitable[None]]
-) -> None:
-    """Runs turns that other processes accept, until `stopped` is set. Once it does, `started` gets its parts."""
+async def run_worker(settings: Settings, stop: asyncio.Event, started: Callable[[Services], Awaitable[None]]) -> None:
+    """Runs turns that other processes accept, until `stop` is set. Once it does, `started` gets its parts."""
     use_folder(settings.language_dir)
     async with AsyncExitStack() as stack:
         services = await start(stack, settings)
@@ -146,7 +117,7 @@ async def run_worker(
             served = metrics_served(services.metrics, settings.host, settings.worker_metrics_port)
             await stack.enter_async_context(served)
         await started(services)
-        await stopped.wait()
+        await stop.wait()
 
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:

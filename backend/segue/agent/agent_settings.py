@@ -10,8 +10,6 @@ from segue.domain.field_types import PositiveCount
 from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.tools.tool_settings import ToolSettings
 
-CALLS_BESIDE_ROUNDS = 30  # for readers of the message, planners, those who fill in the steps of plans, the last words
-
 
 class AgentSettings(ToolSettings):
     planning: Planning = "auto"
@@ -34,8 +32,3 @@ class AgentSettings(ToolSettings):
     def most_summary_tokens(self) -> int:
         """Returns what a summary may take, at most a quarter of a request."""
         return min(self.summary_token_limit, self.context_token_budget // 4)
-
-    @property
-    def max_model_calls(self) -> int:
-        """Returns how often a turn may ask models; it leaves room for every round."""
-        return self.max_rounds + CALLS_BESIDE_ROUNDS

@@ -33,7 +33,6 @@ from segue.plans.question import is_about, is_value, names_action, offer_in
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
 from segue.tools.results import load_results, recent_references
 
-MAX_TEXTS = 100
 MAX_SHOWN_RESULTS = 40
 MAX_RESULT_BYTES = 200_000
 MAX_MESSAGES = 200  # of the user's, in which a value may stand
@@ -88,7 +87,7 @@ async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[st
     """Returns what was said up to the yes and what the tools gave, the newest first, and the calls that succeeded."""
     context, session_id = turn.context, turn.context.turn.session_id
     async with context.transaction() as connection:
-        said = await recent_texts(connection, context.owner, session_id, limit=MAX_TEXTS)
+        said = await recent_texts(connection, context.owner, session_id, limit=100)
         references = await recent_references(connection, session_id)
         ids = [reference.tool_call_id for reference in references[:MAX_SHOWN_RESULTS]]
         kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)

@@ -38,7 +38,6 @@ from segue.tools.results import StoredResult
 from segue.tools.tool_health import is_blocked
 from segue.tools.user_requests import choices_of, faults_of_answer
 
-CACHE_TTL_S = 600
 MAX_MESSAGES = 50  # in which a text of an answer may stand
 
 AskModel = Callable[[str, Sequence[ToolSpec], Mapping[str, Tool]], Awaitable[str]]
@@ -62,7 +61,7 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
         text = await context.cache.get_json(key)
         if not isinstance(text, str):
             text = (await _ask(context, conversation, offered, PLAN)).text
-            await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
+            await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=600)
         return text
 
     return await _steps(context, state, ask)

@@ -34,7 +34,6 @@ DATE, TIME_ZONE = "{date}", "{time_zone}"
 _FENCES: Final = {"OPEN": OPEN, "CLOSE": CLOSE, "OPEN_NOTES": OPEN_NOTES, "CLOSE_NOTES": CLOSE_NOTES}
 _MARKS: Final = {**_FENCES, "LEFT_OUT": LEFT_OUT, **{name: f"## {name}" for name in SECTIONS}}
 
-
 _MARK: Final = re.compile("|".join(re.escape(f"{{{name}}}") for name in _MARKS))
 _AS_WRITTEN: Final[Mapping[str, str]] = load_toml("prompts.toml", package="segue.agent")
 TEXTS: Final = {name: _MARK.sub(lambda mark: _MARKS[mark[0][1:-1]], text) for name, text in _AS_WRITTEN.items()}

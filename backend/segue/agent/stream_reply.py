@@ -28,7 +28,6 @@ from segue.plans.plan_parser import find_json
 from segue.tools.input_schema import ANY_OBJECT, faults_by
 
 MAX_REASONING_CHARS = 100_000  # of one reply
-_NO_JSON = ("$: it is no JSON",)
 
 
 async def stream_reply(
@@ -206,4 +205,4 @@ def _read(schema: str, answer: str) -> tuple[str, Sequence[str]]:
     if (value := read_json(text)) is UNREADABLE:
         value = next(find_json(text), UNREADABLE)
         text = orjson.dumps(value).decode() if isinstance(value, dict) else ""
-    return text, faults_by(schema, value) if text else _NO_JSON
+    return text, faults_by(schema, value) if text else ("$: it is no JSON",)

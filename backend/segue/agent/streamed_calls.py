@@ -23,7 +23,6 @@ READ_AGAIN: Final = 64  # the arguments so far are read again once they have gro
 _CLEANED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[bfu]|\x7f")  # control characters, which are not recorded
 _MAY_CHANGE: Final = '"}]+-.eE0123456789'  # at the end: what closes, or a number that may go on
 
-
 CallIds = Callable[[str], str | None]  # an id for a call of this tool, None if it may not be shown yet
 
 

@@ -357,7 +357,8 @@ async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, settings=context.settings)
         ended = _tool_outcome(outcome)
-        span.set_attributes(outcome=ended, **traced_call.described(call.tool.spec))
+        if span.trace_id:
+            span.set_attributes(outcome=ended, **traced_call.described(call.tool.spec))
         if span.content:
             said = outcome.payload.shown_text or outcome.error or ""
             span.set_attributes(**traced_call.called(call.request.args, said))

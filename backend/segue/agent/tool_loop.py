@@ -74,7 +74,7 @@ def _calls_of(context: TurnContext, state: TurnState) -> TurnCalls:
     """Returns the calls of a turn that begins, with what its message is for each that it approves. A standing approval
     may be given if the message gives leave, or if that is a step of the plan which runs.
     """
-    plan = running_plan(state)
+    plan = running_plan(state) if state["plan_runs"] else None
     is_planned = any(step.tool == PROPOSE_MANDATE for step in plan.steps) if plan else None
     context.guard.proposes = gives_leave(own_words(state["message"])) if is_planned is None else is_planned
     tools, read = without_forbidden(context.guard.tools(), state["search"]), state["acknowledgement"]

@@ -28,7 +28,6 @@ from segue.tools.normalize import clean
 from segue.tools.summaries import one_line
 from segue.tools.tool_health import is_blocked
 
-MAX_GOAL_CHARS = 500
 MAX_DESCRIPTION_CHARS = 200
 AGENT: Final = "<agent>"  # which is no name of a tool
 
@@ -57,7 +56,7 @@ def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step], pl
     now = context.clock()
     plan = new_plan(
         plan_id or new_id("plan", now),
-        goal=goal[:MAX_GOAL_CHARS],
+        goal=goal[:500],
         origin_message_id=origin,
         steps=steps,
         created_at=now,

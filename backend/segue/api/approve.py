@@ -38,7 +38,6 @@ MAX_FIELDS: Final = 8  # it has three
 _CALL: Final = re.compile(r"^`[^`\n]+`\n\n```text\n.*?\n```$", re.DOTALL | re.MULTILINE)
 _RIGHT_TO_LEFT: Final = frozenset({"ar"})
 _OVER: Final = {"plan_changed": "approve_used", "plan_expired": "expired"}
-_UNKNOWN: Final = "Nothing was done: this link is not valid, or is so no longer."
 _STYLE: Final = Path(__file__).with_name("approve.css").read_text("utf-8")
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
@@ -61,7 +60,7 @@ async def decide_by_link(token: str, request: Request, services: ServicesDep) ->
         with suppress(NotFound):
             found = await services.read(get_approval, link.identity, link.plan_id, now=services.clock())
     if link is None or found is None:
-        return _page("en", _UNKNOWN, status=404)
+        return _page("en", "Nothing was done: this link is not valid, or is so no longer.", status=404)
     language = detect_language(found.told or found.goal)
     if min(link.until, found.expires_at) <= services.clock():
         return _page(language, translate("expired", language), status=410)

@@ -38,9 +38,7 @@ NOT_ONE_FILE: Final = (
     "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
 )
 _GAP: Final = f"\n{LEFT_OUT}\n"
-_KINDS: Final = frozenset(
-    {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
-)
+_KINDS: Final = {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
 _POSITION = id_position("att")
 _FILE = {"type": "string", "format": "binary", "description": "The file; its name is the part's `filename`."}
 _UPLOAD: Final[dict[str, Any]] = {
@@ -57,16 +55,14 @@ _BYTES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 @router.post("", status_code=201, openapi_extra=_UPLOAD, responses=problems(*OF_FILES))
-async def upload_attachment(
-    session_id: SessionId, services: ServicesDep, caller: Caller, request: Request
-) -> Attachment:
+async def upload_attachment(session_id: SessionId, services: ServicesDep, caller: Caller, http: Request) -> Attachment:
     """Stores a file of the session, for `attachments` of a message. An image is shown to models that take them; of any
     other file the text is read once. What the file is, its content decides.
     """
     attachments = services.attachments
     await services.read(check_session, caller, session_id)  # before the body is read
     try:
-        async with request.form(max_files=1, max_fields=0) as form:
+        async with http.form(max_files=1, max_fields=0) as form:
             file = form.get("file")
             if not isinstance(file, UploadFile):
                 raise InvalidRequest(NOT_ONE_FILE)

@@ -22,7 +22,6 @@ MAX_PIPELINED = 16  # requests that wait for the answer to an earlier one
 MAX_UNREAD_BYTES = 65_536  # of a body that goes on after its answer
 LINGER_S = 1.0  # for the client to read that answer: closing with bytes unread resets the connection
 SEND_BUFFER_BYTES = 131_072  # the system's own, beside the 64 kB of the event loop's: by default it grows to megabytes
-WRITE_STALL_S = 15.0
 
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
@@ -41,7 +40,7 @@ class TimedConnection(HttpToolsProtocol):
         *args: Any,
         read_timeout_s: float,
         max_connections: int,
-        write_stall_s: float = WRITE_STALL_S,
+        write_stall_s: float = 15.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)

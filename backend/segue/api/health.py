@@ -24,7 +24,6 @@ from segue.version import VERSION
 Condition = Literal["ok", "down"]
 Ready = dict[str, str | dict[str, str]]
 
-READ_TIMEOUT_S = 1.0
 REFUSED = "refused: the servers are those of the file before its change; GET /mcp/servers and segue doctor say why"
 
 router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
@@ -102,7 +101,7 @@ async def metrics(services: ServicesDep) -> Response:
 
 async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, float] | None]:
     try:
-        async with asyncio.timeout(READ_TIMEOUT_S), services.database.read_only() as connection:
+        async with asyncio.timeout(1.0), services.database.read_only() as connection:
             return await read_backlog(connection), await read_pending(connection)
     except (AppError, TimeoutError):
         return None, None

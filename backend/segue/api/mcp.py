@@ -26,7 +26,6 @@ from segue.users.audit import record_act
 if TYPE_CHECKING:
     from segue.mcp.oauth.logins import Logins
 
-
 router = router_of("ops", "/mcp/servers")
 logins_router = router_of("mcp", "/mcp")
 browser_router = APIRouter(include_in_schema=False)

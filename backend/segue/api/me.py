@@ -174,5 +174,5 @@ async def get_usage(
         raise InvalidRequest(detail)
     owner = query.user if query.user is not None or of_all else identity.user
     asked = query.paging.behind(schemas.BY_NAME, "after")
-    found = await services.read(list_usage, owner, first=first, last=last, group=query.group, **asked)
+    found = await services.read(list_usage, owner, first=first, last=last, by=query.group, **asked)
     return query.paging.page(found, lambda item: item.key or "")

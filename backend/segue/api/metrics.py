@@ -42,8 +42,6 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 OTHER: Final = "other"
 
-LAG_INTERVAL_S: Final = 0.1
-LIVE_WITHIN_S: Final = 2.0
 ANSWER_WITHIN_S: Final = 1.0  # of another process, to a scrape
 MAX_ANSWER_BYTES: Final = 16_000_000
 
@@ -253,7 +251,7 @@ def _asked(path: Path) -> str:
 class LoopLag:
     """Observes by how many seconds each timer was late. `held_s` is the longest that this process held the loop."""
 
-    def __init__(self, observe: telemetry.Observe, *, interval_s: float = LAG_INTERVAL_S) -> None:
+    def __init__(self, observe: telemetry.Observe, *, interval_s: float = 0.1) -> None:
         self.held_s = 0.0
         self._observe = observe
         self._interval_s = interval_s
@@ -283,9 +281,7 @@ class LoopLag:
 
 
 @asynccontextmanager
-async def metrics_served(
-    metrics: Metrics, host: str, port: int, *, live_within_s: float = LIVE_WITHIN_S
-) -> AsyncIterator[str]:
+async def metrics_served(metrics: Metrics, host: str, port: int, *, live_within_s: float = 2.0) -> AsyncIterator[str]:
     """Yields the URL. The process is alive if its loop answers within `live_within_s`. Raises AppError `port_taken`."""
     try:
         server, thread = prometheus_client.start_http_server(port, host, metrics.scraped)

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.metrics import METHODS
-from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, app_problem, http_problem, logged_path, route_path
+from segue.api.problems import MAX_SHOWN_CHARS, REQUEST_ID_HEADER, VERSION_HEADER, app_problem, http_problem
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
@@ -44,7 +44,10 @@ UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
 
 class RequestContext:
-    """Gives a request an id, the client's if it is valid, and logs the response, which has the id and the release."""
+    """Gives a request an id, the client's if it is valid, and logs the response, which has the id and the release. The
+    path is told as `route_path`, below the one that the application is mounted at, and as `logged_path`, without the
+    token of a link to approve: who reads it decides with it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -55,6 +58,9 @@ class RequestContext:
             return
         given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         request_id = scope["request_id"] = given if _VALID_ID.fullmatch(given) else secrets.token_hex(8)
+        route_path = scope["route_path"] = scope["path"].removeprefix(scope.get("root_path", ""))
+        is_secret = route_path.startswith(APPROVE_PATH)
+        path = scope["logged_path"] = f"{APPROVE_PATH}…" if is_secret else scope["path"][:MAX_SHOWN_CHARS]
         started = time.monotonic()
         status = 500
 
@@ -71,7 +77,7 @@ class RequestContext:
             reason = "Segue has not started: enter its lifespan in that of your application (docs/extend.md)."
             raise RuntimeError(reason)
         scope["state"] = {**scope.get("state", {}), "services": services}
-        method, path = scope["method"], logged_path(scope)
+        method = scope["method"]
         with _span(services, scope, request_id) as span:
             scope["traceparent"] = span.traceparent
             with structlog.contextvars.bound_contextvars(request_id=request_id, **trace_of(span)):
@@ -109,7 +115,7 @@ class Gate:
         try:
             self._refuse_other_hosts(request)
             self._refuse_other_pages(request)
-            if (path := route_path(scope)) not in self._open and not path.startswith(OPEN_FOLDER):
+            if (path := scope["route_path"]) not in self._open and not path.startswith(OPEN_FOLDER):
                 await _authenticate(request)
         except AppError as error:
             await app_problem(request, error)(scope, receive, send)
@@ -136,9 +142,7 @@ class Gate:
         for origin in request.headers.getlist("origin"):
             host = _without_port(origin.partition("://")[2])
             if origin not in self._origins and host not in self._hosts and not is_loopback(host):
-                detail = (
-                    f"Without AUTH nothing is changed for pages of {origin[:100]!r}. Add it to CORS_ORIGINS if it may."
-                )
+                detail = f"Without AUTH pages of {origin[:100]!r} change nothing. Add it to CORS_ORIGINS if it may."
                 raise AppError("origin_not_allowed", status=403, title="Called by a page from elsewhere", detail=detail)
 
 
@@ -166,7 +170,7 @@ async def _identify(services: Services, request: Request) -> Identity:
     try:
         return await services.authenticator.identify(credential)
     except Unauthorized:
-        token, events = request.query_params.get("token"), _EVENTS_PATH.fullmatch(route_path(request.scope))
+        token, events = request.query_params.get("token"), _EVENTS_PATH.fullmatch(request.scope["route_path"])
         if credential is not None or token is None or events is None or request.method != "GET":
             raise
         user = await services.read(user_of_stream_token, token, events[1])
@@ -279,7 +283,7 @@ class StartupErrors:
 
 def _span(services: Services, scope: Scope, request_id: str) -> AbstractContextManager[Span]:
     """The span of the request: a child of the client's, if it sends a traceparent."""
-    if route_path(scope) in UNTRACED:
+    if scope["route_path"] in UNTRACED:
         return untraced("request")
     parent = Headers(scope=scope).get("traceparent")
     method = scope["method"] if scope["method"] in METHODS else "_OTHER"

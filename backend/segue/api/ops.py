@@ -32,8 +32,6 @@ from segue.turns.queries import TurnsOverview, overview
 from segue.users.audit import Act, AuditedAction, list_acts, record_act
 
 MESSAGES_SHOWN = 50
-FAILED_SHOWN = 5
-MAX_OPEN = 50
 ACTS_AT_ONCE = 200
 
 router = router_of("ops", "/ops")
@@ -45,7 +43,6 @@ ByActor = Annotated[operations.Named, Query(description="Only those of this oper
 OneEvent = Annotated[operations.Named, Query(description="Only this event.")]
 _POSITION, _PLAN_POSITION = id_position("turn"), id_position("plan")
 _ACT: TypeAdapter[Act] = TypeAdapter(Act)
-_OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +149,9 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
         owner = await owner_of(connection, session_id)
         session = await get_session(connection, owner, session_id)
         of_session = operations.TurnFilter(session_id=session_id)
-        open_turns = await operations.list_any(connection, of_session, limit=MAX_OPEN)
+        open_turns = await operations.list_any(connection, of_session, limit=50)
         which = operations.TurnFilter(status="failed", session_id=session_id)
-        failed = await operations.list_any(connection, which, limit=FAILED_SHOWN)
+        failed = await operations.list_any(connection, which, limit=5)
     content = None
     if "ops:content" in operator.scopes:
         async with services.database.transaction() as connection:
@@ -170,7 +167,7 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
         plan=OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps) if plan else None,
         tools={name: state for name, state in states.items() if not state.available},
         content=content,
-        **{name: getattr(session, name) for name in _OF_SESSION},
+        **{name: getattr(session, name) for name in ("id", "agent", "created_at", "updated_at", "message_count")},
     )
 
 

@@ -16,21 +16,17 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Scope
 
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.language.lexicon import load_toml
 from segue.log import log
-from segue.users.api_keys import APPROVE_PATH
 from segue.version import VERSION
 
 _DESCRIBED: Final = load_toml("problems.toml", package="segue.api")
 WHAT_TO_DO: Final[Mapping[str, Sequence[Any]]] = _DESCRIBED["what_to_do"]
-OF_PARAMETERS: Final[Mapping[str, str]] = _DESCRIBED["of_parameters"]
 OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
 OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
-OF_CALLERS: Final = OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
 _TOGETHER: Final[Mapping[str, Sequence[str]]] = _DESCRIBED["together"]
@@ -65,11 +61,11 @@ def codes_of(method: str, operation: Mapping[str, Any]) -> list[str]:
     codes = OF_EVERY_ROUTE | set(operation["responses"].get("default", {}).get("x-problem-codes", ()))
     for each in operation.get("parameters", ()):
         if each["in"] == "path" or each["name"] in OF_OTHER_PLACES:
-            codes |= {OF_PARAMETERS.get(each["name"], f"{each['name'].removesuffix('_id')}_not_found")}
+            codes |= {_DESCRIBED["of_parameters"].get(each["name"], f"{each['name'].removesuffix('_id')}_not_found")}
     if operation["responses"].get("200", {}).get("content", {}).keys() >= MAY_STREAM:
         codes |= OF_TURNS
     if operation.get("security"):
-        codes |= OF_CALLERS
+        codes |= OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
     if "requestBody" in operation:
         codes |= {"body_too_large"}
     if method != "get":
@@ -134,18 +130,6 @@ class Problem(BaseModel):
 PROBLEMS = problems()  # of a router: pages.py adds what its routes answer with
 
 
-def route_path(scope: Scope) -> str:
-    """Returns the path below the one that the application is mounted at."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
-
-
-def logged_path(scope: Scope) -> str:
-    """Returns the path without the token of a link to approve: who reads it decides with it."""
-    is_secret = route_path(scope).startswith(APPROVE_PATH)
-    return f"{APPROVE_PATH}…" if is_secret else scope["path"][:MAX_SHOWN_CHARS]
-
-
 def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(AppError, _app_error)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -167,7 +151,7 @@ def _problem(request: Request, error: AppError, **more: Any) -> Response:
         headers["Retry-After"] = str(error.extra["retry_after_s"])
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="segue"'
-    if route_path(request.scope).startswith(OPENAI_PATHS):
+    if request.scope["route_path"].startswith(OPENAI_PATHS):
         headers |= error_headers(error)
         body = error_body(error, more.get("errors", ()))
         return Response(orjson.dumps(body), error.status, headers, media_type="application/json")
@@ -217,7 +201,7 @@ async def _left(request: Request, _: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("request_raised", path=logged_path(request.scope), error=type(error).__name__, exc_info=error)
+    log.error("request_raised", path=request.scope["logged_path"], error=type(error).__name__, exc_info=error)
     detail = "Something went wrong on our side. The request id finds it in the log."
     return _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
 

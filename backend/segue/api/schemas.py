@@ -32,12 +32,8 @@ from segue.domain.tool import ManualStatus, RememberFor, canonical_args
 from segue.turns.store import OnBusy
 
 MAX_MESSAGE_CHARS = 32_000  # of the words that change a plan
-MAX_METADATA_KEYS = 64
 MAX_METADATA_BYTES = 16_384  # a list has up to 200 sessions, each with its own
-MAX_COMMENT_CHARS = 2000
-MAX_DECISIONS = 50
 MAX_VERSION = 2**31 - 1
-
 
 Json = dict[str, Any]
 
@@ -62,7 +58,7 @@ _ISO = TypeAdapter(Annotated[str, Field(strict=True, pattern=r"^\d{4}-\d\d-\d\dT
 Moment = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_ISO.validate_python)]
 KnownUser = Annotated[str, Field(max_length=MAX_USER_CHARS), AfterValidator(known_user)]
 UserLimit = Annotated[int, Field(ge=0, le=2**53)]
-Metadata = Annotated[Json, Field(max_length=MAX_METADATA_KEYS), AfterValidator(_bounded)]
+Metadata = Annotated[Json, Field(max_length=64), AfterValidator(_bounded)]
 
 
 class Body(BaseModel):
@@ -164,7 +160,7 @@ class OneDecision(PlanDecision):
 class Decisions(Body):
     """All are accepted, or none."""
 
-    items: Annotated[list[OneDecision], Field(min_length=1, max_length=MAX_DECISIONS), doc("One for each session.")]
+    items: Annotated[list[OneDecision], Field(min_length=1, max_length=50), doc("One for each session.")]
 
 
 class ApprovalDecision(Body):
@@ -259,7 +255,7 @@ class MessageFeedback(Body):
     """What the user thinks of an answer."""
 
     rating: Annotated[Rating | None, doc("Null takes back what was said.")]
-    comment: Annotated[Annotated[str, Field(max_length=MAX_COMMENT_CHARS)] | None, doc("What the user writes.")] = None
+    comment: Annotated[Annotated[str, Field(max_length=2000)] | None, doc("What the user writes.")] = None
 
 
 class MemoryChanges(Body):

@@ -40,8 +40,6 @@ from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory
 
-FACTS_SHOWN = 50
-
 AllWords = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
 Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or newest first.")]
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
@@ -49,8 +47,6 @@ Around = Annotated[
     Annotated[str, Field(pattern=f"{id_pattern('msg')}|{id_pattern('turn')}")] | None,
     Query(description="A message or a turn that the page is to have in its middle; not with `cursor` or `before`."),
 ]
-InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
-Include = Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")]
 WithText = Annotated[Literal["text"] | None, Query(description="What each part says.")]
 Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
 MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
@@ -164,8 +160,8 @@ async def list_messages(
     order: Order = "asc",
     before: Before = history.MAX_SEQ,
     around: Around = None,
-    include: Include = None,
-    branch: InBranch = None,
+    include: Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")] = None,
+    branch: Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")] = None,
 ) -> schemas.PageAround[Message | MessageOfTurn | UnreadableMessage]:
     """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
     user's message of a turn that has none. With `branch` those of that branch, instead of the history. A page leads on
@@ -216,7 +212,7 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
     """Shows what the agent remembers in a session."""
     async with services.database.read_only() as connection:
         session = await session_store.get_session(connection, caller, session_id)
-        known = await facts.list_facts(connection, caller, before=None, limit=FACTS_SHOWN)
+        known = await facts.list_facts(connection, caller, before=None, limit=50)
     ttl_s, now = services.settings.short_term_memory_ttl, services.clock()
     memory, ttl_s = await working_memory(
         services.database, services.cache, session_id, message_count=session.message_count, ttl_s=ttl_s, now=now

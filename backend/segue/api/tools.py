@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.api import deps, schemas
 from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import PROBLEMS, problems
+from segue.api.schemas import StatusChange, ToolReset
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity
@@ -52,7 +53,6 @@ results_router = router_of("tool results", "/sessions/{session_id}/tool-results"
 receipts_router = router_of("receipts")
 
 LONGEST = timedelta(days=366)
-FIRST_PAGE = schemas.Paging(50, None)
 ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }
@@ -135,11 +135,7 @@ async def get_tool_states(
 
 @states_router.post("/sessions/{session_id}/tool-states/reset", responses=problems("unknown_tool"))
 async def reset_tool_states(
-    session_id: SessionId,
-    services: ServicesDep,
-    caller: Caller,
-    origin: OriginDep,
-    body: schemas.ToolReset | None = None,
+    session_id: SessionId, services: ServicesDep, caller: Caller, origin: OriginDep, body: ToolReset | None = None
 ) -> SessionToolStates:
     """Makes tools available again. No failure is held against them; what has succeeded in the session still counts."""
     specs = services.tools.specs(body.tool_name if body else None, owner=caller, groups=origin.groups)
@@ -149,12 +145,7 @@ async def reset_tool_states(
 
 @states_router.put("/sessions/{session_id}/tool-states/{tool}")
 async def set_tool_state(
-    tool: ToolName,
-    session_id: SessionId,
-    body: schemas.StatusChange,
-    services: ServicesDep,
-    caller: Caller,
-    origin: OriginDep,
+    tool: ToolName, session_id: SessionId, body: StatusChange, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> ToolState:
     """Sets the state of a tool in a session. No success and no failure changes what a person has set."""
     services.tools.specs(tool, owner=caller, groups=origin.groups)
@@ -232,7 +223,7 @@ async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: sc
         await _reset_in_session(services, owner, body.session_id, specs)
     elif body.scope != "fleet":
         await services.tools.reset_in_sessions(specs)
-    return await _fleet_states(services, specs, status=None, after=None, paging=FIRST_PAGE)
+    return await _fleet_states(services, specs, status=None, after=None, paging=schemas.Paging(50, None))
 
 
 async def _session_states(services: Services, owner: str, origin: Origin, session_id: str) -> SessionToolStates:

@@ -85,13 +85,11 @@ async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *,
 
 
 @keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
-async def create_api_key(
-    body: KeyToMake, response: Response, services: ServicesDep, _: KeysDep, operator: Ops
-) -> OpsNewKey:
+async def create_api_key(body: KeyToMake, response: Response, services: ServicesDep, _: KeysDep, ops: Ops) -> OpsNewKey:
     """Makes an API key, and shows its secret this once. With no scope that the caller has not, and for another user
     only with `ops:content`: who has a user's key reads what that user said. For the scope `ops`, with AUTH=api_key.
     """
-    _refuse_more_than(operator, body.user, body.scopes)
+    _refuse_more_than(ops, body.user, body.scopes)
     now = services.clock()
     if body.expires_at is not None and body.expires_at <= now:
         raise InvalidRequest("`expires_at` has to be later than now.")
@@ -99,18 +97,13 @@ async def create_api_key(
         scopes, until = body.scopes, body.expires_at
         made = await create_key(connection, body.user, scopes=scopes, name=body.name, now=now, expires_at=until)
         details = {"key_id": made.key.id, "user": body.user, "scopes": made.key.scopes}
-        await record_act(connection, operator, "create_key", details=details)
+        await record_act(connection, ops, "create_key", details=details)
     return _shown_new(made, now, response)
 
 
 @keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_MAKE)
 async def rotate_api_key(
-    key_id: KeyId,
-    response: Response,
-    services: ServicesDep,
-    keys: KeysDep,
-    operator: Ops,
-    body: KeyRotation | None = None,
+    key_id: KeyId, response: Response, services: ServicesDep, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
 ) -> OpsNewKey:
     """Makes an API key like one that works, which ends after a while. What may be made is as for a new one. For the
     scope `ops`, with AUTH=api_key.
@@ -118,10 +111,10 @@ async def rotate_api_key(
     now, overlap = services.clock(), timedelta(seconds=(body or KeyRotation()).overlap_s)
     async with services.database.transaction() as connection:
         old = await lock_key(connection, key_id)
-        _refuse_more_than(operator, old.owner, old.scopes, old.roles)
+        _refuse_more_than(ops, old.owner, old.scopes, old.roles)
         made = await rotate_key(connection, old, overlap=overlap, now=now)
         details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
-        await record_act(connection, operator, "rotate_key", details=details)
+        await record_act(connection, ops, "rotate_key", details=details)
     keys.forget(key_id)
     return _shown_new(made, now, response)
 

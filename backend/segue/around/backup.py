@@ -52,7 +52,6 @@ ASK_AGAIN_S: Final = 0.2
 MIGRATION_S: Final = 10.0  # for a process that is starting to look at the schema
 OTHERS_S: Final = 3.0  # for a process that was just stopped to be gone, and a command to end
 COPY_TIMEOUT_S: Final = 21_600.0  # of one table; a copy that is cut off is never taken for a whole one
-SWAP_LOCK_TIMEOUT: Final = "10s"
 SWAP_TIMEOUT_S: Final = 600.0  # files of gigabytes are unlinked
 
 _COLUMNS: Final = text("""
@@ -390,7 +389,7 @@ async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy
 
 async def _swap(connection: AsyncConnection, driver: Any, *, force: bool) -> None:
     """In one transaction: a reader finds the tables from before or those of the backup, whole."""
-    await driver.execute(f"SET LOCAL lock_timeout = '{SWAP_LOCK_TIMEOUT}'")
+    await driver.execute("SET LOCAL lock_timeout = '10s'")
     if not await driver.fetchval(f"SELECT pg_try_advisory_xact_lock({MIGRATION_LOCK})"):
         raise migrating()
     await _refuse_target(connection, driver, force=force)

@@ -29,9 +29,7 @@ FILES: Final = {
 
 
 def init(
-    folder: Annotated[
-        Path, typer.Argument(exists=True, file_okay=False, help="Where the service will start.")
-    ] = Path(),
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Where the service starts.")] = Path(),
 ) -> None:
     """Writes .env, mcp.json and agents.toml. A file that is there stays as it is."""
     for name, (source, about) in FILES.items():

@@ -40,7 +40,6 @@ FAREWELL_S = 0.5  # in which a client that is busy asks again
 MAX_PROCESSES = 256
 GARBAGE_THRESHOLDS = 5_000, 5, 5  # objects made, then collections of the next younger generation
 
-
 Processes = Annotated[str, typer.Option(help="How many processes share the work: a number, or auto for one a core.")]
 
 

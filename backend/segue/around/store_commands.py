@@ -103,7 +103,6 @@ def _one_of(is_one: Callable[[str], bool]) -> Callable[[str], str]:
 
 
 UserOption = Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_owner))]
-KeyUser = Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_user))]
 AtMost = Annotated[int | None, typer.Option(min=0, max=2**53)]
 
 users = typer.Typer(no_args_is_help=True)
@@ -234,9 +233,7 @@ def _print_counts(rows: Mapping[str, int], *, err: bool = False) -> None:
 keys = typer.Typer(no_args_is_help=True)
 
 KeyArgument = Annotated[str, typer.Argument(help="The id that `segue keys list` shows.")]
-ValidDays = Annotated[
-    int | None, typer.Option(min=1, max=36_500, help="How long it works; without this it does not end.")
-]
+ValidDays = Annotated[int | None, typer.Option(min=1, max=36_500, help="How long it works; without this, for ever.")]
 Hours = Annotated[int, typer.Option(min=0, max=8784, help="How long the old one still works.")]
 
 
@@ -250,15 +247,13 @@ def _known_scopes(given: list[str] | None) -> list[str] | None:
 @with_stores
 async def create(
     stores: OpenStores,
-    user: KeyUser,
+    user: Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_user))],
     scope: Annotated[
         list[str] | None,
         typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.", callback=_known_scopes),
     ] = None,
     group: Annotated[list[str] | None, typer.Option(help="A group that its user is in. Repeatable.")] = None,
-    role: Annotated[
-        list[str] | None, typer.Option(help="A role that its user has, such as approver. Repeatable.")
-    ] = None,
+    role: Annotated[list[str] | None, typer.Option(help="A role of its user, such as approver. Repeatable.")] = None,
     name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
     days: ValidDays = None,
 ) -> None:

@@ -27,9 +27,7 @@ MAX_LINE_CHARS = 200
 ALIKE: Final = 0.88  # AZURE_OPENAI_API_KEY and OPENAI_API_KEY_FILE are names of their own
 
 ServiceUrl = Annotated[str | None, typer.Option(envvar="SEGUE_URL", help="A running service. Otherwise HOST and PORT.")]
-ServiceKey = Annotated[
-    str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, where it asks for one.")
-]
+ServiceKey = Annotated[str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, if it wants one.")]
 
 # Control characters except tab and line feed, and those that change the direction of text. rich lets ESC through.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")

@@ -27,7 +27,7 @@ NAMES: Final = {"request": "{method}"} | {name: f"{called} {{{name}}}" for name,
 HANDED_DOWN: Final[Sequence[str]] = _CONVENTIONS["handed_down"]
 
 
-class _Traced:
+class _Traced(Span):
     def __init__(self, span: "OtelSpan", name: str, *, content: bool) -> None:
         context = span.get_span_context()
         self._span = span

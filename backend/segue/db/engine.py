@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
-from segue.db.outages import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
+from segue.db.outages import DISK_FULL_STATE, FAILING, OUTAGES, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
 from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError
@@ -69,7 +69,6 @@ READING_CONNECTIONS = 5
 
 REPEATS: Final = 3
 PAUSE_S: Final = 0.05
-_ANEW: Final = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED"
 _GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 Scoped = TypeVar("Scoped")
@@ -155,16 +154,16 @@ class Database:
         """Raises StorageUnavailable sooner than a statement would, because a health check does not wait long. `probe`
         writes what turns write, and changes nothing. If Postgres `refuses_writes`, it is asked to write until it can.
         """
-        async with (
-            self._outages.named(otherwise=FAILING),
-            asyncio.timeout(PING_TIMEOUT_S),
-            self.transaction() as connection,
-        ):
-            await connection.execute(_SHORT_WAITS)
-            await connection.execute(probe)
-            if self.refuses_writes:
-                await connection.exec_driver_sql(_WRITES_TO_DISK)
-                self.refuses_writes = False
+        try:
+            async with asyncio.timeout(PING_TIMEOUT_S), self.transaction() as connection:
+                await connection.execute(_SHORT_WAITS)
+                await connection.execute(probe)
+                if self.refuses_writes:
+                    await connection.exec_driver_sql(_WRITES_TO_DISK)
+                    self.refuses_writes = False
+        except OUTAGES as error:
+            self._outages.refuse(error, otherwise=FAILING)
+            raise
 
     async def blocker(self) -> Blocker | None:
         """Returns the connection whose lock others wait for."""
@@ -194,11 +193,18 @@ class Database:
         self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
     ) -> AsyncIterator[AsyncConnection]:
         async def enter() -> AsyncConnection:
-            async with self._outages.named():
+            try:
                 return await stack.enter_async_context(connect())
+            except OUTAGES as error:
+                self._outages.refuse(error)
+                raise
 
-        async with self._outages.named(), AsyncExitStack() as stack:
-            yield await outlast(enter)
+        try:
+            async with AsyncExitStack() as stack:
+                yield await outlast(enter)
+        except OUTAGES as error:
+            self._outages.refuse(error)
+            raise
 
     def _engine(self, url: str, *, pool_size: int, **session_settings: str) -> AsyncEngine:
         engine = _make_engine(
@@ -358,7 +364,7 @@ class RepeatingConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg 
 
     async def _send_again(self, failure: Exception) -> None:
         """Raises `failure` if an answer is another one, or none."""
-        await self.execute(_ANEW)
+        await self.execute("ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED")
         for send, answer in self._sent or ():
             try:
                 is_same = await send() == answer

@@ -8,8 +8,8 @@ logged once in a while, with the connection that holds the lock that was waited 
 import asyncio
 import time
 import tomllib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from importlib.resources import files
@@ -51,9 +51,7 @@ REDIS = {name: OutageCause(name, **row) for name, row in _ROWS["redis"].items()}
 CONFLICT, FAILING, LOCKED, LOST, POOLER, READ_ONLY, REFUSED, TLS = (
     POSTGRES[name] for name in ("conflict", "failing", "locked", "lost", "pooler", "read_only", "refused", "tls")
 )
-_BY_STATE: Final = {state: cause for cause in POSTGRES.values() for state in cause.states} | {
-    DISK_FULL_STATE: POSTGRES["disk_full"]
-}
+_BY_STATE: Final = {state: cause for cause in POSTGRES.values() for state in cause.states}
 _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
     gaierror: POSTGRES["unknown_host"],
     SSLError: TLS,
@@ -193,15 +191,9 @@ class Outages:
         self._logged_at: dict[OutageCause, float] = {}
         self._lookups: set[asyncio.Task[None]] = set()
 
-    @asynccontextmanager
-    async def named(self, *, otherwise: OutageCause | None = None) -> AsyncIterator[None]:
-        """Raises StorageUnavailable for every error that is an outage; for others too, if they have a cause."""
-        try:
-            yield
-        except OUTAGES as error:
-            cause = cause_of(error) or otherwise
-            if cause is None:
-                raise
+    def refuse(self, error: Exception, *, otherwise: OutageCause | None = None) -> None:
+        """Raises StorageUnavailable for an error of OUTAGES that is one; for others too, if they have a cause."""
+        if (cause := cause_of(error) or otherwise) is not None:
             self._log(cause, error)
             raise StorageUnavailable(cause) from error
 

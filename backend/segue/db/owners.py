@@ -36,7 +36,6 @@ from segue.db.redis import Cache, belongs_to, plan_cache_key, plans_of_owner_key
 from segue.domain.field_types import doc
 
 SESSIONS_AT_ONCE = 20
-ROWS_AT_ONCE = 500
 LOOK_AGAIN_S = 0.5
 MAX_RACES = 10
 ADOPTED = "adopt_user"
@@ -120,7 +119,7 @@ class Adoption:
 
     async def _move_some_rows(self, table: sa.Table, column: sa.ColumnElement[str]) -> int:
         """Leaves those of sessions that are left."""
-        mine = sa.select(*table.primary_key).where(column == self.from_).limit(ROWS_AT_ONCE)
+        mine = sa.select(*table.primary_key).where(column == self.from_).limit(500)
         if "session_id" in table.c:
             is_left = sa.exists().where(sessions.c.id == table.c.session_id, sessions.c.owner == self.from_)
             mine = mine.where(~is_left)
@@ -238,13 +237,11 @@ async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> N
         rows[table.name] += removed.rowcount
 
 
-async def _count(
-    connection: AsyncConnection, which: Iterable[tuple[sa.Table, sa.ColumnElement[bool]]]
-) -> dict[str, int]:
+async def _count(connection: AsyncConnection, of: Iterable[tuple[sa.Table, sa.ColumnElement[bool]]]) -> dict[str, int]:
     """Returns how many rows of each table its condition holds for."""
     counts = [
         sa.select(sa.literal(table.name).label("name"), sa.func.count().label("rows")).select_from(table).where(belongs)
-        for table, belongs in which
+        for table, belongs in of
     ]
     return {row.name: row.rows for row in await connection.execute(sa.union_all(*counts))}
 

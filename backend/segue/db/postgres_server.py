@@ -32,7 +32,6 @@ SELECT current_setting('server_version') AS version,
 """)
 REVISION = text("SELECT version_num FROM alembic_version")
 _TIME = text("SELECT clock_timestamp()")
-ASK_EVERY_S: Final = 10.0
 WRONG_S: Final = 1.0  # a difference worth a line in the log
 
 
@@ -82,7 +81,7 @@ class StoreClock(Watch):
     """A Clock that follows PostgreSQL's while it is entered. Until PostgreSQL answers it is the machine's."""
 
     def __init__(self, database: Database, machine: Clock = utc_now) -> None:
-        super().__init__("the clock of PostgreSQL", self._ask, every_s=ASK_EVERY_S)
+        super().__init__("the clock of PostgreSQL", self._ask, every_s=10.0)
         self._database = database
         self._zero = machine() - _elapsed()
 

@@ -30,10 +30,7 @@ FEED_TTL_S = 3600
 MAX_LOG_ENTRIES = 4096
 MAX_FEED_ENTRIES = 1000
 FEED_STEP = 1000  # from the position of one millisecond's first entry of a feed to the next one's
-READ_BLOCK_MS = 50
-FEED_BLOCK_MS = 200
 READ_COUNT = 256
-SCANNED_AT_ONCE = 1000
 # The budget of a process; docs/deployment.md adds it up.
 CACHE_CONNECTIONS = 8
 STREAM_CONNECTIONS = 4
@@ -133,7 +130,7 @@ class Cache(_Client):
         """Goes over the names of all keys. Returns how many it deleted, None if Redis cannot be asked."""
         cursor, deleted = b"0", 0
         while True:
-            answer = await self._attempt("SCAN", cursor, "COUNT", SCANNED_AT_ONCE)
+            answer = await self._attempt("SCAN", cursor, "COUNT", 1000)
             if answer is None:
                 return None
             cursor, keys = answer
@@ -211,7 +208,7 @@ class Streams(_Client):
         """Returns by turn the batches after a position; waits READ_BLOCK_MS for some. None if Redis is away."""
         turns = {turn_events_key(turn.session_id, turn.turn_id).encode(): turn for turn in after}
         ids = [f"{after[turn]}-0" for turn in turns.values()]
-        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", READ_BLOCK_MS, "STREAMS", *turns, *ids)
+        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", 50, "STREAMS", *turns, *ids)
         if answer is None and (self.degraded or len(after) == 1):
             return None
         if answer is None:  # one of the keys is no stream: that log counts as lost, the others do not
@@ -259,7 +256,7 @@ class Streams(_Client):
         """
         users = {user_feed_key(user).encode(): user for user in after}
         ids = map(_id, after.values())
-        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", FEED_BLOCK_MS, "STREAMS", *users, *ids)
+        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", 200, "STREAMS", *users, *ids)
         if answer is None:
             return None
         return {

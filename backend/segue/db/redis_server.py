@@ -34,7 +34,6 @@ PROBE_EVERY_S = 0.25
 PROBE_KEY = "segue:probe"
 LOST = (exceptions.RedisError, OSError, TimeoutError)
 
-
 # In this order: the first that is one of the kinds decides.
 _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
     exceptions.AuthenticationError: REDIS["access_denied"],

@@ -14,9 +14,7 @@ from sqlalchemy.exc import ArgumentError
 
 from segue.db.redis_server import watched_by_sentinels
 
-TAKEN: Final = frozenset(
-    {"host", "port", "user", "password", "database", "passfile", "ssl", "prepared_statement_cache_size"}
-)
+TAKEN: Final = {"host", "port", "user", "password", "database", "passfile", "ssl", "prepared_statement_cache_size"}
 OF_LIBPQ: Final = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "sslnegotiation", "options"})
 # Of no use to asyncpg, which binds no channel, or set by Segue.
 LEFT_OUT: Final = frozenset({"channel_binding", "gssencmode", "connect_timeout", "application_name"})

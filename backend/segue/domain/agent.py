@@ -17,9 +17,7 @@ DEFAULT_AGENT: Final = "segue"  # there always is one of this id
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
 # They only find what a session has or may use, so patterns of `tools` need not name them; `not_tools` may.
 OF_THE_ENGINE: Final = frozenset({"get_tool_result", "find_tools"})
-NOT_RELIED_ON: Final = frozenset(
-    {"description", "greeting", "examples", "models", "options", "users", "groups", "approvals"}
-)
+NOT_RELIED_ON: Final = {"description", "greeting", "examples", "models", "options", "users", "groups", "approvals"}
 # In the place of the service's own.
 LIMITS: Final = ("planning", "confirm", "confirm_words", "max_rounds", "max_tool_calls", "max_parallel_calls")
 

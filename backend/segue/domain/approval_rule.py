@@ -36,7 +36,6 @@ ArgumentPath = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\
 BoundText = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
 Number = Annotated[int | float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 Scalar = BoundText | bool | Number
-BoundOrigin = Literal["user", "due", "any"]
 
 
 class Given(BaseModel):
@@ -55,7 +54,7 @@ class Bound(Given):
     max: Annotated[Annotated[Number, Field(ge=0)] | None, doc("A number from 0 to this.")] = None
     prefix: Annotated[BoundText | None, doc("A text that begins so, and has no `/..`.")] = None
     origin: Annotated[
-        BoundOrigin | None,
+        Literal["user", "due", "any"] | None,
         doc(
             "Who said it: `user`, as without a bound; `due`, also the schedule or trigger that began the turn; `any`, "
             "as with one of the others."

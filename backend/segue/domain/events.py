@@ -170,7 +170,6 @@ class ReasoningEnded:
 
 _OfTurn = StepStarted | StepFinished | AcknowledgementDetected | SearchDecided | PlanChanged | SteerRead | EffectsListed
 _OfCall = CallStarted | MandateUsed | CallProgressed | CallEnded | ToolRan | ToolStateChanged
-_OfBegunCall = CallBegun | ArgumentsAdded | CallGivenUp
 _OfText = TextStarted | TextAdded | TextEnded | ReasoningStarted | ReasoningAdded | ReasoningEnded
-Event = _OfTurn | _OfCall | _OfBegunCall | _OfText
+Event = _OfTurn | _OfCall | CallBegun | ArgumentsAdded | CallGivenUp | _OfText
 Emit = Callable[[Event], None]

@@ -48,7 +48,6 @@ JSON_OBJECT: Final = BeforeValidator(_read_json_object)
 Url = Annotated[str, AfterValidator(_check_url)]
 SecretUrl = Annotated[SecretStr, AfterValidator(_check_url)]
 
-
 # For a large type, whose schema FastAPI has built for each route that it stands in: these took a tenth of the start.
 BUILT_AT_FIRST_USE: Final = ConfigDict(defer_build=True)
 

@@ -35,6 +35,7 @@ LEFT_OUT: Final = "[…]"
 LONGEST_MESSAGE: Final = 100_000  # characters, whatever MAX_MESSAGE_CHARS is
 SHOWN_BYTES: Final = 4000  # of the text of each, in the turn that it comes with
 MAX_CONTENT_CHARS = 500
+MAX_TITLE_WORDS_CHARS = 60
 MIN_IMPORTANCE, MAX_IMPORTANCE = 1, 5
 EXPLICIT_IMPORTANCE = 4  # of a fact that the user asked to have remembered
 
@@ -127,6 +128,16 @@ class FoundSession(Session):
 
     snippet: Annotated[str, doc("The place in the title or in a message where what was searched for stands.")]
     message_id: Annotated[str | None, doc("That message; null if it stands in the title.")]
+
+
+def first_words(message: str) -> str:
+    """Returns a title for a session that begins with this message: whole words, if it has any that are short enough."""
+    title = " ".join(message[: 4 * MAX_TITLE_WORDS_CHARS].split())
+    if len(title) <= MAX_TITLE_WORDS_CHARS:
+        return title
+    cut = title[: MAX_TITLE_WORDS_CHARS - 1]
+    words = cut.rpartition(" ")[0]
+    return f"{words if len(words) > MAX_TITLE_WORDS_CHARS // 2 else cut}…"
 
 
 @dataclass(frozen=True, slots=True)

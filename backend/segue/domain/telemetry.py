@@ -17,7 +17,6 @@ from segue.domain.tool import ToolStatus
 
 TurnOutcome = Literal["completed", "failed", "cancelled"]
 WebhookOutcome = Literal["delivered", "failed", "gone", "given_up"]
-Recovery = Literal["begun", "queued_again", "ended", "handed_back"]
 MAX_CALLS: Final = 100
 
 
@@ -97,7 +96,7 @@ class PlanEnded:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecovered:
-    action: Recovery
+    action: Literal["begun", "queued_again", "ended", "handed_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +135,18 @@ def unobserved(_: Observation) -> None:
 # The W3C traceparent of the innermost open span, for those that are asked from within it; None if tracing is off.
 current_traceparent: Final[ContextVar[str | None]] = ContextVar("current_traceparent", default=None)
 
-
 Attribute = str | float | Sequence[str]
 
 
-class Span(Protocol):
-    """One operation in a trace. `trace_id` and `traceparent` (W3C) are None if tracing is off. `content` says whether
-    to set what was said, too. A name of an attribute that has a dot is one of OpenTelemetry's.
+class Span:
+    """One operation in a trace; this one is in none, because tracing is off. `trace_id` and `traceparent` (W3C) are
+    None then. `content` says whether to set what was said, too. A name of an attribute that has a dot is one of
+    OpenTelemetry's.
     """
 
-    @property
-    def content(self) -> bool: ...
-
-    @property
-    def trace_id(self) -> str | None: ...
-
-    @property
-    def traceparent(self) -> str | None: ...
+    content = False
+    trace_id: str | None = None
+    traceparent: str | None = None
 
     def set_attributes(self, **attributes: Attribute) -> None: ...
 
@@ -185,22 +179,7 @@ class Backlog:
     oldest_s: float
 
 
-class _Untraced:
-    trace_id = None
-    traceparent = None
-    content = False
-
-    def set_attributes(self, **attributes: Attribute) -> None:
-        pass
-
-    def add_event(self, name: str, **attributes: Attribute) -> None:
-        pass
-
-    def fail(self, reason: str) -> None:
-        pass
-
-
-_UNTRACED: Final[AbstractContextManager[Span]] = nullcontext(_Untraced())
+_UNTRACED: Final = nullcontext(Span())
 
 
 def untraced(name: str, *, parent: str | None = None, **attributes: Attribute) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)

@@ -18,7 +18,6 @@ ToolConfirm = bool | Literal["always_ask"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
 RememberFor = Literal["session"]
 PROPOSE_MANDATE: Final = "propose_mandate"  # asks under every setting: what it stores outlasts them
-GroupType = Literal["any", "all", "sequence"]
 ApprovedHow = Literal["words", "button", "mandate", "approver"]
 EffectOutcome = Literal["done", "failed", "unknown", "waits", "denied"]
 
@@ -72,7 +71,7 @@ Summarise = Callable[[dict[str, Any], Any], str]
 class DependencyGroup:
     """What has to have succeeded in the session before a tool can be called."""
 
-    type: Annotated[GroupType, doc("One of `tools`, all of them, or all in this order.")]
+    type: Annotated[Literal["any", "all", "sequence"], doc("One of `tools`, all of them, or all in this order.")]
     tools: Annotated[tuple[str, ...], doc("What has to have succeeded in the session first.")]
     optional: Annotated[tuple[str, ...], doc("Only suggested, never decisive.")] = ()
 

@@ -9,9 +9,7 @@ from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 
 CANCELLED = "turn_cancelled"
-RATE_LIMITED = "rate_limited"
-SERVICE_LIMIT_REACHED = "service_limit_reached"
-NO_ROOM = frozenset({RATE_LIMITED, SERVICE_LIMIT_REACHED})  # a cap left none: it lifts by itself
+NO_ROOM = frozenset({"rate_limited", "service_limit_reached"})  # a cap left none: it lifts by itself
 STEERED = "turn_steered"
 _OF_A_STEP = {
     "ran": " The step that was approved had run.",

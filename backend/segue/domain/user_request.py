@@ -17,16 +17,13 @@ from segue.domain.field_types import doc
 MAX_QUESTIONS: Final = 5  # of one call
 PAGE: Final = "page"  # the source of the client's own tools, and the mode in which their calls wait
 
-RequestMode = Literal["form", "url", "page"]
-Action = Literal["accept", "decline"]
-
 
 @dataclass(frozen=True, slots=True)
 class UserRequest:
     """What a tool asks the user for. Its words are the tool's own."""
 
     mode: Annotated[
-        RequestMode,
+        Literal["form", "url", "page"],
         doc(
             "`form`: values that fit `schema`. `url`: something to be done at `url`. `page`: the client has the tool "
             "and runs the call; the `answer` has by the id of each step that waits its `output`, or the `error`."
@@ -81,7 +78,7 @@ class UserAnswer:
 
     step: int
     to: str
-    action: Action | None = None
+    action: Literal["accept", "decline"] | None = None
     content: dict[str, Any] | None = None
     state: Any = None
     may_repeat: bool = False

@@ -31,7 +31,6 @@ _FINISHED = b'{"type":"RUN_FINISHED",'
 _ERROR = b'{"type":"RUN_ERROR",'
 _RESULT = b',"result":'
 CALL_START = b'{"type":"TOOL_CALL_START",'
-_CALL_END = b'{"type":"TOOL_CALL_END",'
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def open_calls(passed: Sequence[bytes]) -> dict[str, str]:
         if encoded.startswith(CALL_START):
             event = orjson.loads(encoded)
             begun[event["toolCallId"]] = event["toolCallName"]
-        elif encoded.startswith(_CALL_END):
+        elif encoded.startswith(b'{"type":"TOOL_CALL_END",'):
             begun.pop(orjson.loads(encoded)["toolCallId"], None)
     return begun
 

@@ -23,8 +23,6 @@ from segue.log import log
 
 MAX_EVENTS: Final = 100_000  # the oldest go first
 KEPT: Final = timedelta(days=3)  # whatever waits longer was never tried, or its process was gone
-DROPPED_AT_ONCE: Final = 10_000
-IN_FLIGHT_SHOWN: Final = 50
 # The specification wants less than 20 kB.
 ANSWER_CHARS: Final = 4000
 MAX_ARGS_BYTES: Final = 12_000
@@ -267,7 +265,7 @@ async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) ->
     """Deletes those beyond the `most` newest or older than KEPT, DROPPED_AT_ONCE at most. Returns how many."""
     newest_dropped = sa.select(webhook_events.c.seq).order_by(webhook_events.c.seq.desc()).offset(most).limit(1)
     beyond = sa.func.coalesce(newest_dropped.scalar_subquery(), sa.literal(0, sa.BigInteger))
-    oldest = sa.select(webhook_events.c.id).order_by(webhook_events.c.seq).limit(DROPPED_AT_ONCE)
+    oldest = sa.select(webhook_events.c.id).order_by(webhook_events.c.seq).limit(10_000)
     too_old = webhook_events.c.created_at < sa.func.now() - KEPT
     excess = (webhook_events.c.id.in_(oldest), too_old | (webhook_events.c.seq <= beyond))
     dropped = await connection.execute(sa.delete(webhook_events).where(*excess))
@@ -296,7 +294,7 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
             failing[group.failure] += group.events
     oldest_at = min((group.oldest_at for group in groups), default=None)
     leased = sa.select(*_TRIED).where(_LEASED_UNTIL.is_not(None)).order_by(webhook_events.c.due_at)
-    in_flight = [TriedEvent(**row) for row in (await connection.execute(leased.limit(IN_FLIGHT_SHOWN))).mappings()]
+    in_flight = [TriedEvent(**row) for row in (await connection.execute(leased.limit(50))).mappings()]
     failed_at = webhook_events.c.failed_at
     newest = _WAITING.where(failed_at.is_not(None)).order_by(failed_at.desc()).limit(1)
     last_failures = [WaitingEvent(**row) for row in (await connection.execute(newest)).mappings()]

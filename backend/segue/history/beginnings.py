@@ -22,7 +22,7 @@ from segue.domain.errors import existing
 from segue.domain.ids import new_id
 from segue.memory import summary
 from segue.memory.history import IN_HISTORY
-from segue.memory.session_store import check_session, first_words, get_session
+from segue.memory.session_store import check_session, get_session
 from segue.turns.terminations import error_row
 
 KEPT_OF_AN_ID = 13  # its last characters, which are random; those before are the last ones of the fork's id
@@ -301,7 +301,7 @@ async def import_history(
     await connection.execute(sa.insert(messages), message_rows)
     answered = [turn["id"] for turn in turn_rows if turn["status"] == "completed"]
     held = {"next_seq": len(message_rows) + 1, "last_turn_id": answered[-1] if answered else None}
-    held["title"] = first_words(exchanges[0][0])
+    held["title"] = session.first_words(exchanges[0][0])
     await connection.execute(sa.update(sessions).where(sessions.c.id == session_id).values(held))
 
 

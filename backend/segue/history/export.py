@@ -75,9 +75,7 @@ async def load_conversation(
     messages: dict[str, list[Message]] = {row.id: [] for row in rows}
     stored = await list_messages(connection, owner, session_id, after=0, limit=MAX_MESSAGES + 1)
     if len(stored) > MAX_MESSAGES:
-        detail = (
-            f"A conversation of more than {MAX_MESSAGES} messages cannot be exported; its parts can be listed by page."
-        )
+        detail = f"A conversation of more than {MAX_MESSAGES} messages cannot be exported; list its parts by page."
         raise AppError("conversation_too_long", status=422, title="The conversation is too long", detail=detail)
     for message in stored:
         messages.get(message.turn_id, []).append(message)

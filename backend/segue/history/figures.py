@@ -30,7 +30,6 @@ _HUGE: Final = 10**15
 _WHOLE, _BY_BUCKET, _BY_CODE, _BY_MODEL = 0b1111, 0b0111, 0b1011, 0b1100
 COUNTED: Final = 1_000
 
-
 _SPANS: Final[Mapping[Period, tuple[int, int]]] = {"hour": (60, 60), "day": (96, 900)}  # buckets, seconds of each
 
 

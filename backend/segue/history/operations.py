@@ -21,15 +21,13 @@ from segue.domain.errors import existing
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
 from segue.domain.identity import MAX_USER_CHARS
 from segue.domain.ids import first_id
-from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage
+from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage, first_words
 from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
 from segue.history.figures import SKEW
-from segue.memory.session_store import first_words
 from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
 from segue.turns.run_record import ActivityReport, prompt_of, read_activity, run_of
 
-CALLS_SHOWN: Final = 500
 READ_CHARS: Final = 1000  # of a message, for its first words
 Named = Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
 
@@ -324,7 +322,7 @@ async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedTo
     shown = ("status", "duration_ms", "plan_id", "step_id", "granted", "mandate_id", "settled_by")
     of_call = (tool_calls.c.id.label("tool_call_id"), tool_calls.c.tool_name.label("tool"))
     statement = select(*of_call, tool_calls.c.started_at.label("at"), *(tool_calls.c[name] for name in shown))
-    statement = statement.where(tool_calls.c.turn_id == turn_id).order_by(*oldest_first(tool_calls)).limit(CALLS_SHOWN)
+    statement = statement.where(tool_calls.c.turn_id == turn_id).order_by(*oldest_first(tool_calls)).limit(500)
     return [
         TimedToolCall(**{**row, "status": row["status"] if row["status"] in get_args(CallStatus) else "unknown"})
         for row in (await connection.execute(statement)).mappings()

@@ -72,7 +72,6 @@ _WITHOUT_UNSEEN: Final[dict[int, None]] = dict.fromkeys(
     )
 )
 
-
 SHORTEST: Final = 4  # letters of a word that may be misspelt
 _ENDINGS: Final = frozenset("aeiouysdnrtm")  # a word that differs in its last letter only is often another form of it
 

@@ -26,9 +26,7 @@ _DATES: Final = (
     re.compile(r"(?<![\d/.-])(?P<d>1[3-9]|2\d|3[01])[/.](?P<m>\d{1,2})[/.](?P<y>\d{4})(?!\d)"),
     re.compile(r"(?<![\d/.-])(?P<m>\d{1,2})[/](?P<d>1[3-9]|2\d|3[01])[/](?P<y>\d{4})(?!\d)"),
 )
-_TIME: Final = re.compile(
-    r"(?<![\d:.])(\d{1,2})(?:[:.h](\d{2}))?(?::\d{2})?(?:\s?([ap])\.?m\b)?(?![\d:])", re.IGNORECASE
-)
+_TIME: Final = re.compile(r"(?i)(?<![\d:.])(\d{1,2})(?:[:.h](\d{2}))?(?::\d{2})?(?:\s?([ap])\.?m\b)?(?![\d:])")
 
 MonthDay = tuple[int | None, int, int]  # the year, if it is said, the month and the day
 

@@ -144,7 +144,6 @@ OAuthSetting = Annotated[
     OAuthClientConfig | None,
     BeforeValidator(lambda value: ({} if value else None) if isinstance(value, bool) else value),
 ]
-CheckSetting = Annotated[SettlingCheck, BeforeValidator(read_check)]
 Unannotated = Literal["ask", "write", "read_only"]
 Names = Annotated[frozenset[str], Field(min_length=1)]
 
@@ -178,7 +177,7 @@ class McpServerConfig(_OfFile):
     transport: Literal["stdio", "http", "sse"] | None = None
     env_file: str | None = None
     depends_on: dict[str, tuple[DependencyGroup, ...]] = {}
-    verify: dict[str, CheckSetting] = {}
+    verify: dict[str, Annotated[SettlingCheck, BeforeValidator(read_check)]] = {}
     idempotency_arg: dict[str, Annotated[str, Field(min_length=1)]] = {}
     agents: Names | None = None
     users: Names | None = None

@@ -90,7 +90,6 @@ class Stderr:
 
 Incoming = SessionMessage | Exception
 _Streams = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]
-StdioStreams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
 
 
 class _Pipes(SubprocessStreamProtocol):
@@ -122,7 +121,7 @@ class _Child:
 @asynccontextmanager
 async def stdio_transport(
     server: str, config: McpServerConfig, budget: Budget, stderr: Stderr
-) -> AsyncIterator[StdioStreams]:
+) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]]:
     """Runs the server's command while the context is held. It inherits PATH, HOME and a few more variables only. Raises
     McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP, sends a
     message over 32 MiB or writes more than `budget` allows.

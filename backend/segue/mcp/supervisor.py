@@ -137,13 +137,7 @@ class Supervisor:
         self.stop()
 
     async def call(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        *,
-        wrapped: bool,
-        report: Reporter,
-        answers: tuple[UserAnswer, ...] = (),
+        self, name: str, args: dict[str, Any], *, wrapped: bool, report: Reporter, answers: tuple[UserAnswer, ...] = ()
     ) -> object:
         """Returns what a tool returned. Raises ToolRetry, ToolFailed, ToolAsks; cancelling it cancels the remote call.
         Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. If the connection
@@ -151,7 +145,7 @@ class Supervisor:
         """
 
         async def request(client: Client, heard: ProgressFnT) -> mcp_types.CallToolResult:
-            return await self._questions.call(client, name, arguments, heard, answers)
+            return await self._questions.call(client, name, args, heard, answers)
 
         try:
             result = await self._ask(name, request, report)

@@ -40,7 +40,6 @@ _MAX_LEFT_OUT: Final = 50
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
 _WRAPPED: Final = "x-fastmcp-wrap-result"
 _VERIFY: Final = "segue/verify"  # in the `_meta` of a tool
-_IDEMPOTENCY_ARG: Final = "segue/idempotency_arg"
 _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
@@ -151,7 +150,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
     def prefixed(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(_name(config.prefix, name) for name in names)
 
-    schema, annotated = _schema(tool.name, tool.input_schema), (tool.meta or {}).get(_IDEMPOTENCY_ARG)
+    schema, annotated = _schema(tool.name, tool.input_schema), (tool.meta or {}).get("segue/idempotency_arg")
     idempotency_arg = config.idempotency_arg.get(tool.name) or (annotated if isinstance(annotated, str) else "")
     try:
         schema = without_argument(schema, idempotency_arg) if idempotency_arg else schema

@@ -24,9 +24,7 @@ CUE_KINDS: Final = frozenset({*get_args(MemoryKind), "remember", "correction", "
 _SENTENCE_END: Final = re.compile(r"(?<=[。！？؟।\n])|(?<=[.!?…])\s+")
 _QUESTION: Final = re.compile(r"[?？؟]\s*$")
 # Italian and French elide a word before an apostrophe: two words. In English the two are one.
-_ELISION: Final = re.compile(
-    r"(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)ll|quest|quell|dov|com)['’ʼ](?=\w\w)", re.IGNORECASE
-)
+_ELISION: Final = re.compile(r"(?i)(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)ll|quest|quell|dov|com)['’ʼ](?=\w\w)")
 
 _SHIFTS: Final = {
     "day_before_yesterday": -2,

@@ -25,7 +25,6 @@ from segue.domain.tool import CallStatus
 from segue.language.utterance import own_words
 from segue.memory.history_window import provider_valid
 
-RECENT_USER_MESSAGES = 10
 _SPEAKERS = ("user", "assistant")
 MAX_SEQ = 2**63 - 1
 STEERED = "steered"  # in the metadata of a message that came while its turn ran
@@ -261,7 +260,7 @@ async def get_message(connection: AsyncConnection, owner: str, session_id: str, 
 
 
 async def recent_user_messages(
-    connection: AsyncConnection, owner: str, session_id: str, *, limit: int = RECENT_USER_MESSAGES
+    connection: AsyncConnection, owner: str, session_id: str, *, limit: int = 10
 ) -> list[Message]:
     """Returns the user's last messages in a session, newest first."""
     said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role == "user").order_by(messages.c.seq.desc())

@@ -23,14 +23,12 @@ from segue.domain.tool import Reference, canonical_args
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
-
 ShownForm = Literal["whole", "reference", "brief"]
 TurnMessages = list[Message]
 
 KEPT = 1 / 4  # of the window when a summary takes the rest: to cut seldom keeps the beginning of requests the same
 MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
 SUMMARY_LISTED = 1 / 16  # of the budget: what those take that every request lists beside a summary
-CACHED_COUNTS = 1024
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 _HIGH = bytes(range(128, 256))
 # The name tiktoken gives the file in TIKTOKEN_CACHE_DIR, and the SHA-256 it expects.
@@ -237,7 +235,7 @@ CountTokens = Callable[[str], int]
 
 # Tokens per character, between what tokenizers of 100,000 and of 200,000 entries take. English words, JSON's marks
 # and digits, Arabic or Cyrillic (two bytes), Chinese (three): 0.28, 0.55, 0.55, 1.25; an emoji is 1.95.
-PER_LETTER, PER_MARK, PER_HIGH_BYTE, PER_HIGH_CHARACTER = 0.28, 0.55, 0.7, -0.85
+PER_LETTER, PER_MARK, PER_HIGH_BYTE, PER_HIGH_CHAR = 0.28, 0.55, 0.7, -0.85
 
 _LETTERS = f"{string.ascii_letters} ".encode()
 
@@ -248,10 +246,8 @@ def estimate(text: str) -> int:
     others = encoded.translate(None, _LETTERS)
     marks = len(others.translate(None, _HIGH))
     letters, high_bytes = len(encoded) - len(others), len(others) - marks
-    high_characters = len(text) - letters - marks
-    return math.ceil(
-        PER_LETTER * letters + PER_MARK * marks + PER_HIGH_BYTE * high_bytes + PER_HIGH_CHARACTER * high_characters
-    )
+    high_chars = len(text) - letters - marks
+    return math.ceil(PER_LETTER * letters + PER_MARK * marks + PER_HIGH_BYTE * high_bytes + PER_HIGH_CHAR * high_chars)
 
 
 def counter_for(model: str) -> CountTokens:
@@ -263,7 +259,7 @@ def counter_for(model: str) -> CountTokens:
 def counting_with(encoding: "Encoding") -> CountTokens:
     """Returns a counter with a cache: the same few texts are counted turn after turn."""
 
-    @lru_cache(maxsize=CACHED_COUNTS)
+    @lru_cache(maxsize=1024)
     def count(text: str) -> int:
         return len(encoding.encode_ordinary(text))
 

@@ -25,7 +25,6 @@ LEAST_TOKENS = 15  # of a fact in a prompt: its date and kind
 MESSAGES_THAT_ASK = 2  # of the user: the last one may say yes to the question of what to forget
 MOST_RECALLED = 5
 NEAREST_RECALLED = 3  # something is always nearest: it must not displace what is sure to help
-NEAREST_FOUND = 10
 SAME_MEANING = 0.85
 RANK_DAMPING = 60  # the usual constant of reciprocal rank fusion
 EMBEDDED_AT_ONCE = 64
@@ -85,7 +84,7 @@ class LongTermMemory:
 
     async def search(self, owner: str, query: str, *, now: datetime, limit: int) -> list[Memory]:
         """Returns the facts that a query is about, best first."""
-        about, _ = await self._find(owner, query, limit=limit, nearest=NEAREST_FOUND, now=now)
+        about, _ = await self._find(owner, query, limit=limit, nearest=10, now=now)
         return about[:limit]
 
     async def remember(

@@ -36,10 +36,7 @@ from segue.domain.plan import OPEN, Plan
 from segue.domain.session import Feedback, FoundSession, Rating, Session, UnreadableSession
 from segue.memory.fact_cues import search_words
 
-SessionPosition = tuple[datetime, str]
-
 SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
-MAX_TITLE_WORDS_CHARS = 60
 MOST_SESSIONS: Final = 2_000
 MOST_MESSAGES: Final = 10_000
 SNIPPET_CHARS: Final = 160
@@ -127,7 +124,7 @@ async def list_sessions(
     *,
     archived: bool = False,
     pinned: bool | None = None,
-    before: SessionPosition | None,
+    before: tuple[datetime, str] | None,
     limit: int,
 ) -> list[Session]:
     """Returns the latest active first; `before` is the activity and the id of the last session already seen."""
@@ -223,16 +220,6 @@ def readable_session(row: sa.Row[Any], *, hit: Sequence[Any] | None = None) -> S
     if metadata is None:
         return UnreadableSession(**{**columns, "metadata": {}}, unreadable=True)
     return Session(**columns) if hit is None else FoundSession(**columns, snippet=hit[0], message_id=hit[1])
-
-
-def first_words(message: str) -> str:
-    """Returns a title for a session that begins with this message: whole words, if it has any that are short enough."""
-    title = " ".join(message[: 4 * MAX_TITLE_WORDS_CHARS].split())
-    if len(title) <= MAX_TITLE_WORDS_CHARS:
-        return title
-    cut = title[: MAX_TITLE_WORDS_CHARS - 1]
-    words = cut.rpartition(" ")[0]
-    return f"{words if len(words) > MAX_TITLE_WORDS_CHARS // 2 else cut}…"
 
 
 async def set_feedback(

@@ -30,7 +30,6 @@ MAX_TIMES_LEARNED: Final = 3
 # Where a refusal counts the tools of the request; the list of functions is inside a tool where it has one.
 _PLACES: Final = (re.compile(r"\bfunction(?:_declaration)?s[\[./](\d+)"), re.compile(r"\btools[\[./](\d+)"))
 # A refusal of what goes back with a call may name the call's tool, which is not at fault.
-_OF_A_CALL: Final = ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")
 # The causes of a refusal of images or files.
 _CAUSES_OF_MEDIA: Final = frozenset({"refused", "not_found", "failing", "other_api"})
 _ABOUT: Final = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in TABLE["about"].items()}
@@ -127,11 +126,9 @@ def fitting(parts: RequestParts, too_long: int) -> RequestParts:
     return replace(parts, messages=shortened(parts.messages, too_long // 2))
 
 
-def within_limits(parts: RequestParts) -> RequestParts:
+def within_window(parts: RequestParts, window: int) -> RequestParts:
     """Returns the request with no more messages than the model takes: three quarters of its window, with the tools."""
-    if parts.limits.window is None:
-        return parts
-    room = parts.limits.window * 3 // 4 - estimated_input((), parts.tools)
+    room = window * 3 // 4 - estimated_input((), parts.tools)
     return parts if size_of(parts.messages) <= room else replace(parts, messages=shortened(parts.messages, room))
 
 
@@ -141,7 +138,7 @@ def _with_limits(parts: RequestParts, refusal: ProviderRefusal) -> RequestParts 
     if told is None or parts.limits | told == parts.limits or parts.limits_learned == MAX_TIMES_LEARNED:
         return None
     learned = replace(parts, limits=parts.limits | told, limits_learned=parts.limits_learned + 1)
-    fitted = within_limits(learned)
+    fitted = learned if (window := learned.limits.window) is None else within_window(learned, window)
     return fitted if told.output or size_of(fitted.messages) < size_of(parts.messages) else None
 
 
@@ -193,7 +190,7 @@ def _without_tool(parts: RequestParts, tool: ToolSpec, why: str) -> RequestParts
 def _tool_named(refusal: ProviderRefusal, offered: Sequence[str]) -> int | None:
     """Returns the place of the tool that a refusal is about."""
     said = f"{refusal.parameter or ''} {refusal.message}"
-    if any(name in said for name in _OF_A_CALL):
+    if any(name in said for name in ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")):
         return None
     named = [name for name in offered if re.search(rf"(?<![\w:-]){re.escape(name)}(?![\w-])", said)]
     # A name that is a plain word may be there by chance.

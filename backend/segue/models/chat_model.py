@@ -21,7 +21,7 @@ from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRe
 from segue.domain.tool import ToolSpec
 from segue.log import log
 from segue.models import normal_form, refusals, traced_call
-from segue.models.amendments import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_limits
+from segue.models.amendments import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_window
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.reply import (
@@ -218,7 +218,8 @@ class ChatModel:
 
     def _request(self, parts: RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        parts = within_limits(parts)
+        if parts.limits.window is not None:
+            parts = within_window(parts, parts.limits.window)
         model, bound, sampling = self._model, self._tools.of(parts.tools), parts.sampling
         options = RequestOptions(
             bound.offered,

@@ -33,7 +33,6 @@ MEDIA_TOKENS: Final = {"image_url": 1600, "file": 30 * 1600}
 MAX_NAME_CHARS: Final = 64
 NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name or a call's arguments, from their own templates.
-_NAME_PREFIXES = ("functions.", "function.", "functions:", "default_api.", "default_api:", "tools.")
 _JSON = json.JSONDecoder(strict=False)
 _TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
 
@@ -178,7 +177,7 @@ def written_call(name: str, args: str, opaque: Mapping[str, Any]) -> ModelCall:
 def sendable_name(name: str) -> str:
     """Returns a tool's name as every provider takes it back in a history: a model may make up any name."""
     name = name.strip()
-    for prefix in _NAME_PREFIXES:
+    for prefix in ("functions.", "function.", "functions:", "default_api.", "default_api:", "tools."):
         name = name.removeprefix(prefix)
     return NOT_IN_A_NAME.sub("_", name.partition("<|")[0])[:MAX_NAME_CHARS] or "unnamed"
 

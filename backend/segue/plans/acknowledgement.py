@@ -47,9 +47,7 @@ CHANGES: Final = frozenset({"addition", "change", "condition", "detail"})
 TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # what a question with them asks is not plain
 UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carried on
 # Of a sentence beside a yes, what it may be read as and what it may be made of, if it asks for nothing.
-BESIDE_A_YES: Final = frozenset(
-    {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
-)
+BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
 MOST_MIXED: Final = 6  # words of a yes in two languages
 MOST_REMARKED: Final = 4  # unknown words in a remark
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
@@ -368,9 +366,7 @@ _RANGES: Final = {"first_two": slice(2), "first_three": slice(3), "last": slice(
 _PICKS: Final = frozenset({"all", "both", "only", "but", *_PLACES, *_RANGES})
 _WORDS: Final = _PICKS | {"and"}
 # Kinds of the lexicon that pick nothing, and leave a pick a pick.
-_BESIDE: Final = frozenset(
-    {"yes", "accept", "go_ahead", "polite", "thanks", "glue", "object", "filler", "vocative", "repeats"}
-)
+_BESIDE: Final = {"yes", "accept", "go_ahead", "polite", "thanks", "glue", "object", "filler", "vocative", "repeats"}
 # Where what is left out is named before the word that leaves it out: `sonuncusu hariç`.
 _AFTERTHOUGHTS: Final = frozenset({"ja", "ko", "tr", "hi"})
 

@@ -81,13 +81,10 @@ def needs_own_things_first(message: str) -> bool:
 
 VerbPlace = Literal["first", "last", "either", "anywhere"]
 
-KINDS: Final = frozenset(
-    {"act", "act_and", "tell", "sequence", "having", "joiner", "shield", "idle", "asking", "explaining"}
-)
+KINDS: Final = {"act", "act_and", "tell", "sequence", "having", "joiner", "shield", "idle", "asking", "explaining"}
 VERB_PLACES: Final[Mapping[str, VerbPlace]] = {place: place for place in get_args(VerbPlace)}
 
 VERBS: Final = frozenset({"act", "tell"})
-BOUNDARIES: Final = frozenset({"comma", "joiner", "sequence"})
 WORDS_BEFORE_VERB: Final = 5  # as in `I would like you to find`
 WORDS_AFTER_VERB: Final = 2
 MANY_REQUESTS: Final = 3  # in separate sentences
@@ -228,7 +225,7 @@ def _clauses(kinds: Iterable[str], place: VerbPlace) -> Sentence:
     clause: list[str] = []
     sequenced = follows_verb = False
     for kind in (*kinds, "comma"):
-        if kind not in BOUNDARIES:
+        if kind not in ("comma", "joiner", "sequence"):
             clause.append(kind)
             continue
         if clause:

@@ -29,7 +29,6 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|[{}\[\]]', re.DOTALL)  # a
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 Shape = TypeVar("Shape", bound=BaseModel)
 AtPath = Callable[[Any, str], Awaitable[Any]]
-_NO_ARGS = frozenset({"", "null"})
 _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
 
 
@@ -52,7 +51,7 @@ class DraftStep(BaseModel):
     def _read_args(cls, value: object) -> object:
         """They may come as JSON text: a strict schema has no other way for an object of any form."""
         text = value.strip() if isinstance(value, str) else None
-        if text in _NO_ARGS:
+        if text in ("", "null"):
             return None
         return next(find_json(text), value) if text and text.startswith("{") else value
 

@@ -26,11 +26,10 @@ _LETTER: Final = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf90
 _BEFORE: Final = rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])"
 _AFTER: Final = rf"(?!{_LETTER}|[@-]|[./\\]\w|[,'’]\d)"
 
-ScalarValue = str | int | float
 Sources = Sequence[tuple[str, str]]  # an origin and a text each
 
 
-def values_of(args: Mapping[str, Any]) -> dict[str, ScalarValue]:
+def values_of(args: Mapping[str, Any]) -> dict[str, str | int | float]:
     """Returns the texts and numbers in arguments that can be looked for, by their path in JMESPath, `to[0].name`."""
     return {path: parts[0] for path, parts in _wanted(args, None).items()}
 

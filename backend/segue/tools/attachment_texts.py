@@ -43,9 +43,7 @@ MAX_ENTRIES: Final = 10_000  # of a ZIP file
 MAX_CHARS: Final = 10_000_000
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
 ROWS_LOOKED_AT: Final = 5
-_HTML: Final = re.compile(
-    r"\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
-)
+_HTML: Final = re.compile(r"(?is)\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b")
 
 
 class UnsupportedFile(Exception):

@@ -76,12 +76,16 @@ class ToolAvailability:
             raise AppError("unknown_tool", status=404, title="Unknown tool", detail=detail)
         return {name: specs[name]}
 
-    def judge(
-        self, specs: Iterable[ToolSpec], session: Healths, for_all: Healths, holds: Holds
-    ) -> dict[str, ToolState]:
+    def judge(self, specs: Iterable[ToolSpec], session: Healths, fleet: Healths, holds: Holds) -> dict[str, ToolState]:
         away, now, settings = self.catalog.away(), self.clock(), self.settings
-        state_of = partial(tool_health.tool_state, session=session, fleet=for_all, now=now, settings=settings)
-        return {spec.name: state_of(spec, hold=holds.get(spec.name), away=away.get(spec.source)) for spec in specs}
+        state_of = partial(tool_health.tool_state, session=session, fleet=fleet, now=now, settings=settings)
+        known = session.keys() | fleet.keys() | holds.keys()
+        return {
+            spec.name: state_of(spec, hold=holds.get(spec.name), away=away.get(spec.source))
+            if spec.name in known or spec.source in away or spec.depends_on
+            else tool_health.UNTOUCHED
+            for spec in specs
+        }
 
     async def session_states(
         self, session_id: str, owner: str | None = None, groups: Collection[str] = ()
@@ -298,21 +302,19 @@ class ToolGuard:
         self._stored = {**self._stored, spec.name: changed.after}
         _log_change(spec.name, changed)
 
-    async def _change(
-        self, connection: AsyncConnection, spec: ToolSpec, transition: Transition, now: datetime
-    ) -> Changed:
+    async def _change(self, connection: AsyncConnection, spec: ToolSpec, change: Transition, now: datetime) -> Changed:
         known = self._stored.get(spec.name, NEVER_RAN)
         return await tool_states.change_state(
-            connection, self._turn.session_id, spec.name, transition, known=known, turn_id=self._turn.turn_id, now=now
+            connection, self._turn.session_id, spec.name, change, known=known, turn_id=self._turn.turn_id, now=now
         )
 
     def summary(self) -> dict[str, Any]:
         """Returns what the log says of a turn's tools: how many may run, and the names of those that may not."""
         found = self.states(tool.spec for tool in self.tools().values())
-        locked = [name for name, state in found.items() if state.reason_code == "missing_dependencies"]
-        blocked = [name for name, state in found.items() if tool_health.is_blocked(state)]
-        free = len(found) - len(locked) - len(blocked)
-        return {"tools_available": free, "tools_blocked": blocked, "tools_locked": locked}
+        closed = {name: state for name, state in found.items() if not state.available}
+        blocked = [name for name, state in closed.items() if tool_health.is_blocked(state)]
+        locked = [name for name in closed if name not in blocked]
+        return {"tools_available": len(found) - len(closed), "tools_blocked": blocked, "tools_locked": locked}
 
 
 def refusal(spec: ToolSpec, state: ToolState) -> str | None:

@@ -38,8 +38,6 @@ from segue.tools.run import CallOutcome, lost
 from segue.tools.summaries import preview, summarise_failure, summary_line, text_in
 from segue.tools.tool_settings import ToolSettings
 
-ANY_SIZE = 2**62
-
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
@@ -110,10 +108,8 @@ async def finish_call(
     given = {_OUTCOME[name].key: value for name, value in values.items()}
     given |= payload_values(payload, until=settings.result_expires_at(now))
     row = (await connection.execute(_FINISH, {"ended_call": call.id, "was": was, **given})).one()
-    if stored:
-        before, size = row.stored_before, payload.size_bytes
-        most = settings.tool_result_session_bytes
-        await evict(connection, row.session_id, stored_before=before, size=size, now=now, max_bytes=most)
+    if stored and (beyond := row.stored_before + payload.size_bytes - settings.tool_result_session_bytes) > 0:
+        await evict(connection, row.session_id, min(beyond, row.stored_before), now=now)  # the newest is always kept
     return _entry(row)
 
 
@@ -280,7 +276,7 @@ async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Re
 
 
 async def load_results(
-    connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = ANY_SIZE
+    connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = 2**62
 ) -> dict[str, StoredResult]:
     """Returns the stored results of these calls of a session, by the call's id. A result larger than `max_bytes` comes
     without its content; an expired one is left out.
@@ -339,7 +335,6 @@ class _Columns:
 
 
 _read, _read_start = reader(_Columns), reader(tuple[CallEffect, EffectApproval | None])
-_NOT_READ = _Columns({}, "unknown", ())
 _AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id", "settled_by")
 
 
@@ -351,7 +346,7 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
     """Returns an UnreadableCall, and a reference like it, for a row that cannot be read."""
     columns = {"args": row.args, "status": row.status, "identifiers": row.identifiers or (), "covered": row.covered}
     read = readable(_read, columns, "tool_calls", row.id)
-    shown = read or _NOT_READ
+    shown = read or _Columns({}, "unknown", ())
     result = (row.size_bytes, row.summary, row.preview)
     is_of = (row.id, row.tool_name, shown.args, shown.status)
     call = ToolCall(

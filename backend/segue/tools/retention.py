@@ -22,16 +22,11 @@ def payload_values(payload: Payload, *, until: datetime) -> dict[str, Any]:
     return {"size": payload.size_bytes, "stored_kind": payload.kind, "stored_text": payload.text, "until": until}
 
 
-async def evict(
-    connection: AsyncConnection, session_id: str, *, stored_before: int, size: int, now: datetime, max_bytes: int
-) -> None:
-    """Deletes a session's oldest payloads beyond `max_bytes`, in the transaction that has stored one of `size` bytes.
-    The newest is always kept. The session's row is locked, so calls that end together are counted one by one.
+async def evict(connection: AsyncConnection, session_id: str, beyond: int, *, now: datetime) -> None:
+    """Deletes a session's oldest payloads, `beyond` bytes of them, in the transaction that has stored a newer one. The
+    session's row is locked, so calls that end together are counted one by one.
     """
-    beyond = stored_before + size - max_bytes
-    if beyond > 0:
-        values = {"at_session": session_id, "beyond": min(beyond, stored_before), "evicted_at": now}
-        await connection.execute(_EVICT, values)
+    await connection.execute(_EVICT, {"at_session": session_id, "beyond": beyond, "evicted_at": now})
 
 
 async def drop_expired(connection: AsyncConnection, *, now: datetime) -> list[int]:

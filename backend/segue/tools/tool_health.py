@@ -60,7 +60,7 @@ Successes = Mapping[str, Collection[str]]  # the tools that have succeeded, each
 Groups = Sequence[DependencyGroup]
 
 NEVER_RAN: Final = ToolHealth()
-_UNTOUCHED: Final = ToolState(
+UNTOUCHED: Final = ToolState(
     status="available",
     available=True,
     reason=None,
@@ -73,7 +73,7 @@ _UNTOUCHED: Final = ToolState(
     retry_at=None,
     missing_dependencies=(),
     suggested_actions=(),
-)  # of most tools in most sessions
+)  # of a tool without dependencies of which nothing is known: of most tools in most sessions
 
 
 def tool_state(
@@ -91,10 +91,8 @@ def tool_state(
     """
     hold = hold if hold and hold.lasts(now) else None
     own = session.get(spec.name, NEVER_RAN)
-    if own is NEVER_RAN and hold is None and away is None and not spec.depends_on and spec.name not in fleet:
-        return _UNTOUCHED
     state = replace(
-        _UNTOUCHED,
+        UNTOUCHED,
         status=hold.status if hold else own.status,
         consecutive_failures=own.consecutive_failures,
         execution_count=own.execution_count,

@@ -268,12 +268,8 @@ async def _begin_decided(
 ) -> Admitted | None:
     session_id = stored.session_id
     if stored.plan.status == "active":
-        if (
-            button.args is not None
-            or button.answer is not None
-            or button.remember
-            or await first_open_turn(connection, session_id) is not None
-        ):
+        has_more = button.args is not None or button.answer is not None or button.remember
+        if has_more or await first_open_turn(connection, session_id) is not None:
             raise StalePlan
         return await _admit_locked(connection, owner, session_id, request, now=now)
     if stored.plan.expires_at <= now:

@@ -29,7 +29,6 @@ MAX_MESSAGES = 20
 MAX_MESSAGE_CHARS = 4000
 
 ApprovalStatus = Literal["waiting", "asked", "decided"]
-Channel = Literal["button", "link", "terminal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class Decider:
     """Another person than the user, or the user as one of a group, who decides by a rule; and from where they do."""
 
     identity: Identity
-    channel: Channel
+    channel: Literal["button", "link", "terminal"]
     request_id: str | None = None
     reason: str | None = None
 

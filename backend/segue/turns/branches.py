@@ -19,10 +19,9 @@ from segue.domain import turn_errors
 from segue.domain.errors import existing
 from segue.domain.field_types import doc
 from segue.domain.ids import new_id
-from segue.domain.session import NO_OPTIONS, Attached
+from segue.domain.session import NO_OPTIONS, Attached, first_words
 from segue.domain.tool import Tool
 from segue.memory.history import BY_PROGRAM, user_messages_of
-from segue.memory.session_store import first_words
 from segue.memory.summary import columns_before
 from segue.plans.store import cancel_open
 from segue.tools.results import recent_references

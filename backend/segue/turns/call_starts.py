@@ -107,7 +107,6 @@ def _starting() -> ReturningInsert[str]:
 
 _START = _starting()
 
-
 _WAITS: tuple[sa.ColumnElement[bool], ...] = (
     turns.c.session_id == sa.bindparam("at_session", type_=sa.Text),
     turns.c.status == QUEUED,

@@ -36,7 +36,6 @@ from segue.users.usage_ledger import drop_old_usage
 RECOVER_EVERY_S = 1.0
 MOST_SESSIONS = 50
 
-
 SendSession = Callable[[str], Awaitable[bool]]
 
 

@@ -76,13 +76,7 @@ async def get_turn(connection: AsyncConnection, owner: str, session_id: str, tur
 
 
 async def list_turns(
-    connection: AsyncConnection,
-    owner: str,
-    session_id: str,
-    *,
-    before: str | None = None,
-    limit: int,
-    failed: bool = False,
+    connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int, failed: bool = False
 ) -> list[session.Turn]:
     """Newest first by arrival, not by id, which several clocks make before. `failed`: only those with an error."""
     mine = (sessions.c.id == session_id, sessions.c.owner == owner, RUNS_ITSELF)
@@ -362,7 +356,7 @@ def report_of(row: Row[Any]) -> session.TurnReport | None:
     return None if row.report is None else readable(_read_report, row.report, "turns", row.id)
 
 
-def _error(row: Row[*tuple[Any, ...]]) -> session.TurnError:
+def _error(row: Row[Any]) -> session.TurnError:
     columns = {**row.error, "extra": row.error_extra or {}} if isinstance(row.error, dict) else row.error
     return readable(_read_error, columns, "turns", row.id) or _UNREADABLE
 

@@ -45,6 +45,7 @@ from segue.turns.store import StaleTurn
 from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.users.spending import Account
 
+CALLS_BESIDE_ROUNDS = 30  # readers of the message, planners, those who fill in steps of plans, the last words
 Stop = Literal["cancelled", "handed_back", "lost"]
 
 
@@ -146,7 +147,8 @@ class TurnRun:
         self._speaker = speaker.answering_with(claim.options.model)
         who, groups = (claim.owner, claim.key.session_id, claim.key.turn_id), claim.origin.groups
         self._account = Account(deps.books, *who, agent=self._speaker.id, epoch=claim.epoch, groups=groups)
-        self._model = MeteredModel(self._speaker.models, self._speaker.settings.max_model_calls, self._account)
+        most_calls = self._speaker.settings.max_rounds + CALLS_BESIDE_ROUNDS
+        self._model = MeteredModel(self._speaker.models, most_calls, self._account)
         # With a method of its own to save, the run would not be freed by itself.
         save = partial(store.store_tool_choice, deps.database, claim)
         self._guard, self._chooser = tools_of_turn(deps, claim, self._speaker, save=save)

@@ -45,8 +45,6 @@ from segue.turns.turn_settings import TurnSettings
 
 Missed = Literal["once", "skip"]
 Overlap = Literal["skip", "queue", "parallel"]
-ScheduleStatus = Literal["active", "paused", "ended"]
-
 
 LOOKS_A_LEASE: Final = 30  # of a turn: every second, as TURN_LEASE_S is set by default
 LEASE_S: Final = 15.0
@@ -173,7 +171,7 @@ class Schedule:
     missed: Annotated[Missed, doc("What was due while nothing ran: said once, late, or not at all.")]
     overlap: Annotated[Overlap, doc("What is due while its last turn is open: left out, waits, or runs beside it.")]
     retries: Annotated[int, doc("How often a turn that failed is run again.")]
-    status: Annotated[ScheduleStatus, doc("One that has ended is deleted after 30 days.")]
+    status: Annotated[Literal["active", "paused", "ended"], doc("One that has ended is deleted after 30 days.")]
     made_by: Annotated[Literal["user", "promise"], doc("The user, or the assistant that promised it.")]
     next_at: Annotated[datetime | None, doc("When it is due next.")]
     last: Annotated[LastRun | None, doc("The turn that it began last.")]

@@ -94,7 +94,7 @@ async def load_context(
     if files:
         attachments = await deps.database.read(read_attached, session_id, files)
     facts = await deps.long_term.given(claim.owner, message, now=now) if message and claim.knows_facts else []
-    inline = _inline(window, kept, claim.key.turn_id, max_bytes=settings.fresh_result_bytes)
+    inline = _inline(window, kept, claim.key.turn_id, most=settings.fresh_result_bytes) if kept else {}
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
     plan = stored.plan if stored else None
@@ -192,17 +192,15 @@ def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[R
     return tuple(reference for reference in known if reference.tool_call_id in in_window)
 
 
-def _inline(
-    window: Sequence[Message], kept: Mapping[str, StoredResult], turn_id: str, *, max_bytes: int
-) -> dict[str, str]:
-    """Returns the small successful results of ended turns by tool call: of each turn the first, up to `max_bytes`."""
+def _inline(window: Sequence[Message], kept: Mapping[str, StoredResult], turn_id: str, *, most: int) -> dict[str, str]:
+    """Returns the small successful results of ended turns by tool call: of each turn the first, up to `most`."""
     inline: dict[str, str] = {}
     room: dict[str, int] = {turn_id: 0}
     for message in window:
         if not isinstance(message.content, dict) or message.content["status"] != "succeeded":
             continue
         result = kept.get(message.content["tool_call_id"])
-        left = room.get(message.turn_id, max_bytes)
+        left = room.get(message.turn_id, most)
         if result is not None and result.content is not None and message.content["size_bytes"] <= left:
             room[message.turn_id] = left - message.content["size_bytes"]
             inline[message.content["tool_call_id"]] = result.shown_text()
@@ -231,7 +229,7 @@ async def _known_results(connection: AsyncConnection, session_id: str) -> tuple[
 async def _rebuild(
     connection: AsyncConnection,
     session_id: str,
-    last: Row[*tuple[Any, ...]],
+    last: Row[Any],
     results: tuple[Reference, ...],
     *,
     message_count: int,

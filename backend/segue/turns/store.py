@@ -19,14 +19,13 @@ from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.db.rows import without_defaults
 from segue.domain.ids import digest_of_json, new_id
-from segue.domain.session import NO_OPTIONS, Attached, Message, TurnKey, TurnOptions, TurnReport
+from segue.domain.session import NO_OPTIONS, Attached, Message, TurnKey, TurnOptions, TurnReport, first_words
 from segue.domain.telemetry import RunTimeline
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
 from segue.memory import summary
 from segue.memory.fact_cues import may_state_facts
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
-from segue.memory.session_store import first_words
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Claimer, Origin, TurnRequest, claim_of, held, last_ended_turn, of_session

@@ -82,14 +82,18 @@ class Agents:
 
     def speaker(self, agent_id: str, user: str, groups: Collection[str]) -> Speaker:
         """Returns the default agent in the place of one that is gone, or is not for this user."""
-        return self.of(user, groups).get(agent_id) or self.known[DEFAULT_AGENT]
+        return self._found(agent_id, user, groups) or self.known[DEFAULT_AGENT]
 
     def check(self, agent_id: str, user: str, groups: Collection[str], *, status: int) -> Speaker:
         """Raises AppError `unknown_agent`."""
-        if (found := self.of(user, groups).get(agent_id)) is None:
+        if (found := self._found(agent_id, user, groups)) is None:
             detail = f"There is no agent called {agent_id[:64]!r}. GET /agents lists those there are."
             raise AppError("unknown_agent", status=status, title="Unknown agent", detail=detail)
         return found
+
+    def _found(self, agent_id: str, user: str, groups: Collection[str]) -> Speaker | None:
+        found = self.known.get(agent_id)
+        return found if found is not None and found.agent.is_for(user, groups) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,9 +163,7 @@ class TurnService:
             reply = await speaker.models.small.complete(instructions, text, account=account)
         return reply, account.total
 
-    async def next_request(
-        self, owner: str, session_id: str, groups: Collection[str], *, texts: bool = False
-    ) -> PromptReport:
+    async def next_request(self, owner: str, session_id: str, groups: Collection[str], *, texts: bool) -> PromptReport:
         """Returns the parts of the session's next request as far as they are known before the message: without it, the
         facts that it will call up, and what a plan that waits adds to its notes. With `texts` the parts say what they
         are. The owner is in `groups`. Raises NotFound.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import httpx2
 import jwt
@@ -50,11 +50,6 @@ class VerificationKey:
     algorithms: tuple[str, ...]
 
 
-class KeySource(Protocol):
-    async def find(self, key_id: str | None) -> VerificationKey | None:
-        """Returns the key that a token names; None if there is no such key."""
-
-
 @dataclass(frozen=True, slots=True)
 class OneKey:
     """JWT_KEY: one key for all tokens; the key id in a token is ignored."""
@@ -71,7 +66,7 @@ class Tokens:
     the claim `groups`, as a list or one name, and give the `roles` they map to. A token without an expiry is refused.
     """
 
-    keys: KeySource
+    keys: "OneKey | KeySet"
     issuer: str
     audience: str
     groups: str = "groups"
@@ -85,12 +80,7 @@ class Tokens:
             if key is None:
                 raise Unauthorized("unknown_key_id")
             claims = _JWT.decode(
-                credential,
-                key.key,
-                algorithms=key.algorithms,
-                issuer=self.issuer,
-                audience=self.audience,
-                leeway=LEEWAY_S,
+                credential, key.key, key.algorithms, issuer=self.issuer, audience=self.audience, leeway=LEEWAY_S
             )
         except jwt.PyJWTError as error:
             raise Unauthorized(type(error).__name__) from error
@@ -151,7 +141,7 @@ def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
 
 # PyJWT's PyJWKClient fetches synchronously under a lock: once its cache is old, every request waits for the provider.
 class KeySet:
-    """A KeySource that fetches while it is entered. `clock` returns seconds."""
+    """The keys of JWT_JWKS_URL, fetched while it is entered. `clock` returns seconds."""
 
     def __init__(self, url: str, client: httpx2.AsyncClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url

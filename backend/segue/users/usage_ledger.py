@@ -265,17 +265,10 @@ async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:
 
 
 async def list_usage(
-    connection: AsyncConnection,
-    owner: str | None,
-    *,
-    first: date,
-    last: date,
-    group: Group,
-    after: str | None,
-    limit: int,
+    connection: AsyncConnection, owner: str | None, *, first: date, last: date, by: Group, after: str | None, limit: int
 ) -> list[UsageTotal]:
     """Returns what was used from the first to the last day, by ascending key; of all owners without one."""
-    key = _KEYS[group]
+    key = _KEYS[by]
     statement = (
         sa.select(
             sa.func.nullif(key, "").label("key"),
@@ -289,9 +282,9 @@ async def list_usage(
         .order_by(key)
         .limit(limit)
     )
-    if group == "agent":
+    if by == "agent":
         statement = statement.outerjoin_from(usage, sessions, sessions.c.id == usage.c.session_id)
-    if group == "group":
+    if by == "group":
         on_the_day = (user_groups.c.owner == usage.c.owner) & (user_groups.c.day == usage.c.day)
         statement = statement.outerjoin_from(usage, user_groups, on_the_day)
     if owner is not None:

@@ -42,7 +42,6 @@ from segue.tools.page_tools import result_of_page
 from segue.turns.queries import turn_of_key
 from segue.turns.store import ChatRequest, once
 
-PROTOCOL_VERSION: Final = "1.0"
 MAX_ENTRIES: Final = 100
 MESSAGES_SHOWN: Final = 200
 
@@ -61,9 +60,7 @@ RESPONSE_SCHEMA: Final[Json] = {
 _CONTENT: Final = tuple(
     f'{{"type":"{kind}"'.encode() for kind in ("TEXT_MESSAGE_CONTENT", "REASONING_MESSAGE_CONTENT", "TOOL_CALL_ARGS")
 )
-_STARTED: Final = b'{"type":"RUN_STARTED"'
 _SAID: Final = b'{"type":"TEXT_MESSAGE_START","messageId":"%b"'
-
 
 router = router_of("doors", route_class=DoorRoute)
 
@@ -73,7 +70,7 @@ class RunFrames:
 
     def __init__(self, thread_id: str, run_id: str, *, declares_version: bool) -> None:
         self._ids = {"threadId": thread_id, "runId": run_id}
-        self._version = {"protocolVersion": PROTOCOL_VERSION} if declares_version else {}
+        self._version = {"protocolVersion": "1.0"} if declares_version else {}
         self._passed: list[bytes] = []
         self._has_gap = False
 
@@ -82,7 +79,7 @@ class RunFrames:
 
     def shown(self, event: bytes) -> list[bytes]:
         """Returns what an event before the last becomes. After a gap nothing may refer to what came before it."""
-        if self._has_gap or event.startswith(_STARTED):
+        if self._has_gap or event.startswith(b'{"type":"RUN_STARTED"'):
             return []
         if event == agui_encoding.replay_gap():
             self._has_gap = True

@@ -117,10 +117,8 @@ async def _in_session(client: ClientRequest, session: Session, sent: SentMessage
         place = await _place(connection, caller, session.id, sent)
         if place is not None and place.branch is None:
             instead_of = await opening_after(connection, session.id, place.seq)
-            if instead_of is not None and (
-                answered := await _answer_shown(connection, caller, session.id, sent, place)
-            ):
-                instead_of = await opening_after(connection, session.id, answered)
+            if instead_of is not None and (shown := await _answer_shown(connection, caller, session.id, sent, place)):
+                instead_of = await opening_after(connection, session.id, shown)
             return session, _request(sent, key, instead_of=instead_of)
     if place is None or sent.client_id is None:
         return session, request

@@ -82,9 +82,7 @@ async def find_session(client: ClientRequest, client_id: str) -> Session | None:
             raise NotFound("session")
         return await client.services.read(session_store.get_session, client.caller, client_id)
     if not (0 < len(client_id) <= MAX_CLIENT_ID_CHARS and client_id.isprintable()):
-        raise InvalidRequest(
-            f"The id of a conversation is one printable line of 1 to {MAX_CLIENT_ID_CHARS} characters."
-        )
+        raise InvalidRequest(f"A conversation's id is one printable line of 1 to {MAX_CLIENT_ID_CHARS} characters.")
     return await client.services.read(session_store.find_named, client.caller, client_id)
 
 

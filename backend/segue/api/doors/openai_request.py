@@ -33,7 +33,6 @@ _SOURCE_END: Final = "</source>"
 MOST_BETWEEN: Final = 5  # lines of a template between the words that it has and the user's
 # Where a client says which conversation it is in: the first that is there counts.
 CONVERSATION_HEADERS: Final = ("x-session-id", "x-openwebui-chat-id", "x-conversation-id")
-CONVERSATION_METADATA: Final = ("session_id", "thread_id", "conversation_id")
 NO_CONVERSATION: Final = frozenset({"", "new", "null"})
 NO_CONVERSATION_PREFIX: Final = "local:"  # Open WebUI's temporary chats, all those of one tab
 PARENT_ID_HEADER: Final = "x-openwebui-user-message-parent-id"
@@ -46,10 +45,8 @@ TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
 INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "tool", "function")
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
-MAX_STOPS: Final = 4
-MAX_STOP_CHARS: Final = 100
-StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
+StopText = Annotated[str, Field(min_length=1, max_length=100)]
+Stops = Annotated[list[StopText], Field(max_length=4)]
 _UNSUPPORTED: Final[Mapping[str, Sequence[Any]]] = load_toml("unsupported.toml", package="segue.api.doors")
 # Open WebUI sends them with every message of a user who has any there.
 _OF_OPEN_WEBUI: Final = frozenset({"tools", "functions", "tool_choice", "function_call"})
@@ -62,16 +59,14 @@ def _with_role(message: Json) -> Json:
     return message
 
 
-def _with_role_or_type(item: Json) -> Json:
+def _role_or_type(item: Json) -> Json:
     return item if item.get("role") is None and isinstance(item.get("type"), str) else _with_role(item)
 
 
 _ROLE: Final = {"properties": {"role": {"type": "string", "enum": list(_ROLES)}}, "required": ["role"]}
 _TYPE: Final = {"properties": {"type": {"type": "string"}}, "required": ["type"]}
 Sent = Annotated[Json, AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
-SentItem = Annotated[
-    Json, AfterValidator(_with_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})
-]
+SentItem = Annotated[Json, AfterValidator(_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})]
 TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
 
 
@@ -280,7 +275,7 @@ def conversation_of(http: Request, body: Json) -> tuple[str | None, str | None]:
     if isinstance(previous := body.get("previous_response_id"), str) and previous not in NO_CONVERSATION:
         given.append(turn_of_response(previous))
     metadata = body.get("metadata") or {}
-    given += [(metadata.get(name), None) for name in CONVERSATION_METADATA]
+    given += [(metadata.get(name), None) for name in ("session_id", "thread_id", "conversation_id")]
     for client_id, after in given:
         if client_id is not None and not isinstance(client_id, str):
             raise InvalidRequest("The id of a conversation is a text.")

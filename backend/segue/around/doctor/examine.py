@@ -175,15 +175,13 @@ async def _look_at_models(settings: Settings, files: SecretFiles, report: Diagno
         return await asyncio.gather(*probes)
 
 
-async def _probe(
-    model: "ChatModel", settings: Settings, report: Diagnosis, keys: LiveKeys, number: int
-) -> dict[str, Any]:
+async def _probe(model: "ChatModel", settings: Settings, report: Diagnosis, keys: LiveKeys, nth: int) -> dict[str, Any]:
     from segue.models.refusals import outcome_of, what_to_mend  # noqa: PLC0415 (the same)
 
     where = urlsplit(settings.access_to(model.provider)[1] or model.provider.default_url).hostname or "?"
     latency_ms, outcome, is_one = None, "answered", len(keys.all) == 1
-    key = {} if is_one else {"key": number, "left_out": keys.left_out().get(number)}
-    with_key = "" if is_one else f" with key {number} of {keys.name}"
+    key = {} if is_one else {"key": nth, "left_out": keys.left_out().get(nth)}
+    with_key = "" if is_one else f" with key {nth} of {keys.name}"
     started = time.monotonic()
     try:
         await model.probe()

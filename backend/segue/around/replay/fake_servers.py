@@ -42,7 +42,6 @@ STARTED = frozenset({"running", "complete", "failed", "unknown"})
 RESULTS_SHOWN = 5  # of the newest; how many more there is room for depends on their size
 MANY = 10**6
 OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate")  # what no recording can stand in for
-RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
 NOT_RECORDED = "This call was not recorded, so that it has no result."
 HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
 NOTHING = Round(text="{}")
@@ -296,7 +295,7 @@ class FakeServers:
                 name=tool.name,
                 description=tool.description,
                 input_schema=tool.input_schema,
-                output_schema=RESULT_SCHEMA,
+                output_schema={"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True},
                 annotations=ToolAnnotations(
                     read_only_hint=tool.effect == "read_only",
                     destructive_hint=tool.effect == "destructive",

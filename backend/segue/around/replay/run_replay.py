@@ -39,18 +39,12 @@ def replay_command(
     files: Annotated[list[Path], typer.Argument(help="Recordings, as GET /sessions/{id}/export gives them.")],
     *,
     url: Annotated[str | None, typer.Option(help="A running service to play on, instead of one of its own.")] = None,
-    listen: Annotated[str, typer.Option(help="With --url: where that service finds the model and the tools.")] = (
-        "127.0.0.1:8900"
-    ),
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SEGUE_API_KEY", help="With --url: a key of the service.")
-    ] = None,
+    listen: Annotated[str, typer.Option(help="With --url: where it finds the model and tools.")] = "127.0.0.1:8900",
+    api_key: Annotated[str | None, typer.Option(envvar="SEGUE_API_KEY", help="With --url: its key.")] = None,
     restart_between_turns: Annotated[
         bool, typer.Option("--restart-between-turns", help="kill -9 its own service after every turn.")
     ] = False,
-    model: Annotated[
-        str | None, typer.Option(help="A model to ask in place of the recording, as LLM_MODEL names it.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="An LLM_MODEL to ask in place of the recording.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Plays recordings against a service and prints what differs."""

@@ -44,7 +44,6 @@ WITHIN_S: Final = 15.0
 PUBLIC: Final = "none"  # a client without a secret
 _HTTP_OK: Final = (200, 201)
 _SERVER_ERROR: Final = 500
-_REFUSES: Final = (400, 401, 403)
 _PING: Final = {"jsonrpc": "2.0", "id": 0, "method": "ping"}
 _ABOUT_SERVER: Final = "the metadata of the MCP server"
 _ABOUT_AUTHORITY: Final = "the metadata of its authorization server"
@@ -257,7 +256,7 @@ async def revoke(asker: Asker, source: TokenSource, token: str, kind: str) -> No
 async def _ask(asker: Asker, source: TokenSource, form: dict[str, str]) -> OAuthToken:
     form, headers = _as_client(source.client, form)
     answer = await asker.ask(source.token_endpoint, _WHAT, form=form, headers=headers)
-    if answer.status_code in _REFUSES:
+    if answer.status_code in (400, 401, 403):
         try:
             code = orjson.loads(answer.content)["error"]
         except (ValueError, KeyError, TypeError):
@@ -286,9 +285,7 @@ def _as_client(client: OAuthClient, form: dict[str, str]) -> tuple[dict[str, str
     return form, {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
 
-def described_client(
-    redirect_uri: str, auth: TokenEndpointAuthMethod | None, scope: str | None = None
-) -> dict[str, Any]:
+def described_client(redirect_uri: str, auth: TokenEndpointAuthMethod | None, scope: str | None) -> dict[str, Any]:
     """Returns how Segue describes itself to an authorization server. `auth` is the way a secret is sent."""
     described = OAuthClientMetadata(
         redirect_uris=[AnyUrl(redirect_uri)],

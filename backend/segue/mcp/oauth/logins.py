@@ -40,7 +40,6 @@ from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH, BegunLogin, FinishedL
 ATTEMPT_LASTS: Final = timedelta(minutes=30)
 ATTEMPTS: Final = 10  # of a user at a server
 _DENIED: Final = "access_denied"
-_OTHER_ISSUER: Final = "it names another issuer than the one in mcp.json"
 
 
 class Logins:
@@ -57,7 +56,10 @@ class Logins:
 
     def document(self) -> dict[str, Any]:
         """Returns how Segue describes itself to an authorization server that reads it there."""
-        return {"client_id": self._document_url, **authorization_server.described_client(self.redirect_uri, PUBLIC)}
+        return {
+            "client_id": self._document_url,
+            **authorization_server.described_client(self.redirect_uri, PUBLIC, None),
+        }
 
     async def begin(self, owner: str, server: str, *, scope: str | None = None) -> BegunLogin:
         """Returns a link for this user. `scope` is what the login of before could not do. Raises AppError
@@ -69,7 +71,7 @@ class Logins:
             async with authorization_server.asking(config) as asker:
                 authority = await authorization_server.discover(asker, config.url or "")
                 if not _oauth(config).takes(authority.issuer):
-                    raise OAuthFault(_OTHER_ISSUER)  # noqa: TRY301 (as what `discover` raises)
+                    raise OAuthFault("it names another issuer than the one in mcp.json")  # noqa: TRY301 (as what `discover` raises)
                 client = await self._client(asker, server, authority, _oauth(config))
         except OAuthFault as fault:
             log.warning("mcp_login_unavailable", server=server, reason=str(fault))

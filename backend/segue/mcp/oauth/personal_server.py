@@ -44,7 +44,6 @@ LOOK_EVERY_S: Final = 10.0
 MAX_CONNECTIONS: Final = 50
 IDLE_S: Final = 300.0
 _CLOSE_S: Final = 5.0
-_LOGIN_TOOL: Final = "log_in_to_"
 _TOOLS: Final = TypeAdapter(list[McpTool])
 
 
@@ -365,7 +364,7 @@ class PersonalServer:
         return ToolAsks(login_request(self.name, begun.url))
 
     def _login_tool(self) -> Tool:
-        name = re.sub(r"[^a-zA-Z0-9_-]", "_", f"{self.config.prefix}{_LOGIN_TOOL}{self.name}")[:64]
+        name = re.sub(r"[^a-zA-Z0-9_-]", "_", f"{self.config.prefix}log_in_to_{self.name}")[:64]
         spec = ToolSpec(
             name=name,
             description=f"Asks the user to log in at {self.name}, whose tools can be called after that.",

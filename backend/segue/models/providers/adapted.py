@@ -16,23 +16,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
 from segue.log import log
-from segue.models import refusals
+from segue.models import refusals, reply
 from segue.models.amendments import parameter_named
 from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, image_in, joined, plain_words, size_of
-from segue.models.reply import (
-    CACHE_KEY,
-    OPAQUE,
-    AnswerPart,
-    AnswerSchema,
-    CallPiece,
-    ModelCall,
-    Opaque,
-    ProviderModel,
-    RequestOptions,
-    sendable_name,
-    write_json,
-    written_call,
-)
 
 Block = Mapping[str, Any]
 
@@ -43,7 +29,7 @@ _REASONING: Final = frozenset({"thinking", "reasoning"})
 _CALLS: Final[Mapping[str, Callable[[ToolCall], dict[str, Any]]]] = {
     "tool_use": lambda call: {"id": call["id"], "name": call["name"], "input": call["args"]},
     "function_call": lambda call: (
-        {"call_id": call["id"], "name": call["name"], "arguments": write_json(call["args"]).decode()}
+        {"call_id": call["id"], "name": call["name"], "arguments": reply.write_json(call["args"]).decode()}
     ),
 }
 _INPUTS: Final = {
@@ -77,7 +63,7 @@ class Dialect:
     says_why: bool = True
     choices: Mapping[str, Any] = field(default_factory=lambda: {"required": "required", "none": "none"})
     offered: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    schema_parameters: Callable[[AnswerSchema], dict[str, Any]] | None = None
+    schema_parameters: Callable[[reply.AnswerSchema], dict[str, Any]] | None = None
     most_output: str = "max_output_tokens"
     asks_for_whole_answers: bool = False
     signatures: str = ""
@@ -85,7 +71,7 @@ class Dialect:
 
 
 @dataclass
-class AdaptedModel(ProviderModel):
+class AdaptedModel(reply.ProviderModel):
     """Asks `package_model`. `parameters` go into every request until they are refused, which is remembered for as long
     as the process lives. What is in `extra` goes into the body beside, or within, what stands there.
     """
@@ -103,8 +89,8 @@ class AdaptedModel(ProviderModel):
         self.takes_schemas = self.dialect.schema_parameters is not None
 
     async def answer(
-        self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
-    ) -> AsyncGenerator[AnswerPart | None]:
+        self, messages: Sequence[BaseMessage], options: reply.RequestOptions, *, is_streamed: bool
+    ) -> AsyncGenerator[reply.AnswerPart | None]:
         """Asks again without what is refused of the parameters."""
         reader = AnswerReader(self.dialect, self.by)
         given = self.dialect.with_cache_marks([given_back(each, self.dialect, self.by) for each in messages])
@@ -133,7 +119,7 @@ class AdaptedModel(ProviderModel):
                 yield reader.closing()
                 return
 
-    def _parameters(self, options: RequestOptions) -> tuple[dict[str, Any], frozenset[str]]:
+    def _parameters(self, options: reply.RequestOptions) -> tuple[dict[str, Any], frozenset[str]]:
         """Returns the parameters of a request, and those of them that a client has a say in."""
         given, most = dict(options.sampling), self.dialect.most_output
         if "max_tokens" in given:
@@ -147,10 +133,10 @@ class AdaptedModel(ProviderModel):
         if options.most_output and wanted:
             given[most] = min(wanted, options.most_output)
         if options.cache_key is not None:
-            given[CACHE_KEY] = options.cache_key
+            given[reply.CACHE_KEY] = options.cache_key
         return {**self.parameters, **given}, clients
 
-    def _with_tools(self, options: RequestOptions) -> Any:
+    def _with_tools(self, options: reply.RequestOptions) -> Any:
         choices, chosen = self.dialect.choices, options.tool_choice
         if not options.tools or (chosen == "none" and "none" not in choices):
             return self.package_model
@@ -158,20 +144,14 @@ class AdaptedModel(ProviderModel):
         return self.package_model.bind_tools([self.dialect.offered(tool) for tool in options.tools], **choice)
 
     async def _received(
-        self,
-        model: Any,
-        given: list[BaseMessage],
-        reader: "AnswerReader",
-        parameters: Mapping[str, Any],
-        *,
-        is_whole: bool,
+        self, model: Any, given: list[BaseMessage], reader: "AnswerReader", sent: Mapping[str, Any], *, is_whole: bool
     ) -> AsyncGenerator[AIMessage]:
         """Raises ModelFailure or TimeoutError."""
         try:
             if is_whole:
-                yield await model.ainvoke(given, **parameters)
+                yield await model.ainvoke(given, **sent)
                 return
-            async with aclosing(model.astream(given, **parameters)) as chunks:
+            async with aclosing(model.astream(given, **sent)) as chunks:
                 async for chunk in chunks:
                     yield chunk
                     if reader.size > self.max_answer_bytes:
@@ -253,7 +233,7 @@ class AnswerReader:
     _signatures: dict[str, Any] = field(default_factory=dict)
     _phase: tuple[Any, ...] = ()
 
-    def add(self, message: AIMessage) -> AnswerPart:
+    def add(self, message: AIMessage) -> reply.AnswerPart:
         blocks = _blocks(message)
         images = list(filter(None, map(image_in, blocks)))
         blocks = [block for block in blocks if block["type"] != "image_generation_call" and not image_in(block)]
@@ -270,17 +250,17 @@ class AnswerReader:
         self._model = self._model or told.get("model_name") or told.get("model")
         self._response_id = self._response_id or told.get("id")
         self._usage = add_usage(self._usage, message.usage_metadata) if message.usage_metadata else self._usage
-        return AnswerPart(text, reasoning, pieces=pieces, images=images)
+        return reply.AnswerPart(text, reasoning, pieces=pieces, images=images)
 
-    def closing(self) -> AnswerPart:
+    def closing(self) -> reply.AnswerPart:
         """Returns what an answer says beside its words."""
         calls, content = self._with_opaque(), [_without(block, _OWN) for block in self._content]
         is_opaque = not all(map(_is_plain, content)) or any("signature" in call.opaque for call in calls)
         is_sent = self.made_by and size_of([content, *(call.opaque for call in calls)]) <= MAX_OPAQUE_BYTES
         counted = self._usage and (self._usage["input_tokens"] or self._usage["output_tokens"])
-        return AnswerPart(
+        return reply.AnswerPart(
             calls=calls,
-            opaque=Opaque(self.made_by, {"content": content}) if is_opaque and is_sent else None,
+            opaque=reply.Opaque(self.made_by, {"content": content}) if is_opaque and is_sent else None,
             finish_reason=self.finish_reason,
             usage=self._usage if counted else None,
             answered_by=self._model,
@@ -293,7 +273,7 @@ class AnswerReader:
         before, self._phase = self._phase, phase
         return f"{' ' if before and before != phase else ''}{_words([block], _TEXTS)}"
 
-    def _add_piece(self, piece: _CallInPieces) -> CallPiece:
+    def _add_piece(self, piece: _CallInPieces) -> reply.CallPiece:
         """Pieces of a call share an index. Another id under it begins another; without an index each name does."""
         args = "".join(piece.args)
         self.size += len(args)
@@ -306,9 +286,9 @@ class AnswerReader:
         else:
             current.name += piece.name
             current.args += piece.args
-        return CallPiece(at, sendable_name(current.name), args)
+        return reply.CallPiece(at, reply.sendable_name(current.name), args)
 
-    def _with_opaque(self) -> list[ModelCall]:
+    def _with_opaque(self) -> list[reply.ModelCall]:
         """Returns the calls, each with its place among the blocks and its signature."""
         places = [at for at, block in enumerate(self._content) if block["type"] in _INPUTS]
         calls = []
@@ -316,7 +296,7 @@ class AnswerReader:
             opaque: dict[str, Any] = {} if place is None else {"at": place}
             if signature := self._signatures.get(call.id or ""):
                 opaque["signature"] = signature
-            calls.append(written_call(call.name, "".join(call.args), opaque))
+            calls.append(reply.written_call(call.name, "".join(call.args), opaque))
         return calls
 
 
@@ -324,7 +304,7 @@ def given_back(message: BaseMessage, dialect: Dialect, made_by: str) -> BaseMess
     """Returns a message as a package of LangChain's takes it: as it came, if it came from the same model."""
     if not isinstance(message, AIMessage) or not made_by:
         return message
-    opaque = message.additional_kwargs.get(OPAQUE)
+    opaque = message.additional_kwargs.get(reply.OPAQUE)
     if opaque is None or opaque["by"] != made_by:
         return AIMessage(message.text or [], tool_calls=message.tool_calls)
     given: Sequence[Mapping[str, Any]] = opaque["calls"]
@@ -347,7 +327,7 @@ def _pieces(message: AIMessage) -> list[_CallInPieces]:
     if isinstance(message, AIMessageChunk):
         pieces = message.tool_call_chunks
         return [_CallInPieces(call["index"], call["id"], call["name"] or "", [call["args"] or ""]) for call in pieces]
-    read = [(call["id"], call["name"], write_json(call["args"]).decode()) for call in message.tool_calls]
+    read = [(call["id"], call["name"], reply.write_json(call["args"]).decode()) for call in message.tool_calls]
     broken = [(call["id"], call["name"] or "", call["args"] or "") for call in message.invalid_tool_calls]
     return [_CallInPieces(index, call_id, name, [args]) for index, (call_id, name, args) in enumerate([*read, *broken])]
 

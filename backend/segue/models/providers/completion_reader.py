@@ -19,7 +19,6 @@ MAX_OPAQUE_BYTES: Final = 64_000
 _FIELDS: Final = load_toml("completions.toml", package="segue.models.providers")
 MESSAGE_FIELDS, CALL_FIELDS = frozenset(_FIELDS["message"]), frozenset(_FIELDS["call"])
 REASONING_FIELDS: Final[Sequence[str]] = _FIELDS["reasoning"]
-_NO_TEXT: Final = {"type": "text", "text": ""}
 
 
 def image_in(part: Any) -> str | None:
@@ -187,7 +186,7 @@ class CompletionReader:
         if thought or "content" in self._opaque:
             # Thinking among the parts of the content goes back among them.
             told = parts or ({"type": "text", "text": text},)
-            said = [part for part in told if part != _NO_TEXT and not image_in(part)]
+            said = [part for part in told if part != {"type": "text", "text": ""} and not image_in(part)]
             self._opaque["content"] = joined(self._opaque.get("content"), said)
         self.has_begun = self.has_begun or bool(text or reasoning or thought or images or self._calls)
         self._texts += [text] * self.wants_thinking

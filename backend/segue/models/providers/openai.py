@@ -78,7 +78,9 @@ class ChatCompletions(ProviderModel):
             given["response_format"] = {"type": "json_schema", "json_schema": options.schema}
         if options.cache_key is not None:
             given[CACHE_KEY] = options.cache_key
-        body = merged({"model": self.llm, "messages": sent, **self.parameters, **given}, self.extra)
+        body = {"model": self.llm, "messages": sent, **self.parameters, **given}
+        if self.extra:
+            body = merged(body, self.extra)
         most = options.most_output
         return body | {name: min(body[name], most) for name in _MOST & body.keys() if most}
 

@@ -21,13 +21,11 @@ from segue.tools.builtin import defined
 
 SearchProvider = Literal["ddgs", "searxng", "tavily"]
 Hit = dict[str, str]
-WebSearch = Callable[[str, int], Awaitable[list[Hit]]]
 
 MAX_TITLE_CHARS = 300
 MAX_URL_CHARS = 4_096  # what web_fetch takes
 MAX_ANSWER_BYTES = 2_000_000
 # ddgs asks several engines one after the other, each bounded by this.
-ENGINE_TIMEOUT_S = 5
 
 
 class _Result(BaseModel):
@@ -47,7 +45,7 @@ def web_search_tool(
     searxng_url: str | None,
     tavily_api_key: SecretStr | None,
     tavily_url: str = "https://api.tavily.com",
-    new_ddgs: Callable[[], DDGS] = partial(DDGS, timeout=ENGINE_TIMEOUT_S),  # noqa: B008 (makes none yet)
+    new_ddgs: Callable[[], DDGS] = partial(DDGS, timeout=5),  # noqa: B008 (makes none yet)
     timeout_s: float = 20.0,
 ) -> Tool:
     """The tool returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` if nothing was found. Raises
@@ -70,7 +68,7 @@ def web_search_tool(
             assert_never(provider)
 
 
-def _tool(search: WebSearch, timeout_s: float) -> Tool:
+def _tool(search: Callable[[str, int], Awaitable[list[Hit]]], timeout_s: float) -> Tool:
     async def run(arguments: dict[str, Any], _: ToolContext) -> object:
         query, limit = arguments["query"].strip(), arguments.get("max_results", 5)
         try:

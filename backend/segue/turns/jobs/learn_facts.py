@@ -36,9 +36,7 @@ from segue.watch import Watch
 
 MAX_FACTS = 10
 MAX_CONTEXT_CHARS = 1000
-DEFAULT_IMPORTANCE = 3
 GIVE_UP = timedelta(days=1)
-MAX_KNOWN_SHOWN = 10
 
 
 class FactUpkeep(Watch):
@@ -67,7 +65,7 @@ class FactUpkeep(Watch):
 class _Fact(BaseModel):
     content: str = Field(min_length=1, max_length=MAX_CONTENT_CHARS)
     kind: MemoryKind = "fact"
-    importance: int = DEFAULT_IMPORTANCE
+    importance: int = 3
     supersedes: str | None = None
 
 
@@ -160,7 +158,7 @@ class FactExtraction:
         message = "\n".join(filter(None, map(history.said_by_user, said)))
         said_on = local_time(opening.created_at, job.time_zone).date()
         days = days_meant(message, said_on)
-        known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)
+        known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=10)
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
             ask = partial(propose_facts, self.model, message, said_on=said_on, answers=answers, known=known)
             proposed = await ask(account=account) if message else []

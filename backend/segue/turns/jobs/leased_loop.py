@@ -13,8 +13,6 @@ from segue.domain.turn_errors import NO_ROOM
 from segue.log import log
 from segue.watch import Watch
 
-GIVE_BACK_TIMEOUT_S = 1.0
-
 Job = TypeVar("Job")
 
 
@@ -87,7 +85,7 @@ class JobLoop(Watch, Generic[Job]):
                 await kind.give_back(job, float(error.extra["retry_after_s"]))
         except asyncio.CancelledError:
             with suppress(AppError, TimeoutError):
-                async with asyncio.timeout(GIVE_BACK_TIMEOUT_S):
+                async with asyncio.timeout(1.0):
                     await kind.give_back(job, 0)
             raise
 

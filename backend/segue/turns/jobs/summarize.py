@@ -17,13 +17,13 @@ from segue.agent.render_messages import listed_reference
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
-from segue.domain.session import Message
+from segue.domain.session import Message, first_words
 from segue.events.user_feed import session_titled
 from segue.log import log
 from segue.memory import summary as summaries
 from segue.memory.history import MAX_SEQ, load_turns
 from segue.memory.history_window import SUMMARY_LISTED, CountTokens
-from segue.memory.session_store import count_gaps, first_words, get_session
+from segue.memory.session_store import count_gaps, get_session
 from segue.memory.short_term import merge_results
 from segue.models.chat_model import ChatModel
 from segue.models.untrusted import neutralised
