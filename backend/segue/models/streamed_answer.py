@@ -248,6 +248,7 @@ async def within_pauses(
     """Yields the parts. Raises NothingCame before the first that is one, then StreamIdle, if one takes too long."""
     has_begun, loop = False, asyncio.get_running_loop()
     waits_since: float | None = loop.time()  # None while something is done with a part, which is no pause
+    timer: asyncio.TimerHandle
 
     def look() -> None:
         """Looks once a pause, not at every part: a timer for each would take a twelfth of what a part takes."""
