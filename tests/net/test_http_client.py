@@ -17,6 +17,7 @@ from cryptography.x509.oid import NameOID
 from segue.net import http_client
 from segue.net.addresses import IPAddress, NoSuchHost, NotPublic, allowed_for_operator
 from segue.net.http_client import answer_of, checked_client, connecting
+from tests.support.patience import PATIENCE_S
 
 HERE = "127.0.0.1"
 
@@ -248,7 +249,11 @@ async def test_the_next_address_is_tried_soon_where_one_is_silent(monkeypatch: p
                 each.setblocking(False)
                 each.connect_ex(silent.getsockname())
             names = Names(["127.0.0.2", HERE])
-            async with checked_client(resolve=names, is_allowed=lambda _: True) as client:
+            patient = httpx2.Timeout(None)
+            async with (
+                asyncio.timeout(PATIENCE_S),
+                checked_client(resolve=names, is_allowed=lambda _: True, timeout=patient) as client,
+            ):
                 assert (await client.get(f"http://two.test:{port}/")).status_code == httpx2.codes.OK
 
 
