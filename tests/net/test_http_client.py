@@ -230,6 +230,44 @@ async def test_a_connection_that_its_server_has_closed_is_not_used_again() -> No
     assert heard == ["/"] * 3
 
 
+@pytest.mark.parametrize("size", [1, 50_000_000])
+async def test_a_refusal_is_read_though_the_server_hangs_up_before_it_has_heard_the_whole_request(size: int) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large")
+        await writer.drain()
+        writer.transport.abort()
+
+    async with await asyncio.start_server(refuse, HERE, 0) as server, httpx2.AsyncClient(**connecting()) as client:
+        answer = await client.post(f"http://{HERE}:{server.sockets[0].getsockname()[1]}/", content=b"x" * size)
+    assert (answer.status_code, answer.text) == (413, "too large")
+
+
+async def test_a_reader_that_is_slower_than_its_server_gets_everything_and_holds_little_of_it() -> None:
+    sent = 0
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 40000000\r\n\r\n")
+        for _ in range(400):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+            sent += 100_000
+        writer.close()
+
+    async with await asyncio.start_server(say, HERE, 0) as server, httpx2.AsyncClient(**connecting()) as client:
+        url = f"http://{HERE}:{server.sockets[0].getsockname()[1]}/"
+        read, ahead = 0, 0
+        async with client.stream("GET", url) as answer:
+            async for piece in answer.aiter_bytes():
+                read += len(piece)
+                ahead = max(ahead, sent - read)
+                await asyncio.sleep(0)
+    assert read == sent == 40_000_000
+    assert ahead < 20_000_000  # what is on its way is the kernel's
+
+
 async def test_a_connection_that_was_asked_before_is_asked_again() -> None:
     async with heard_requests() as (port, heard), httpx2.AsyncClient(**connecting()) as client:
         for _ in range(3):

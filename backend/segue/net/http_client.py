@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Ma
 from contextlib import contextmanager
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.request import getproxies
 
 import httpcore2
@@ -22,6 +22,7 @@ from segue.net.addresses import IsAllowed, Resolve, allowed_addresses, is_public
 
 _CONNECTIONS: Final = httpx2.Limits(max_connections=100, keepalive_expiry=None)
 _PROVIDERS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+_MOST_UNREAD: Final = 131_072  # bytes
 _NEXT_ADDRESS_S: Final = 2.5  # until the next address of a name is tried
 _PIECES_AT_ONCE: Final = 100
 _TRANSPORT_ERRORS: Final = (
@@ -112,36 +113,76 @@ async def answer_of(client: httpx2.AsyncClient, request: httpx2.Request, *, max_
     return httpx2.Response(response.status_code, content=bytes(body), request=request)
 
 
-class _Stream(httpcore2.AsyncNetworkStream):
-    """A connection over the event loop's own streams. Those of httpcore2 stop and start to read for every piece: two
-    calls of the system and a third of the processor time that it takes to read a token.
+class _Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
+    """A connection of the event loop. Those of httpcore2 stop and start to read for every piece: two system calls,
+    and a third of the time that it takes to read a token. What has come is read before the error that ended it: a
+    server may refuse a request before it has heard all of it, and hang up.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    _transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._unread = bytearray()
+        self._error: Exception | None = None
+        self._has_ended = self._is_paused = False
+        self._changed, self._writable = asyncio.Event(), asyncio.Event()
+        self._writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        if len(self._unread) > _MOST_UNREAD:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._changed.set()
+
+    def eof_received(self) -> None:
+        self._has_ended = True
+        self._changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._error = exc
+        self.eof_received()
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 (httpcore2's)
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._reader.read(max_bytes)
-        except TimeoutError as error:
-            raise httpcore2.ReadTimeout from error
-        except OSError as error:
-            raise httpcore2.ReadError(str(error)) from error
+        if not (self._unread or self._has_ended):
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._changed.wait()
+            except TimeoutError as error:
+                raise httpcore2.ReadTimeout from error
+        if self._error is not None and not self._unread:
+            raise httpcore2.ReadError(str(self._error)) from self._error
+        piece = bytes(self._unread[:max_bytes])
+        del self._unread[:max_bytes]
+        if self._is_paused and not self._unread:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return piece
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 (httpcore2's)
-        try:
-            self._writer.write(buffer)
-            async with asyncio.timeout(timeout):
-                await self._writer.drain()
-        except TimeoutError as error:
-            raise httpcore2.WriteTimeout from error
-        except (OSError, RuntimeError) as error:  # uvloop's for a transport that is closed
-            raise httpcore2.WriteError(str(error)) from error
+        if not self._transport.is_closing():
+            self._transport.write(buffer)
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._writable.wait()
+            except TimeoutError as error:
+                raise httpcore2.WriteTimeout from error
+        if self._error is not None or self._transport.is_closing():
+            raise httpcore2.WriteError(str(self._error or "the connection is closed")) from self._error
 
     async def aclose(self) -> None:
-        self._writer.transport.abort()
+        self._transport.abort()
 
     async def start_tls(
         self,
@@ -149,27 +190,29 @@ class _Stream(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (httpcore2's)
     ) -> httpcore2.AsyncNetworkStream:
-        has_begun = False
+        plain, loop = self._transport, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout):
-                await self._writer.start_tls(ssl_context, server_hostname=server_hostname)
-            has_begun = True
-        except TimeoutError as error:
-            raise httpcore2.ConnectTimeout from error
-        except OSError as error:
-            raise httpcore2.ConnectError(str(error)) from error
-        finally:
-            if not has_begun:
-                await self.aclose()
+                secured = await loop.start_tls(plain, self, ssl_context, server_hostname=server_hostname)
+        except BaseException as error:
+            plain.abort()
+            if isinstance(error, TimeoutError):
+                raise httpcore2.ConnectTimeout from error
+            if isinstance(error, OSError):
+                raise httpcore2.ConnectError(str(error)) from error
+            raise
+        self._transport = cast(asyncio.Transport, secured)
         return self
 
     def get_extra_info(self, info: str) -> Any:
         if info != "is_readable":
-            return self._writer.get_extra_info(info)
+            return self._transport.get_extra_info(info)
         # Asked of an idle connection: has its server closed it? The event loop may not have heard of that yet.
+        if self._has_ended or self._unread or self._transport.is_closing():
+            return True
         arrived = select.poll()
-        arrived.register(self._writer.get_extra_info("socket"), select.POLLIN)
-        return self._reader.at_eof() or self._writer.is_closing() or bool(arrived.poll(0))
+        arrived.register(self._transport.get_extra_info("socket"), select.POLLIN)
+        return bool(arrived.poll(0))
 
 
 class _Network(httpcore2.AsyncNetworkBackend):
@@ -196,7 +239,8 @@ class _Network(httpcore2.AsyncNetworkBackend):
             is_last = address == addresses[-1]
             try:
                 async with asyncio.timeout(timeout if is_last else _NEXT_ADDRESS_S):
-                    return _Stream(*await asyncio.open_connection(address, port))
+                    _, stream = await asyncio.get_running_loop().create_connection(_Stream, address, port)
+                    return stream
             except TimeoutError as error:
                 if is_last:
                     raise httpcore2.ConnectTimeout from error
