@@ -22,7 +22,7 @@ from segue.around.embedded.servers import embedded_servers
 from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.log import log
-from tests.support import fork_server, kept_connections, memory, statements
+from tests.support import fork_server, kept_connections, memory, statements, sweeps
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
@@ -111,9 +111,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     and if a test is named on the command line, as `make mutants` does.
     """
     if not os.environ.get("SWEEP") and not any("::" in argument for argument in config.args):
-        for item in items:
-            if item.get_closest_marker("sweep"):
-                item.add_marker(pytest.mark.skip(reason="a sweep: make sweep"))
+        for item in [*sweeps.left_out(items)]:
+            item.add_marker(pytest.mark.skip(reason="a sweep: make sweep"))
 
     def rank(item: pytest.Item) -> int:
         module = item.nodeid.partition("::")[0]
