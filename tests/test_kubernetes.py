@@ -256,6 +256,7 @@ def test_a_digest_in_the_one_place_pins_every_container(tmp_path: Path) -> None:
     assert images == {f"registry.example.com/segue@{digest}"}
 
 
+@pytest.mark.in_turns
 @needs_schemas
 @pytest.mark.parametrize("version", [OLDEST, ""])
 def test_kubernetes_takes_the_manifests(version: str, tmp_path: Path) -> None:

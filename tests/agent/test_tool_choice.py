@@ -124,6 +124,7 @@ def told_first(request: Mapping[str, Any], name: str) -> int | None:
     return next((at for at, text in enumerate(said) if f'"name":"{name}"' in fence_after(MORE_TOOLS, text)), None)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("made", "status"),
     [

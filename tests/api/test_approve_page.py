@@ -132,6 +132,7 @@ async def test_the_page_is_open_runs_nothing_and_shows_a_hostile_call_to_the_let
     assert (await desk.service.http.head(links["sara"])).status_code == 200
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(("message", "said"), ASKS.items())
 async def test_the_page_is_in_the_language_of_the_question(desk: Desk, message: str, said: str) -> None:
     _, links = await desk.asks(message)

@@ -329,6 +329,7 @@ async def test_an_interrupt_whose_process_died_before_it_cancelled_does_so_when_
     held.go.set()
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_a_running_turn_is_cancelled_from_any_instance(
     client: Client, there: Client, provider: Provider, held: Held, *, elsewhere: bool

@@ -37,6 +37,7 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
     assert "Value error" not in said
 
 
+@pytest.mark.in_turns(20)
 @pytest.mark.parametrize(
     ("environment", "named"),
     [

@@ -84,6 +84,7 @@ def messages(path: Path) -> list[EmailMessage]:
         return [message_from_bytes(box.get_bytes(key), policy=policy.default) for key in box.iterkeys()]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("query", "total", "newest", "subject"),
     [

@@ -123,6 +123,7 @@ async def test_a_stream_cut_after_its_third_word_goes_on_at_the_other_instance(
     await site.is_unharmed(there, session)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("place", ["asking the model", "in a tool"])
 async def test_a_process_that_was_stopped_and_wakes_up_after_its_turn_was_taken_changes_nothing(
     site: Site, pair: Pair, place: str

@@ -96,6 +96,7 @@ async def test_servers_that_flood_are_left_for_longer_each_time_while_the_tools_
     assert left["complains"][1] == (BYTES, 1.0)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("peer", "reason"),
     [

@@ -94,6 +94,7 @@ async def test_an_answer_is_given_to_one_question_and_not_to_the_next_one_like_i
         assert await tool(servers, "survey").run(twice, replace(WHO, answers=(first, second))) == "accept accept"
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     "question",
     [

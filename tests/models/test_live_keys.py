@@ -149,6 +149,7 @@ def with_keys(settings: Settings) -> Settings:
     return settings.model_copy(update=keys)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
 @pytest.mark.parametrize(("status", "code"), first(2, REFUSALS.values()), ids=list(REFUSALS))
 async def test_a_key_that_is_refused_is_left_out_and_the_next_of_the_list_is_asked(

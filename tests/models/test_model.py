@@ -293,6 +293,7 @@ async def test_five_hundred_calls_at_once_run_no_more_than_a_turn_allows(client:
     assert (await client.chat(session, "hello?"))["message"]["content"] == "Still here."
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("last", "answered"), [(says("That is all I know."), "That is all I know."), (calls(NOON), NO_ANSWER)]
 )
@@ -413,6 +414,7 @@ async def test_words_that_were_heard_before_a_stream_broke_off_after_a_call_are_
     assert (await client.messages(session))[-1]["content"] == answer["message"]["content"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("reply", [fails(401), fails(402)], ids=["a wrong key", "no credit"])
 async def test_an_endpoint_that_answers_nothing_at_all_is_not_asked_for_words(
     client: Client, provider: Provider, reply: Response

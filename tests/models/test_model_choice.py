@@ -86,6 +86,7 @@ KEPT: dict[str, Reply] = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("reply", KEPT.values(), ids=list(KEPT))
 async def test_what_another_model_would_refuse_too_is_not_asked_of_it(
     settings: Settings, provider: Provider, reply: Reply

@@ -84,6 +84,7 @@ async def test_an_answer_that_is_nested_beyond_any_stack_is_logged_as_none(
     assert (line["outcome"], "does not speak this protocol" in line["advice"]) == ("no_answer", True)
 
 
+@pytest.mark.in_turns(30)
 @pytest.mark.parametrize(("status", "code", "message", "told", "again"), ERRORS.values(), ids=list(ERRORS))
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_error_is_told_for_what_it_means(

@@ -21,6 +21,8 @@ from tests.support.shelf import Shelf
 from tests.support.streams import streamed
 from tests.support.sweeps import first
 
+pytestmark = pytest.mark.in_turns
+
 Rule = Callable[[dict[str, Any]], str | None]
 
 SIGNED = {"google": {"thought_signature": "c2lnbmVk"}}

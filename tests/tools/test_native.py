@@ -104,6 +104,7 @@ async def test_a_native_tool_goes_the_way_of_every_other_tool(settings: Settings
     assert [("ord-000007", Address(street="Molo 4"), on, Speed.FAST, "local", session)] == SHIPPED
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("confirm", ["destructive", "always", "never"])
 async def test_a_tool_that_always_asks_is_listed_as_one_unless_nothing_asks(
     confirm: str, settings: Settings, provider: Provider

@@ -127,6 +127,7 @@ async def test_of_a_sessions_results_those_asked_for_are_loaded(
         assert {call: result.content for call, result in small.items()} == {one: '{"n":1}', two: None}
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("up_to", [2001, 7997])
 async def test_results_of_a_sessions_first_turns_are_listed_without_reading_those_of_all_later_ones(
     settings: Settings, database: Database, up_to: int

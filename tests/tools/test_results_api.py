@@ -419,6 +419,7 @@ async def test_a_megabyte_is_stored_and_paged_by_clients_and_by_the_model(client
     assert (await problem(client, other, call["tool_call_id"]))[:2] == (404, "tool_result_not_found")
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("wanted", [("big", {"n_bytes": MEGABYTE}), ("table", {"rows": 26_000})])
 async def test_a_megabyte_costs_the_next_turn_less_than_three_hundred_tokens(
     wanted: tuple[str, dict[str, Any]], client: Client, provider: Provider

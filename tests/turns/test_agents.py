@@ -170,6 +170,7 @@ async def test_what_the_model_that_was_named_has_thought_goes_back_to_it_in_late
     assert told == [False, True, True, False]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("path", ["/agui", "/api/chat"])
 async def test_the_pages_of_doors_name_a_model_too(choosing: Settings, provider: Provider, path: str) -> None:
     provider.will(says("One."))
@@ -280,6 +281,7 @@ async def test_a_turn_that_runs_keeps_the_agent_it_began_with(client: Client, pr
     assert second["tools"] == first["tools"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("change", ["file", "session"])
 async def test_a_yes_after_the_agent_has_changed_asks_again(
     change: str, client: Client, provider: Provider, agents: Path, shelf: Shelf

@@ -56,6 +56,7 @@ async def ids(client: Client, path: str = "/agents", items: str = "items") -> li
     return [each["id"] for each in (await client.get(path))[items]]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("name", "seen"), [("ada", CLOSED), ("bob", CLOSED), ("bob alone", OPEN), ("eve", OPEN)])
 async def test_for_a_user_outside_of_its_audience_there_is_no_such_agent(
     callers: dict[str, Client], name: str, seen: list[str], provider: Provider

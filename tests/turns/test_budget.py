@@ -51,6 +51,7 @@ async def test_ten_results_of_fifty_kilobytes_leave_ten_references_in_the_prompt
         assert all(call["tool_call_id"] in sent for call in found)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("script", SAID)
 async def test_a_long_conversation_holds_the_budget_in_every_script(
     script: str, settings: Settings, provider: Provider

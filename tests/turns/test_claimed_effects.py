@@ -72,6 +72,7 @@ async def test_a_call_that_only_reads_sends_nothing(client: Client, provider: Pr
     assert await said(client, provider, looked, says(CLAIM), says(CLAIM)) == f"{CLAIM}\n\n{NOTHING}"
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(("read", "answer"), [("none", CLAIM), ("confirm", "It is not sent.")])
 async def test_of_an_earlier_effect_the_small_model_reads_whether_the_answer_reports_it(
     client: Client, provider: Provider, read: str, answer: str

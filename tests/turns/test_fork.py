@@ -254,6 +254,7 @@ async def test_what_cannot_be_forked_is_refused_and_nothing_is_made(
     assert len((await client.get("/sessions"))["items"]) == 2
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("damage", ["tool_calls = '7'", "tool_calls = '[7, {\"id\": 7}]'"])
 async def test_a_row_that_cannot_be_read_is_copied_as_it_is(
     settings: Settings, client: Client, provider: Provider, damage: str

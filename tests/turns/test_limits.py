@@ -40,6 +40,7 @@ class Held:
         return says("at last")
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("redis", ["there", "away"])
 async def test_requests_beyond_the_limit_are_refused_to_one_user_and_not_to_another(
     settings: Settings, redis: str
@@ -94,6 +95,7 @@ async def test_a_button_is_a_turn_too(settings: Settings, provider: Provider) ->
         assert_limited(pressed, "turns_per_minute", at_most_s=60)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("redis", ["there", "away"])
 async def test_of_many_messages_at_once_exactly_so_many_turns_are_accepted(
     settings: Settings, provider: Provider, redis: str

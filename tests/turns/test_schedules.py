@@ -311,6 +311,7 @@ async def test_a_clock_that_is_set_back_behind_a_moment_that_was_said_does_not_s
         assert (await client.get(f"/schedules/{schedule['id']}"))["last"] == seen["last"]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("overlap", "turns"), [("skip", 1), ("queue", 2), ("parallel", 2)])
 async def test_what_is_due_while_the_last_turn_is_open_is_left_out_waits_or_runs_beside_it(
     settings: Settings, provider: Provider, stores: Stores, overlap: str, turns: int
@@ -394,6 +395,7 @@ async def test_a_promise_is_kept_through_a_restart_and_ends_when_it_is_settled(
         assert PROMISED.format(promise=schedule["id"]) in provider.notes()
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -414,6 +416,7 @@ async def test_what_the_user_does_not_want_or_cannot_be_is_not_promised(
     assert why in provider.messages(role="tool")[-1]["content"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("asked", "answer", "told"),
     [
@@ -447,6 +450,7 @@ async def test_what_a_promise_of_the_session_may_keep_is_not_marked(settings: Se
         assert refused["message"]["content"].startswith(f"{answer}\n\n⏰ Not promised")
 
 
+@pytest.mark.sweep  # the next test keeps a promise of every week
 async def test_without_a_model_a_reminder_is_promised_and_kept(settings: Settings, stores: Stores) -> None:
     tomorrow = datetime.now(ZoneInfo(ROME)).date() + timedelta(days=1)
     async with running(settings.model_copy(update={"openai_base_url": None})) as client:
@@ -530,6 +534,7 @@ async def test_a_schedule_is_changed_paused_and_gone_on_with(settings: Settings)
         assert (await client.http.get(path)).json()["code"] == "schedule_not_found"
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("body", "code"),
     [

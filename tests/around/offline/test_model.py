@@ -196,7 +196,7 @@ ABOUT_A_MAIL = {
 }
 
 
-@pytest.mark.parametrize("language", first(3, ABOUT_A_MAIL))
+@pytest.mark.parametrize("language", first(2, ABOUT_A_MAIL))
 async def test_mails_are_counted_the_second_is_opened_and_its_sender_told(client: Client, language: str) -> None:
     count, counted, second, who, told = ABOUT_A_MAIL[language]
     session = await client.new_session()
@@ -250,6 +250,7 @@ async def test_a_failure_is_told_with_its_reason(client: Client) -> None:
     assert re.match("Non ci sono riuscito: .*There is no mail with the id 'eml-000000'", text)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("message", "language", "told"),
     [

@@ -71,6 +71,7 @@ async def test_a_correction_that_leans_on_what_is_known_replaces_it(
     assert await known(client) == ["La riunione con Rossi è di martedì"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     "args",
     [
@@ -98,6 +99,7 @@ FORGOTTEN = [
 ]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("content", "message"), FORGOTTEN)
 async def test_what_the_user_wants_forgotten_is_erased_and_the_request_is_no_fact(
     client: Client, provider: Provider, settings: Settings, content: str, message: str

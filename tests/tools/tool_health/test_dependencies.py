@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx2
+import pytest
 from redis.asyncio import Redis
 
 from segue.around.embedded.server_urls import ServerUrls
@@ -116,6 +117,7 @@ async def process_of(
         process.kill()
 
 
+@pytest.mark.sweep  # test_stored.py and tests/turns/test_survival.py
 async def test_what_was_unlocked_and_what_has_failed_survive_kill_nine_and_the_loss_of_redis(
     settings: Settings, servers: ServerUrls, database_url: str, provider: Provider, shelf: Shelf
 ) -> None:

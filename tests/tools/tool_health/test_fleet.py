@@ -205,6 +205,7 @@ async def test_the_fleet_is_reset_by_hand_and_a_session_where_it_is_named(
     assert await uses(client, provider, sessions[0]) == "succeeded"
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", ["refuses", "hangs_up"])
 async def test_while_redis_is_away_nothing_has_failed_for_all(
     outage: Outage, settings: Settings, redis_url: str, provider: Provider, shelf: Shelf, clock: Frozen
@@ -230,6 +231,7 @@ async def test_a_fleet_that_lost_its_memory_blocks_nothing(
     assert await uses(client, provider, await client.new_session()) == "succeeded"
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     "value", [b"{", b"null", b'{"status": "asleep"}', b'{"status": "failed", "failed_at": "noon"}']
 )

@@ -170,6 +170,7 @@ async def test_the_audit_is_exported_a_line_an_act_and_filtered_as_its_list(
         assert acts == listed[5 - count :]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("row", ["UPDATE tool_holds SET status = 'asleep'", "UPDATE audit SET action = 'danced'"])
 async def test_a_row_of_a_newer_release_holds_nothing_and_hides_nothing(
     client: Client, settings: Settings, row: str

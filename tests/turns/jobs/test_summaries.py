@@ -68,6 +68,7 @@ async def test_what_is_no_longer_in_the_window_is_in_the_summary_and_nothing_is_
     assert [row["content"] for row in await client.messages(session)][::2] == [f"question {n}" for n in range(1, 12)]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("gaps", [None, 5])
 async def test_a_summary_counts_the_messages_of_a_session_anew(
     settings: Settings, client: Client, provider: Provider, gaps: int | None
@@ -232,6 +233,7 @@ async def test_a_summary_that_failed_is_made_later(settings: Settings, provider:
     assert "better late" in provider.messages()[0]["content"]
 
 
+@pytest.mark.sweep  # test_webhooks.py and test_fact_extraction.py kill a job in CI
 async def test_what_a_killed_process_left_is_summarised_by_the_next(
     settings: Settings, servers: ServerUrls, database_url: str, provider: Provider
 ) -> None:

@@ -272,6 +272,7 @@ async def test_an_event_is_given_up_after_a_day_or_at_410_and_the_next_of_its_se
         assert counted == [1, 1, 1, 1]
 
 
+@pytest.mark.sweep
 async def test_a_receiver_that_hangs_has_few_requests_at_once_and_an_event_of_a_frozen_sender_is_sent_by_another(
     told: Settings, receiver: Receiver, provider: Provider, stores: Stores
 ) -> None:
