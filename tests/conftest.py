@@ -6,6 +6,7 @@ from tests.support import garbage  # before the modules with much to import
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
     of_any_machine: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
     hypothesis.settings.register_profile("any machine", **of_any_machine)
     hypothesis.settings.load_profile("any machine")
+    # A shell's python3 is this one, and no script that looks for it first, as pyenv's, which takes ten times as long.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.base_prefix, "bin")), os.environ["PATH"]))
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "authority.pem")
 
 
