@@ -245,6 +245,7 @@ def test_kustomize_gives_every_container_the_one_image_and_the_settings_of_the_f
     assert {each["metadata"].get("namespace", "segue") for each in found} == {"segue"}
 
 
+@pytest.mark.sweep
 @needs_kubectl
 def test_a_digest_in_the_one_place_pins_every_container(tmp_path: Path) -> None:
     base = shutil.copytree(FOLDER, tmp_path / "kubernetes")
@@ -256,7 +257,7 @@ def test_a_digest_in_the_one_place_pins_every_container(tmp_path: Path) -> None:
     assert images == {f"registry.example.com/segue@{digest}"}
 
 
-@pytest.mark.in_turns
+@pytest.mark.in_turns(1)
 @needs_schemas
 @pytest.mark.parametrize("version", [OLDEST, ""])
 def test_kubernetes_takes_the_manifests(version: str, tmp_path: Path) -> None:

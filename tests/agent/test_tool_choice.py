@@ -203,6 +203,7 @@ async def test_what_the_session_uses_is_told_again_once_its_message_is_in_the_su
     assert since["tools"] == before["tools"] == last["tools"]
 
 
+@pytest.mark.sweep
 async def test_a_turn_that_was_cut_off_asks_the_same_again_byte_for_byte(many: Settings, provider: Provider) -> None:
     cut_off = asyncio.Event()
 

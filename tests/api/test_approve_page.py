@@ -203,6 +203,7 @@ async def test_where_two_have_to_agree_each_has_a_link_of_their_own_and_the_firs
     assert desk.paid == ["800 to shop"]
 
 
+@pytest.mark.sweep
 async def test_a_form_that_no_page_sends_is_refused_and_one_with_control_characters_is_read(desk: Desk) -> None:
     asked, links = await desk.asks()
     hostile = {

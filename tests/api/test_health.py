@@ -127,6 +127,7 @@ async def test_a_postgres_that_only_reads_is_an_outage_and_heals(
     assert (await client.get("/health/ready"))["postgres"] == "ok"
 
 
+@pytest.mark.sweep
 async def test_while_the_turns_are_locked_it_is_not_ready_and_says_so(client: Client, settings: Settings) -> None:
     async def is_locked() -> bool:
         ready = (await client.http.get("/health/ready")).json()

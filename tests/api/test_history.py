@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from segue.config import Settings
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
@@ -44,6 +46,7 @@ async def cursor_at(client: Client, session: str) -> str | None:
     return (await seqs(client, session, order="desc", limit=5))[1]
 
 
+@pytest.mark.sweep
 async def test_a_page_around_a_message_or_a_turn_leads_on_both_ways(client: Client, provider: Provider) -> None:
     session, turns = await talk(client, provider)
     said = await client.messages(session)

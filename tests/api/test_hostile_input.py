@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx2
 import orjson
+import pytest
 
 from segue.api.deps import MAX_DEPTH
 from tests.support.provider import Provider, calls, calls_raw, says
@@ -231,6 +232,7 @@ async def test_forged_cursors_are_refused_by_every_list(client: Client, provider
     await assert_goes_on(client, provider, session)
 
 
+@pytest.mark.sweep
 async def test_a_cursor_beyond_the_end_is_an_empty_page(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     for path, position in (
@@ -281,6 +283,7 @@ HOSTILE_PATHS = (
 )
 
 
+@pytest.mark.sweep  # test_results_api.py refuses paths in CI
 async def test_paths_into_a_result_that_make_no_sense_are_refused(client: Client, provider: Provider) -> None:
     path = await _stored_result(client, provider)
     answers = {text: await client.http.get(path, params={"path": text}) for text in HOSTILE_PATHS}

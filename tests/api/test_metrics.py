@@ -244,6 +244,7 @@ async def tell(started: asyncio.Event, _: Services) -> None:
     started.set()
 
 
+@pytest.mark.sweep
 async def test_a_worker_serves_its_own_where_it_is_given_a_port(settings: Settings, provider: Provider) -> None:
     settings = settings.model_copy(update={"worker_metrics_port": 0})
     stopped, started = asyncio.Event(), asyncio.Event()

@@ -221,6 +221,7 @@ async def test_a_call_that_is_cancelled_cancels_its_turn_and_one_that_is_left_go
     assert [each["status"] for each in await service.turns(session)] == ["cancelled", "completed"]
 
 
+@pytest.mark.sweep
 async def test_over_http_each_caller_has_a_key_and_a_closed_call_cancels_its_turn(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

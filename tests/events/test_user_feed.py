@@ -42,6 +42,7 @@ async def feeds_in(stores: Stores) -> list[str]:
     return await stores.keys("segue:feed:")
 
 
+@pytest.mark.sweep
 async def test_what_happens_in_all_sessions_is_heard_on_another_instance_and_resumed_on_a_third(
     settings: Settings, provider: Provider
 ) -> None:

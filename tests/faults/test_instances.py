@@ -209,6 +209,7 @@ async def race(site: Site, here: Client, there: Client, session: str, number: in
     return str(turn["status"])
 
 
+@pytest.mark.sweep
 async def test_of_many_who_interrupt_each_other_the_last_is_answered_and_the_others_hear_it(
     site: Site, here: Client, there: Client
 ) -> None:

@@ -504,6 +504,7 @@ async def test_a_server_with_logins_and_no_key_for_their_tokens_stops_the_start_
             await start(stack, unsealed)
 
 
+@pytest.mark.sweep
 async def test_the_command_prints_a_link_waits_for_the_login_and_ends_it(service: Client, server: LoginServer) -> None:
     url = str(service.http.base_url)
     command = Process({"SEGUE_URL": url}, command=("mcp", "login", "diary"), ready="Open this in a browser: ")

@@ -281,6 +281,7 @@ async def test_calls_with_one_id_are_two_calls_of_ours(client: Client, provider:
     ]
 
 
+@pytest.mark.sweep  # test_bounds.py holds how many calls of a turn run
 async def test_five_hundred_calls_at_once_run_no_more_than_a_turn_allows(client: Client, provider: Provider) -> None:
     one, many = calls(NOON), calls(*(("current_time", {"timezone": f"Mars/{n}"}) for n in range(500)))
     provider.will(one, many, says("Enough."))

@@ -127,6 +127,7 @@ async def test_fallbacks_are_asked_in_their_order_each_with_a_health_of_its_own(
     assert models_of(provider) == ["scripted", "spare", "other", "other"]
 
 
+@pytest.mark.sweep
 async def test_three_models_share_one_deadline(settings: Settings, provider: Provider) -> None:
     provider.will(never, never, says("42"))
     listed = {"llm_fallback_model": "spare,other", "llm_timeout_s": 1.5, "llm_max_retries": 0}

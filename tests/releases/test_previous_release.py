@@ -142,6 +142,7 @@ async def test_a_stream_that_broke_off_goes_on(client: Client) -> None:
     assert [*texts(whole).values()][-1] == "All of it."
 
 
+@pytest.mark.sweep  # the upgrade above goes on with a session of that release
 async def test_what_was_found_and_said_is_still_known(client: Client, provider: Provider) -> None:
     session, answer = SCENES["found"]["session"], SCENES["found"]["answer"]
     again = await client.http.post(

@@ -149,6 +149,7 @@ async def test_how_far_a_call_is_reaches_the_stream(settings: Settings, provider
     }
 
 
+@pytest.mark.sweep
 async def test_what_a_function_raises_is_a_failed_call_and_one_that_is_late_is_stopped(
     settings: Settings, provider: Provider
 ) -> None:

@@ -87,6 +87,7 @@ async def test_a_new_session_tells_the_state_of_every_tool(client: Client) -> No
     assert locked == ["mcp_dependent_tool"]
 
 
+@pytest.mark.sweep
 async def test_a_tool_that_never_ran_is_set_and_reset(client: Client) -> None:
     session = await client.new_session()
     set_to = await put(client, session, MOODY, "maintenance", reason="Moving house")
@@ -287,6 +288,7 @@ async def test_a_body_that_names_nothing_to_reset_is_refused_and_resets_nothing(
     assert (await state(client, session))["status"] == "maintenance"
 
 
+@pytest.mark.sweep  # test_hostile_input.py holds it of every list
 async def test_forged_cursors_are_refused(client: Client) -> None:
     session = await client.new_session()
     forged = ["x", "%00", "====", cursor(None), cursor(1), cursor([]), cursor({}), cursor([[]] * 100)]
@@ -302,6 +304,7 @@ async def test_forged_cursors_are_refused(client: Client) -> None:
     assert (await client.get("/tool-states", cursor=beyond))["items"] == []
 
 
+@pytest.mark.sweep  # test_hostile_input.py holds it of every list
 async def test_limits_and_statuses_out_of_range_are_refused(client: Client) -> None:
     session = await client.new_session()
     for path in ("/tool-states", f"/sessions/{session}/tool-states/history"):

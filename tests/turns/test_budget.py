@@ -38,6 +38,7 @@ def written(messages: list[dict[str, Any]]) -> str:
     return "".join([*(message["content"] or "" for message in messages), *calls])
 
 
+@pytest.mark.sweep
 async def test_ten_results_of_fifty_kilobytes_leave_ten_references_in_the_prompts_after(
     client: Client, provider: Provider
 ) -> None:
@@ -88,6 +89,7 @@ async def test_a_message_larger_than_the_budget_goes_whole_and_is_shortened_afte
     assert (answer["content"], question["content"]) == ("That is long.", "What was it?")
 
 
+@pytest.mark.sweep
 async def test_a_session_without_room_for_its_history_still_sees_its_results(
     settings: Settings, provider: Provider
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import in_own_words
@@ -56,6 +57,7 @@ def heard(messages: Sequence[dict[str, Any]]) -> list[str]:
     return told
 
 
+@pytest.mark.sweep  # tests/faults/test_instances.py has eight at two instances
 async def test_eight_messages_at_once_run_one_after_the_other_and_each_sees_those_before(
     settings: Settings, provider: Provider
 ) -> None:

@@ -100,6 +100,7 @@ async def test_a_session_in_which_a_turn_runs_stays(settings: Settings, provider
         assert len(await client.messages(busy)) == 2
 
 
+@pytest.mark.sweep  # the test below holds it of all that grows
 async def test_sessions_are_kept_for_ever_unless_a_time_is_set(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:
@@ -114,6 +115,7 @@ async def test_sessions_are_kept_for_ever_unless_a_time_is_set(
         assert len(await client.messages(session)) == 4
 
 
+@pytest.mark.sweep  # the audit goes in the same batches below
 async def test_old_notes_on_a_tools_state_go_batch_after_batch(
     settings: Settings, clock: Frozen, stores: Stores
 ) -> None:

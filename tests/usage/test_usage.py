@@ -169,6 +169,7 @@ async def test_facts_and_summaries_are_charged_to_their_owner(settings: Settings
     assert (mine["key"], mine["llm_calls"]) == (session, len(provider.requests) + len(provider.summaries))
 
 
+@pytest.mark.sweep
 async def test_usage_is_grouped_paged_and_told_for_days_in_utc(settings: Settings, provider: Provider) -> None:
     clock = Frozen()
     async with running(settings, clock=clock) as client:

@@ -301,7 +301,7 @@ async def test_arguments_are_chunks_of_their_parts_and_what_breaks_off_is_an_err
     assert {**given_up[-1], "errorText": ""} == {"type": "tool-output-error", **ours, "errorText": ""}
 
 
-@pytest.mark.in_turns(1)
+@pytest.mark.sweep  # the chunks of such a call are read above
 @needs_node
 @pytest.mark.parametrize("sdk", ["@ai-sdk/react", "ai-react-6", "ai-react-5"])
 async def test_a_page_runs_its_tool_once_if_a_call_of_it_broke_off_before(

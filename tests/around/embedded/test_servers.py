@@ -232,6 +232,7 @@ def test_servers_end_when_their_folder_is_deleted_and_leave_those_of_a_new_one_a
     assert running(folder) == {}
 
 
+@pytest.mark.sweep
 def test_a_user_who_comes_while_servers_are_ended_gets_new_ones(data_dir: Path) -> None:
     kill_user(data_dir)
     assert wait_until(lambda: "redis-server" not in running(data_dir), 30)
@@ -315,6 +316,7 @@ def test_servers_somebody_uses_are_never_ended_for_being_out_of_reach(data_dir: 
         shutil.rmtree(sockets)
 
 
+@pytest.mark.sweep
 def test_coming_and_going_at_the_same_time_never_meets_a_stopped_or_a_second_server(data_dir: Path) -> None:
     def come_and_go(_: int) -> bool:
         with embedded_servers(data_dir, fast=True) as servers:

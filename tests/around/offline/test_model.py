@@ -276,6 +276,7 @@ async def test_small_talk_is_answered_with_what_can_be_done(client: Client) -> N
     assert text.startswith(f"Dimmi che cosa cercare o aprire. Posso usare questi strumenti: {listed}. Chiedi «cosa sai")
 
 
+@pytest.mark.sweep
 async def test_the_same_conversation_is_always_answered_in_the_same_words(client: Client) -> None:
     answers = []
     for _ in range(2):

@@ -129,12 +129,14 @@ async def test_what_comes_out_otherwise_is_told(
     assert "0 of 1 as recorded" in said
 
 
+@pytest.mark.sweep
 async def test_another_setting_of_the_service_shows_as_differences(settings: Settings, provider: Provider) -> None:
     recording = await recording_of(settings, provider)
     report = await played(settings, json.dumps(recording), confirm="always")
     assert "turn 1: a call is missing" in "\n".join(report.lines())
 
 
+@pytest.mark.sweep
 async def test_a_window_too_small_for_what_earlier_turns_gave_is_no_difference(
     settings: Settings, provider: Provider
 ) -> None:
@@ -175,6 +177,7 @@ async def a_look(client: Client, provider: Provider) -> str:
     return session
 
 
+@pytest.mark.sweep
 async def test_a_model_that_makes_the_same_calls_differs_in_nothing_whatever_it_says(
     settings: Settings, provider: Provider
 ) -> None:

@@ -156,6 +156,7 @@ async def test_over_two_instances_one_call_tries_the_tool_and_its_success_frees_
     assert await uses(other, provider, there) == "succeeded"
 
 
+@pytest.mark.sweep  # test_trying.py has two instances try
 async def test_a_failed_try_over_two_instances_is_the_only_one(
     client: Client, other: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -171,6 +172,7 @@ async def test_a_failed_try_over_two_instances_is_the_only_one(
     assert not (await state(other, sessions[-1]))["available"]
 
 
+@pytest.mark.sweep
 async def test_a_call_that_waited_its_turn_looks_again_before_it_tries_the_tool(
     client: Client, other: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.support.health import MOODY, called, fails_for_all, fails_out, put, uses
 from tests.support.plans import ASK, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, calls, says
@@ -120,6 +122,7 @@ async def test_nobody_is_asked_about_a_call_that_could_not_run(
     assert (await client.http.get(f"/sessions/{session}/plan")).status_code == 404
 
 
+@pytest.mark.sweep
 async def test_a_call_that_was_held_runs_as_the_one_try_of_a_failed_tool(
     client: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:

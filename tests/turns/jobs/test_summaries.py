@@ -218,6 +218,7 @@ async def test_a_summary_that_fails_leaves_a_trimmed_window_and_is_not_tried_at_
     assert len(provider.summaries) == 1
 
 
+@pytest.mark.sweep  # test_fact_extraction.py has a job of the same kind asked again
 async def test_a_summary_that_failed_is_made_later(settings: Settings, provider: Provider) -> None:
     provider.summary = fails(500)
     soon = settings.model_copy(update={"llm_timeout_s": 0.5, "turn_lease_s": 0.5})
