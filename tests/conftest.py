@@ -72,19 +72,27 @@ LONGEST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """One fork server serves all workers of a run. No test asks an authority on the network, and reading all there are
-    takes a tenth of a second a service. How long Hypothesis takes for its examples says what else the machine does.
+    takes a tenth of a second a service. How long Hypothesis takes for its examples says what else the machine does;
+    CI tries a quarter of them.
     """
     if not hasattr(config, "workerinput"):  # else this is a worker, which inherits the environment of the run
         config.add_cleanup(fork_server.launch())
         memory.keep_temporary_files()
     config.add_cleanup(forks.close)
     statements.compile_once()
-    of_any_machine: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+    examples = 100 if _all_runs(config) else 25
+    slow = [hypothesis.HealthCheck.too_slow]
+    of_any_machine: dict[str, Any] = {"max_examples": examples, "deadline": None, "suppress_health_check": slow}
     hypothesis.settings.register_profile("any machine", **of_any_machine)
     hypothesis.settings.load_profile("any machine")
     # A shell's python3 is this one, and no script that looks for it first, as pyenv's, which takes ten times as long.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.base_prefix, "bin")), os.environ["PATH"]))
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "authority.pem")
+
+
+def _all_runs(config: pytest.Config) -> bool:
+    """Whether this is a sweep, or tests are named."""
+    return bool(os.environ.get("SWEEP")) or any("::" in argument for argument in config.args)
 
 
 def pytest_runtest_setup() -> None:
@@ -113,7 +121,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The longest modules begin first, so that no worker is left alone with one at the end. Sweeps run with SWEEP=1,
     and if a test is named on the command line, as `make mutants` does.
     """
-    if not os.environ.get("SWEEP") and not any("::" in argument for argument in config.args):
+    if not _all_runs(config):
         for item in [*sweeps.left_out(items)]:
             item.add_marker(pytest.mark.skip(reason="a sweep: make sweep"))
 

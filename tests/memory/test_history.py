@@ -113,7 +113,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
     return spoken[start : draw(st.integers(start, len(spoken)))]
 
 
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=hypothesis.settings().max_examples * 3)
 @hypothesis.given(conversations())
 def test_any_slice_of_any_conversation_is_one_a_strict_provider_accepts(stored: list[Message]) -> None:
     window = provider_valid(stored)
