@@ -228,6 +228,7 @@ async def test_more_than_the_bound_comes_once_it_is_complete(shelved: Client, pr
     assert await recorded(shelved, session) == [(call_id, written(events))]
 
 
+@pytest.mark.sweep
 async def test_pieces_that_come_close_together_are_one_event(shelved: Client, provider: Provider) -> None:
     made = [piece('{"query": "', name="mcp_find_items"), *map(piece, "abcdefgh" * 200), piece('"}')]
     provider.will(streams(*made, finish_reason="tool_calls"), says("Found."))

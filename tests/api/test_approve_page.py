@@ -141,6 +141,7 @@ async def test_the_page_is_in_the_language_of_the_question(desk: Desk, message: 
     assert ('dir="rtl"' in page) == ("يورو" in message)
 
 
+@pytest.mark.sweep
 async def test_a_no_with_its_reason_ends_the_plan_and_is_told_to_the_asker(desk: Desk) -> None:
     asked, links = await desk.asks()
     page = await desk.presses(links["sara"], decision="reject", reason='Not "ours" <b>')

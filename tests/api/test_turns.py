@@ -106,6 +106,7 @@ async def test_the_answer_read_later_is_the_answer_that_was_given(client: Client
     }
 
 
+@pytest.mark.sweep
 async def test_turns_are_listed_newest_first_page_by_page(client: Client, provider: Provider) -> None:
     provider.will(*(says(str(number)) for number in range(5)))
     session = await client.new_session()
@@ -438,6 +439,7 @@ async def test_a_turn_whose_owner_is_gone_is_cancelled_all_the_same(client: Clie
     assert (await cancel(client, session, claim.key.turn_id))["status"] == "cancelled"
 
 
+@pytest.mark.sweep  # test_sessions.py deletes one while its turns run
 async def test_a_session_deleted_on_another_instance_stops_what_runs_in_it(
     client: Client, there: Client, provider: Provider, held: Held
 ) -> None:

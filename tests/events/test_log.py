@@ -70,6 +70,7 @@ def counting(gates: list[asyncio.Event]) -> Any:
     return streams("zero", *(piece for number, gate in enumerate(gates, 1) for piece in (gate, f" {number}")))
 
 
+@pytest.mark.sweep
 async def test_the_model_is_streamed_once_somebody_elsewhere_listens(settings: Settings, provider: Provider) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -172,6 +173,7 @@ async def test_who_follows_elsewhere_while_redis_is_lost_hears_the_end_from_the_
     assert rest[-1].event["result"]["message"]["content"] == "Now then."
 
 
+@pytest.mark.sweep
 async def test_a_json_answer_from_elsewhere_comes_though_redis_is_lost(
     behind: Settings,
     provider: Provider,

@@ -148,6 +148,7 @@ async def test_a_deleted_session_leaves_nothing_in_the_feed_but_a_gap(client: Cl
     assert await stores.everlasting() == []
 
 
+@pytest.mark.sweep
 async def test_who_follows_while_redis_is_emptied_is_told_of_the_gap(
     client: Client, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -234,6 +234,7 @@ async def interrupted(here: Client, there: Client, session: str) -> None:
             assert (response.status_code, response.json()["code"]) == (409, "turn_cancelled")
 
 
+@pytest.mark.sweep
 async def test_of_two_edits_of_one_message_at_once_one_is_refused_and_there_is_one_branch(
     site: Site, here: Client, there: Client
 ) -> None:

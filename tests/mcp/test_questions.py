@@ -235,6 +235,7 @@ async def test_a_question_outlives_kill_9_and_is_answered_at_another_instance(
     assert (tmp_path / "effects").read_text() == "pizza to via Roma 3\n"
 
 
+@pytest.mark.sweep
 async def test_of_two_answers_at_two_instances_one_counts(
     asking_settings: Settings, provider: Provider, tmp_path: Path
 ) -> None:

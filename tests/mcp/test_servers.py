@@ -219,6 +219,7 @@ async def test_a_reconnection_lets_calls_end_and_new_ones_wait_and_two_at_once_a
     assert [log["event"] for log in logged].count("mcp_server_ready") == 2
 
 
+@pytest.mark.sweep
 async def test_a_server_that_waits_to_be_tried_again_is_tried_at_once_if_asked_for(
     configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +317,7 @@ async def test_servers_that_never_come_up_do_not_hold_up_the_others(configure: C
     assert children() == before
 
 
+@pytest.mark.sweep
 async def test_a_server_that_never_shakes_hands_is_given_up_in_the_end(configure: Configure) -> None:
     async with McpServers(configure(mute=MUTE), start_timeout_s=3, handshake_timeout_s=0.5) as servers:
         assert servers.states() == {

@@ -192,6 +192,7 @@ async def test_another_fault_of_the_request_asks_no_other_key(with_keys: Setting
     assert ring.sent == KEYS[:1]
 
 
+@pytest.mark.sweep
 async def test_a_list_of_keys_in_a_file_is_read_anew_and_those_that_stay_keep_their_health(
     with_keys: Settings, provider: Provider, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ async def test_a_provider_that_stumbles_is_asked_again_with_the_same_request(
     assert again == [first, first]
 
 
+@pytest.mark.sweep  # the retries are counted below
 async def test_a_provider_that_keeps_failing_is_given_up_after_the_retries(patient: Client, provider: Provider) -> None:
     provider.will(fails(503), fails(502), fails(500))
     problem = await problem_of(patient, await patient.new_session())
@@ -200,6 +201,7 @@ async def test_a_slow_provider_is_not_waited_for_longer_than_the_deadline(
     assert [message["content"] for message in provider.messages()[1:]] == ["hello?", "and now?"]
 
 
+@pytest.mark.sweep
 async def test_a_provider_that_never_connects_is_not_waited_for_until_the_deadline(settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}/v1"

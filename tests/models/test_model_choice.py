@@ -178,6 +178,7 @@ async def test_the_small_model_plans_and_notes_facts_and_the_main_one_answers(
     assert answer["model"] == "scripted"
 
 
+@pytest.mark.sweep
 async def test_a_refusal_names_the_setting_of_the_model_that_was_refused(
     settings: Settings, provider: Provider
 ) -> None:

@@ -388,6 +388,7 @@ async def test_one_value_that_is_refused_leaves_others(open_model: OpenModel, pr
     assert ["tool_choice" in request for request in provider.requests] == [True, False]
 
 
+@pytest.mark.sweep
 async def test_the_errors_of_another_library_are_told_as_well(provider: Provider) -> None:
     foreign = ChatOpenAI(
         model="scripted", api_key=SecretStr("none"), base_url=provider.base_url, max_retries=0, use_responses_api=False

@@ -124,6 +124,7 @@ async def test_a_tool_that_always_asks_is_listed_as_one_unless_nothing_asks(
     assert (answer["plan"] is not None) is asks
 
 
+@pytest.mark.sweep
 async def test_how_far_a_call_is_reaches_the_stream(settings: Settings, provider: Provider) -> None:
     @tool(effect="read_only")
     async def count(context: ToolContext) -> str:

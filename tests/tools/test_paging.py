@@ -45,6 +45,7 @@ async def test_a_path_that_takes_too_much_is_refused_at_its_deadline(content: st
     assert (refused.value.status, refused.value.code) == (422, "invalid_path")
 
 
+@pytest.mark.sweep
 async def test_other_work_goes_on_while_a_path_is_evaluated() -> None:
     asked = asyncio.create_task(page_of(NUMBERS, Wanted("|".join(["[*]"] * 240)), is_json=True, deadline_s=0.5))
     await asyncio.sleep(0)

@@ -76,6 +76,7 @@ async def test_lists_and_messages_do_not_touch_the_payloads(settings: Settings, 
         assert "tool_results" in await plans_of(reading)
 
 
+@pytest.mark.sweep
 async def test_a_turn_after_a_large_result_does_not_read_it(settings: Settings, provider: Provider) -> None:
     """Its payload is replaced by something no one could miss."""
     async with running(settings) as client, looking_into(settings) as stores:
@@ -106,6 +107,7 @@ async def test_a_turn_reads_no_results_but_those_in_its_view(settings: Settings,
             assert await stores.database.fetchval(RESULTS_READ) < before + 10  # to plan reads some, too
 
 
+@pytest.mark.sweep
 async def test_of_a_sessions_results_those_asked_for_are_loaded(
     settings: Settings, database: Database, provider: Provider
 ) -> None:

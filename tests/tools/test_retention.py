@@ -58,6 +58,7 @@ async def test_an_expired_result_is_gone_but_what_it_was_stays_listed(settings: 
     assert "is no longer kept" in last_result(provider.requests[-1])["error"]
 
 
+@pytest.mark.sweep
 async def test_expired_payloads_are_deleted_and_their_calls_stay(settings: Settings, provider: Provider) -> None:
     now = datetime(2026, 3, 1, 12, tzinfo=UTC)
     often = settings.model_copy(update={"turn_lease_s": 0.2})
@@ -70,6 +71,7 @@ async def test_expired_payloads_are_deleted_and_their_calls_stay(settings: Setti
         assert (await stores.rows())["tool_calls"] == 1
 
 
+@pytest.mark.sweep
 async def test_the_oldest_results_make_room_where_a_session_has_used_up_its_quota(
     client: Client, provider: Provider
 ) -> None:

@@ -105,6 +105,7 @@ async def test_a_message_that_another_process_accepted_meanwhile_is_answered_nex
     assert provider.messages(1, role="user")[-1]["content"] == "1"
 
 
+@pytest.mark.sweep
 async def test_sessions_do_not_wait_for_each_other(client: Client, provider: Provider) -> None:
     release = asyncio.Event()
 

@@ -118,6 +118,7 @@ async def test_of_many_messages_at_once_exactly_so_many_turns_are_accepted(
         assert_limited(refused, "concurrent_turns", at_most_s=5)
 
 
+@pytest.mark.sweep
 async def test_a_place_is_free_as_soon_as_a_turn_has_ended_however_it_ended(
     settings: Settings, provider: Provider
 ) -> None:
@@ -131,6 +132,7 @@ async def test_a_place_is_free_as_soon_as_a_turn_has_ended_however_it_ended(
         assert [(await client.send(missing, "x")).status_code for _ in range(3)] == [404] * 3
 
 
+@pytest.mark.sweep
 async def test_the_same_request_again_takes_nothing_of_the_share(settings: Settings, provider: Provider) -> None:
     held = Held()
     provider.will(held.answer, says("two"))

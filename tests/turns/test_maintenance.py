@@ -78,6 +78,7 @@ async def test_a_session_nobody_has_used_for_long_goes_with_everything_in_it(
     assert await stores.rows() == {"sessions": 1, "turns": 1, "messages": 2, "tool_calls": 0, "tool_results": 0}
 
 
+@pytest.mark.sweep
 async def test_a_session_in_which_a_turn_runs_stays(settings: Settings, provider: Provider, stores: Stores) -> None:
     entered, release = asyncio.Event(), asyncio.Event()
 

@@ -200,6 +200,7 @@ async def test_a_schedule_that_is_due_once_ends_and_each_of_its_turns_may_have_a
         assert len((await client.get("/sessions"))["items"]) == 2
 
 
+@pytest.mark.sweep
 async def test_two_instances_say_what_is_due_at_one_moment_once_each(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:
@@ -297,6 +298,7 @@ async def test_what_was_due_while_nothing_ran_is_said_once_late_or_left_out(
             assert len((await client.get("/sessions"))["items"]) == 1
 
 
+@pytest.mark.sweep
 async def test_a_clock_that_is_set_back_behind_a_moment_that_was_said_does_not_say_it_again(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:
@@ -553,6 +555,7 @@ async def test_what_cannot_be_a_schedule_is_refused(client: Client, body: dict[s
     assert (response.status_code, response.json()["code"]) == (404 if "not_found" in code else 422, code)
 
 
+@pytest.mark.sweep
 async def test_a_user_has_so_many_and_those_that_ended_long_ago_are_no_longer_kept(
     settings: Settings, stores: Stores
 ) -> None:

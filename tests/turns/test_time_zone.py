@@ -144,6 +144,7 @@ async def test_a_turn_keeps_the_zone_and_the_language_that_its_message_came_in(
     assert ["language 'it'" in provider.notes(index) for index in range(3)] == [True, True, False]
 
 
+@pytest.mark.sweep
 async def test_what_segue_says_itself_is_in_the_language_of_the_session_or_else_of_the_user(
     client: Client, provider: Provider
 ) -> None:

@@ -226,6 +226,7 @@ async def test_the_modes_of_a_stream_and_how_it_goes_on_behind_a_part(settings: 
     assert (rest[-1].event, over) == ("end", ["values", "end"])
 
 
+@pytest.mark.sweep
 async def test_an_older_checkpoint_is_where_a_message_is_said_anew_or_answered_again(
     langgraph: Any, provider: Provider
 ) -> None:
@@ -336,6 +337,7 @@ async def test_threads_are_the_callers_sessions(settings: Settings, provider: Pr
         assert (await service.http.get("/info")).status_code == 401
 
 
+@pytest.mark.sweep
 async def test_what_segue_has_nothing_for_is_refused_with_a_sentence(client: Client, langgraph: Any) -> None:
     hello = said("hello")
     runs, threads = langgraph.runs, langgraph.threads

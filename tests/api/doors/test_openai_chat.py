@@ -104,6 +104,7 @@ async def test_a_conversation_without_an_id_is_found_by_what_was_said_in_it(
     assert [each["content"] for each in provider.messages(role="user")] == ["I am Bob", "who am I?"]
 
 
+@pytest.mark.sweep
 async def test_two_conversations_that_begin_alike_stay_two(
     ai: AsyncOpenAI, service: Client, provider: Provider
 ) -> None:
@@ -269,6 +270,7 @@ async def test_a_client_that_leaves_stops_the_turn_if_it_asks_for_that(
     assert [turn["status"] for turn in await service.ended(session)] == ["cancelled"]
 
 
+@pytest.mark.sweep
 async def test_titles_and_tags_are_answered_outside_of_the_conversation(
     ai: AsyncOpenAI, service: Client, provider: Provider
 ) -> None:

@@ -329,6 +329,7 @@ async def test_a_page_runs_its_tool_once_if_a_call_of_it_broke_off_before(
     )
 
 
+@pytest.mark.sweep
 async def test_a_page_finds_its_chat_again_as_it_shows_messages(client: Client, provider: Provider) -> None:
     provider.will(calls(("current_time", {}), text="Let me see."), says("Noon."), calls(RED), says("It is red."))
     await chunks(client, said("What time is it?"))

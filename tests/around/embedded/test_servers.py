@@ -178,6 +178,7 @@ def test_two_processes_share_the_servers_and_the_last_to_leave_stops_them(data_d
         assert sql(theirs, "SELECT 1") == 1
 
 
+@pytest.mark.sweep
 def test_the_first_to_come_may_be_the_first_to_leave(data_dir: Path) -> None:
     first = embedded_servers(data_dir, fast=True)
     servers = first.__enter__()
@@ -272,6 +273,7 @@ def test_a_server_that_dies_is_started_again_for_those_who_use_it(data_dir: Path
         assert {name for name, pid in running(data_dir).items() if pid != before[name]} == set(killed)
 
 
+@pytest.mark.sweep
 def test_a_kill_9_of_everything_is_recovered_from_even_if_a_stranger_has_the_old_pid(data_dir: Path) -> None:
     kill_user(data_dir)
     kill(*running(data_dir).values())
@@ -294,6 +296,7 @@ def test_a_kill_9_while_the_database_is_made_is_recovered_from(tmp_path: Path) -
     assert running(tmp_path) == {}
 
 
+@pytest.mark.sweep
 def test_orphans_whose_sockets_are_gone_are_ended_and_replaced(data_dir: Path) -> None:
     kill_user(data_dir)
     orphans = running(data_dir)
@@ -326,6 +329,7 @@ def test_coming_and_going_at_the_same_time_never_meets_a_stopped_or_a_second_ser
         assert all(threads.map(come_and_go, range(24)))
 
 
+@pytest.mark.sweep
 def test_ctrl_c_in_one_terminal_leaves_the_servers_to_the_others(data_dir: Path) -> None:
     with another_user(data_dir) as (first, _), another_user(data_dir) as (_, servers):
         os.killpg(first.pid, signal.SIGINT)

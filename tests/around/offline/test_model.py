@@ -207,6 +207,7 @@ async def test_mails_are_counted_the_second_is_opened_and_its_sender_told(client
     assert called == []
 
 
+@pytest.mark.sweep
 async def test_a_request_for_another_list_searches_and_one_for_the_same_list_reads(client: Client) -> None:
     session = await client.new_session()
     for message, called in (

@@ -152,6 +152,7 @@ async def test_a_service_that_asks_another_model_is_told_apart(settings: Setting
         await played(settings, json.dumps(recording), llm_model="scripted")
 
 
+@pytest.mark.sweep
 async def test_recordings_play_side_by_side_unless_they_disagree_on_a_tool(
     settings: Settings, provider: Provider
 ) -> None:

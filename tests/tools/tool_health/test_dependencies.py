@@ -49,6 +49,7 @@ async def test_a_success_unlocks_it_in_the_next_request_of_the_same_turn(
     assert (await state(client, session, DEPENDENT))["missing_dependencies"] == []
 
 
+@pytest.mark.sweep
 async def test_in_one_round_with_what_unlocks_it_a_locked_tool_does_not_run_yet(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -66,6 +67,7 @@ async def test_a_failed_call_and_another_sessions_success_unlock_nothing(client:
     assert (await state(client, other, DEPENDENT))["available"]
 
 
+@pytest.mark.sweep
 async def test_a_reset_locks_nothing_again(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     await called(client, provider, session, (BASE, {"topic": "tea"}))
@@ -73,6 +75,7 @@ async def test_a_reset_locks_nothing_again(client: Client, provider: Provider) -
     assert (await reset(client, session))[DEPENDENT]["available"]
 
 
+@pytest.mark.sweep
 async def test_a_sequence_is_followed_in_its_order(
     settings: Settings, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:

@@ -70,6 +70,7 @@ async def test_a_tool_that_failed_out_in_three_sessions_has_failed_for_all(
     assert seen["retry_at"] == "2026-11-20T09:05:00Z"
 
 
+@pytest.mark.sweep
 async def test_what_only_sessions_count_is_left_out_of_the_fleet_and_not_told_as_none_or_never(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -86,6 +87,7 @@ async def test_what_only_sessions_count_is_left_out_of_the_fleet_and_not_told_as
     assert [(await state(client, session))[name] for name in counted] == [1, 0]
 
 
+@pytest.mark.sweep
 async def test_what_a_tool_said_in_one_session_is_not_told_in_another(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -114,6 +116,7 @@ async def test_one_sessions_trouble_stays_its_own(
     assert await uses(client, provider, await client.new_session()) == "succeeded"
 
 
+@pytest.mark.sweep
 async def test_a_success_in_between_starts_the_count_anew(client: Client, provider: Provider, shelf: Shelf) -> None:
     for _ in range(2):
         await fails_out(client, provider, shelf)
@@ -125,6 +128,7 @@ async def test_a_success_in_between_starts_the_count_anew(client: Client, provid
     assert not (await for_all(client))["available"]
 
 
+@pytest.mark.sweep
 async def test_failures_further_apart_than_the_window_are_nobody_elses(
     client: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -225,6 +229,7 @@ async def test_while_redis_is_away_nothing_has_failed_for_all(
             await fails_out(client, provider, shelf, sessions[0])
 
 
+@pytest.mark.sweep
 async def test_a_fleet_that_lost_its_memory_blocks_nothing(
     client: Client, provider: Provider, shelf: Shelf, redis: Redis
 ) -> None:

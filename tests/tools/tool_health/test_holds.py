@@ -159,6 +159,7 @@ async def test_what_operators_do_is_kept_newest_first_without_a_secret(client: C
     assert (await client.get("/ops/audit", actor="nobody"))["items"] == []
 
 
+@pytest.mark.sweep
 async def test_the_audit_is_exported_a_line_an_act_and_filtered_as_its_list(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

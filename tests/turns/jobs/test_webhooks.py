@@ -325,6 +325,7 @@ async def test_two_instances_send_the_events_of_a_session_one_by_one_and_in_orde
     assert first_of_each(receiver.posts) == turns
 
 
+@pytest.mark.sweep
 async def test_a_process_that_stops_gives_back_what_it_sends_and_a_deleted_session_takes_its_events_along(
     told: Settings, receiver: Receiver, provider: Provider, stores: Stores
 ) -> None:
