@@ -27,7 +27,8 @@ $(INSTALLED): requirements-dev.lock pyproject.toml
 	$(PIP) --require-hashes -r .venv/uv.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock \
 		|| $(PIP) --require-hashes -r requirements-dev.lock
-	$(PIP) --no-build-isolation --no-deps -e .
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e . \
+		|| $(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
 # Built again when a source changes. A failure is printed, and the service serves without it.
