@@ -76,7 +76,6 @@ async def test_a_page_talks_approves_is_refused_and_reloads(
     assert [each["error"] for each in (said, asked, done, other, rejected, reloaded)] == [None] * 6
 
 
-@pytest.mark.sweep  # test_kill_nine.py goes through it at every door
 async def test_what_was_found_is_read_and_deleted_once_after_a_yes_through_kill_nine(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

@@ -160,7 +160,6 @@ async def test_an_answer_holds_for_what_was_shown_and_counts_once(
     assert sorted(shelf.effects) == ["delete itm-1", "delete itm-2"]
 
 
-@pytest.mark.sweep  # test_kill_nine.py goes through every door
 @pytest.mark.filterwarnings("ignore:Request failed, attempting reconnect")
 async def test_what_waits_is_approved_and_done_once_through_kill_nine(
     settings: Settings, provider: Provider, shelf: Shelf
@@ -382,7 +381,7 @@ def texts(step: dict[str, Any]) -> list[str]:
     return [each["content"] for each in shown if each["content"]]
 
 
-@pytest.mark.sweep  # test_kill_nine.py goes through every door
+@pytest.mark.sweep  # the client in Python goes through kill -9 above
 @needs_node
 async def test_a_page_approves_once_through_kill_nine_edits_and_regenerates(
     settings: Settings, provider: Provider, shelf: Shelf
