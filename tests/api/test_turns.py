@@ -106,7 +106,6 @@ async def test_the_answer_read_later_is_the_answer_that_was_given(client: Client
     }
 
 
-@pytest.mark.sweep
 async def test_turns_are_listed_newest_first_page_by_page(client: Client, provider: Provider) -> None:
     provider.will(*(says(str(number)) for number in range(5)))
     session = await client.new_session()

@@ -298,7 +298,6 @@ async def test_sigterm_closes_open_streams_at_once_and_the_turn_behind_them_stil
     assert await turns_of(scripted, session) == [("completed", None)]
 
 
-@pytest.mark.sweep  # tests/test_deployment.py and bench start workers apart too
 async def test_a_worker_of_its_own_runs_what_a_service_without_one_accepts(
     scripted: dict[str, str], provider: Provider
 ) -> None:

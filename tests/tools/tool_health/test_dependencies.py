@@ -120,7 +120,7 @@ async def process_of(
         process.kill()
 
 
-@pytest.mark.sweep  # test_stored.py and tests/turns/test_survival.py
+@pytest.mark.sweep  # the same rows as in test_stored.py
 async def test_what_was_unlocked_and_what_has_failed_survive_kill_nine_and_the_loss_of_redis(
     settings: Settings, servers: ServerUrls, database_url: str, provider: Provider, shelf: Shelf
 ) -> None:

@@ -160,7 +160,7 @@ async def test_over_two_instances_one_call_tries_the_tool_and_its_success_frees_
     assert await uses(other, provider, there) == "succeeded"
 
 
-@pytest.mark.sweep  # test_trying.py has two instances try
+@pytest.mark.sweep  # the test above has two instances try
 async def test_a_failed_try_over_two_instances_is_the_only_one(
     client: Client, other: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
