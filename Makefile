@@ -27,7 +27,8 @@ $(INSTALLED): requirements-dev.lock pyproject.toml
 	$(PIP) --require-hashes -r .venv/uv.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock \
 		|| $(PIP) --require-hashes -r requirements-dev.lock
-	$(PIP) --no-build-isolation --no-deps -e .
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e . \
+		|| $(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
 # Built again when a source changes. A failure is printed, and the service serves without it.
@@ -86,7 +87,7 @@ CLIENTS := .venv/clients
 OPENAPI_CLIENT := openapi-python-client==0.29.1
 
 clients: $(CLIENTS)/bin/openapi-python-client  ## generate a client from docs/openapi.json with openapi-python-client, and call a service with it
-	$(BIN)/python -m pytest tests/api/test_generated_client.py
+	SWEEP=1 $(BIN)/python -m pytest tests/api/test_generated_client.py
 
 $(CLIENTS)/bin/openapi-python-client: | install
 	$(call installed_apart,$(CLIENTS),$(OPENAPI_CLIENT))
@@ -96,7 +97,7 @@ KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
 
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES)/bin/kubernetes-validate  ## hold deploy/kubernetes against the schemas of Kubernetes, rendered if there is a kubectl
-	$(BIN)/python -m pytest tests/test_kubernetes.py
+	SWEEP=1 $(BIN)/python -m pytest tests/test_kubernetes.py
 
 $(KUBERNETES)/bin/kubernetes-validate: | install
 	$(call installed_apart,$(KUBERNETES),$(KUBERNETES_VALIDATE))
@@ -165,7 +166,7 @@ proof-data: install
 AGENTDOJO ?= .venv/agentdojo
 
 proof-agentdojo: $(AGENTDOJO)/cases.json  ## have a model obey AgentDojo's 629 injections, and see what takes effect unasked
-	AGENTDOJO_CASES=$< $(BIN)/python -m pytest tests/proof/test_agentdojo.py
+	SWEEP=1 AGENTDOJO_CASES=$< $(BIN)/python -m pytest tests/proof/test_agentdojo.py
 
 $(AGENTDOJO)/cases.json: tests/proof/dojo_cases.py | install
 	test -x $(AGENTDOJO)/bin/python || $(PYTHON) -m venv --without-pip $(AGENTDOJO)
@@ -182,12 +183,12 @@ OPENAI_TESTS := $(addprefix tests/api/doors/test_,openai_chat.py openai_response
 
 proof-agui: install $(NPM_CLIENTS)  ## hold every stream that the tests of events read against AG-UI's own verifier
 	rm -f $(HEARD)-agui
-	RECORD_STREAMS=$(HEARD)-agui $(BIN)/python -m pytest $(AGUI_TESTS)
+	SWEEP=1 RECORD_STREAMS=$(HEARD)-agui $(BIN)/python -m pytest $(AGUI_TESTS)
 	AGUI_HEARD=$(HEARD)-agui $(BIN)/python -m pytest tests/proof/test_agui_verifier.py
 
 proof-openai: install  ## hold every answer that the tests of OpenAI's doors read against the types of its SDK
 	rm -f $(HEARD)-openai
-	RECORD_OPENAI=$(HEARD)-openai $(BIN)/python -m pytest $(OPENAI_TESTS)
+	SWEEP=1 RECORD_OPENAI=$(HEARD)-openai $(BIN)/python -m pytest $(OPENAI_TESTS)
 	OPENAI_HEARD=$(HEARD)-openai $(BIN)/python -m pytest tests/proof/test_openai_shapes.py
 
 proof-order: install  ## two instances and kill -9: an order has to explain what clients heard; what it does not is drawn: [SECONDS=240 SEED=1]

@@ -6,6 +6,7 @@ from tests.support import garbage  # before the modules with much to import
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from segue.around.embedded.servers import embedded_servers
 from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.log import log
-from tests.support import fork_server, kept_connections, memory, statements
+from tests.support import fork_server, kept_connections, memory, statements, sweeps
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
@@ -32,56 +33,72 @@ from tests.support.stores import KeptDatabase, named, new_database, notify_chang
 
 TEMPLATE = "segue_template"
 LONGEST = (
-    "tests/turns/plans/test_one_yes.py",
-    "tests/examples/test_recording.py",
-    "tests/faults/test_takeover.py",
     "tests/examples/test_readme.py",
-    "tests/turns/test_survival.py",
+    "tests/turns/plans/test_one_yes.py",
     "tests/mcp/test_servers.py",
-    "tests/around/replay/test_replay.py",
-    "tests/faults/test_outages.py",
-    "tests/faults/test_instances.py",
-    "tests/faults/test_crash.py",
-    "tests/faults/test_crash_anew.py",
-    "tests/faults/test_crash_unheard.py",
-    "tests/turns/jobs/test_fact_extraction.py",
-    "tests/api/test_schemathesis.py",
-    "tests/api/test_turns.py",
-    "tests/turns/test_presence.py",
-    "tests/turns/test_maintenance.py",
-    "tests/around/embedded/test_servers.py",
-    "tests/tools/test_results_api.py",
-    "tests/turns/plans/test_buttons.py",
-    "tests/turns/plans/test_strength.py",
-    "tests/turns/jobs/test_summaries.py",
+    "tests/console/test_types.py",
+    "tests/turns/test_survival.py",
+    "tests/db/test_backup.py",
+    "tests/examples/test_recording.py",
+    "tests/models/test_model.py",
     "tests/api/test_ownership.py",
-    "tests/test_main.py",
+    "tests/api/test_schemathesis.py",
+    "tests/test_structure.py",
+    "tests/turns/plans/test_mandates.py",
+    "tests/tools/test_paging.py",
+    "tests/turns/test_presence.py",
+    "tests/models/test_native_providers.py",
+    "tests/faults/test_takeover.py",
     "tests/db/test_migrations.py",
-    "tests/turns/plans/test_said_by_user.py",
-    "tests/api/test_streams.py",
-    "tests/turns/plans/test_plans.py",
-    "tests/usage/test_caps.py",
-    "tests/around/test_cli.py",
     "tests/test_deployment.py",
-    "tests/tools/tool_health/test_fleet.py",
+    "tests/console/test_conversation.py",
+    "tests/api/test_generated_client.py",
+    "tests/turns/test_schedules.py",
+    "tests/api/doors/test_vercel.py",
+    "tests/turns/jobs/test_webhooks.py",
+    "tests/around/replay/test_replay.py",
+    "tests/turns/plans/test_approvals.py",
+    "tests/mcp/test_logins.py",
+    "tests/tools/test_results_api.py",
+    "tests/db/test_erasure.py",
+    "tests/models/test_images.py",
+    "tests/api/doors/test_sdk_clients.py",
+    "tests/api/test_turns.py",
+    "tests/around/replay/test_rehearsal.py",
+    "tests/test_kubernetes.py",
+    "tests/usage/test_caps.py",
     "tests/turns/test_outage.py",
-    "tests/turns/test_context.py",
+    "tests/faults/test_crash.py",
+    "tests/around/test_chat.py",
+    "tests/releases/test_previous_release.py",
+    "tests/memory/test_history.py",
+    "tests/around/embedded/test_servers.py",
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """One fork server serves all workers of a run. No test asks an authority on the network, and reading all there are
-    takes a tenth of a second a service. How long Hypothesis takes for its examples says what else the machine does.
+    takes a tenth of a second a service. How long Hypothesis takes for its examples says what else the machine does;
+    CI tries a quarter of them.
     """
     if not hasattr(config, "workerinput"):  # else this is a worker, which inherits the environment of the run
         config.add_cleanup(fork_server.launch())
         memory.keep_temporary_files()
     config.add_cleanup(forks.close)
     statements.compile_once()
-    of_any_machine: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+    examples = 100 if _all_runs(config) else 25
+    slow = [hypothesis.HealthCheck.too_slow]
+    of_any_machine: dict[str, Any] = {"max_examples": examples, "deadline": None, "suppress_health_check": slow}
     hypothesis.settings.register_profile("any machine", **of_any_machine)
     hypothesis.settings.load_profile("any machine")
+    # A shell's python3 is this one, and no script that looks for it first, as pyenv's, which takes ten times as long.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.base_prefix, "bin")), os.environ["PATH"]))
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "authority.pem")
+
+
+def _all_runs(config: pytest.Config) -> bool:
+    """Whether this is a sweep, or tests are named."""
+    return bool(os.environ.get("SWEEP")) or any("::" in argument for argument in config.args)
 
 
 def pytest_runtest_setup() -> None:
@@ -110,10 +127,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The longest modules begin first, so that no worker is left alone with one at the end. Sweeps run with SWEEP=1,
     and if a test is named on the command line, as `make mutants` does.
     """
-    if not os.environ.get("SWEEP") and not any("::" in argument for argument in config.args):
-        for item in items:
-            if item.get_closest_marker("sweep"):
-                item.add_marker(pytest.mark.skip(reason="a sweep: make sweep"))
+    if not _all_runs(config):
+        for item in [*sweeps.left_out(items)]:
+            item.add_marker(pytest.mark.skip(reason="a sweep: make sweep"))
 
     def rank(item: pytest.Item) -> int:
         module = item.nodeid.partition("::")[0]

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from segue.api.pages import FOLDER
 from segue.config import Settings
-from tests.support.commands import ROOT, fresh
+from tests.support.commands import ROOT, fresh, python
 from tests.support.images import image_environment, instructions, parses
 from tests.support.pages import needs_pages
 from tests.support.service import Process
@@ -223,12 +223,11 @@ def test_the_wheel_has_the_pages_that_a_checkout_serves(installed: Path) -> None
 
 def test_an_installed_segue_writes_the_files_of_a_checkout(installed: Path, tmp_path: Path) -> None:
     written: list[dict[str, str]] = []
-    for home in (installed, ROOT / "backend"):
+    for start, environment in (((sys.executable,), {"PYTHONPATH": str(installed)}), (python(), {})):
         folder = tmp_path / str(len(written))
         folder.mkdir()
-        command = [sys.executable, "-m", "segue", "init"]
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(home)}
-        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+        environment |= {"PATH": os.environ["PATH"]}
+        subprocess.run([*start, "-m", "segue", "init"], cwd=folder, env=environment, check=True, capture_output=True)
         written.append({file.name: file.read_text("utf-8") for file in folder.iterdir()})
     assert written[0] == written[1]
     assert written[0][".env"] == (ROOT / ".env.example").read_text("utf-8")

@@ -64,6 +64,24 @@ def test_a_process_that_a_signal_ends_ends_the_one_that_stands_for_it_alike(
     assert waits.stdout.read() == ""  # no process holds its other end
 
 
+def test_what_a_forked_process_starts_as_the_commands_start_the_service_is_forked_with_what_it_was_given(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tells.py").write_text(
+        "import os, sys\nprint(os.read(int(sys.argv[1]), 9).decode(), 'segue.main' in sys.modules, flush=True)"
+    )
+    script = tmp_path / "starts.py"
+    script.write_text(
+        "import os, subprocess, sys\n"
+        "for options in (['-P', '-m', 'tells'], ['tells.py'], ['-u', 'tells.py']):\n"
+        "    reads, writes = os.pipe()\n"
+        "    os.write(writes, b'given')\n"
+        "    subprocess.run([sys.executable, *options, str(reads)], pass_fds=[reads], check=True)\n"
+    )
+    done = subprocess.run([*python(), script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stderr, done.stdout.splitlines()) == ("", ["given True", "given True", "given False"])
+
+
 def test_a_server_ends_with_its_last_connection_and_leaves_nothing(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(

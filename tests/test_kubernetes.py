@@ -2,9 +2,9 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from segue.api.metrics import shared_metrics
 from segue.config import Settings
 from segue.domain.telemetry import Backlog
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, python
 from tests.support.images import image_environment, instructions, parses
 
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -208,7 +208,7 @@ def test_the_backup_reads_its_secrets_from_files_and_keeps_the_newest_fourteen(
     assert settings.redis_url is not None
     (secrets / "DATABASE_URL").write_text(settings.database_url.get_secret_value())
     (secrets / "REDIS_URL").write_text(settings.redis_url.get_secret_value())
-    (programs / "segue").write_text(f'#!/bin/sh\nexec {sys.executable} -m segue "$@"\n')
+    (programs / "segue").write_text(f'#!/bin/sh\nexec {shlex.join(python())} -m segue "$@"\n')
     (programs / "segue").chmod(0o755)
     for day in range(10, 25):
         (backups / f"segue-2020-01-{day}T021700Z.backup").touch()
@@ -217,7 +217,6 @@ def test_the_backup_reads_its_secrets_from_files_and_keeps_the_newest_fourteen(
     environment = {
         "PATH": f"{programs}:/usr/bin:/bin",
         "SECRETS_DIR": str(secrets),
-        "PYTHONPATH": str(ROOT / "backend"),
     }
     done = subprocess.run(
         [*container["command"], script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
@@ -245,6 +244,7 @@ def test_kustomize_gives_every_container_the_one_image_and_the_settings_of_the_f
     assert {each["metadata"].get("namespace", "segue") for each in found} == {"segue"}
 
 
+@pytest.mark.sweep
 @needs_kubectl
 def test_a_digest_in_the_one_place_pins_every_container(tmp_path: Path) -> None:
     base = shutil.copytree(FOLDER, tmp_path / "kubernetes")
@@ -256,6 +256,7 @@ def test_a_digest_in_the_one_place_pins_every_container(tmp_path: Path) -> None:
     assert images == {f"registry.example.com/segue@{digest}"}
 
 
+@pytest.mark.in_turns(1)
 @needs_schemas
 @pytest.mark.parametrize("version", [OLDEST, ""])
 def test_kubernetes_takes_the_manifests(version: str, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ print("went on")
     assert done.stdout == "went on\n"
 
 
+@pytest.mark.sweep
 def test_what_a_caller_wrote_does_not_steer_the_terminal() -> None:
     script = """
 import structlog

@@ -57,6 +57,7 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
     assert not HEAVY & imported_by("import segue")
 
 
+@pytest.mark.sweep
 def test_a_doctor_without_a_model_and_servers_imports_neither_and_no_agent() -> None:
     imported = imported_by("import segue.around.check_commands")
     assert not {*PROVIDERS, "mcp", "mcp_types", "langgraph", "langchain_core", "fastapi"} & imported

@@ -95,18 +95,25 @@ def sources() -> tuple[tuple[str, ast.Module], ...]:
     return tuple((path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text("utf-8"))) for path in paths)
 
 
+@cache
+def nodes(module: ast.Module) -> tuple[ast.AST, ...]:
+    """All there are: to walk a tree takes as long as to parse it."""
+    return tuple(ast.walk(module))
+
+
 def makes_statements(module: ast.Module) -> bool:
     """Whether it imports one of the functions that make a SQL statement, or uses one of `sa`."""
-    imports = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom))
-    used = {ast.unparse(node) for node in ast.walk(module) if isinstance(node, ast.Attribute)}
-    return not used.isdisjoint(f"sa.{name}" for name in STATEMENTS) or any(
+    imports = (node for node in nodes(module) if isinstance(node, ast.ImportFrom))
+    attributes = (node for node in nodes(module) if isinstance(node, ast.Attribute))
+    used = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "sa"}
+    return not used.isdisjoint(STATEMENTS) or any(
         (node.module or "").startswith("sqlalchemy") and not STATEMENTS.isdisjoint(name.name for name in node.names)
         for node in imports
     )
 
 
 def catches_everything(module: ast.Module) -> bool:
-    handlers = (node for node in ast.walk(module) if isinstance(node, ast.ExceptHandler))
+    handlers = (node for node in nodes(module) if isinstance(node, ast.ExceptHandler))
     caught = (handler.type for handler in handlers)
     return any(
         kind is None
@@ -121,7 +128,7 @@ def is_private(name: str) -> bool:
 
 def imports_something_private(module: ast.Module) -> bool:
     """Of another library: `from library._module import …` or `from library import _name`."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("segue"):
             names = [*(node.module or "").split("."), *(each.name for each in node.names)]
@@ -132,6 +139,7 @@ def imports_something_private(module: ast.Module) -> bool:
     return False
 
 
+@cache
 def defined_in(kind: ast.ClassDef) -> set[str]:
     """The private names that the body of a class, or an assignment to one of `self`, gives it."""
     found: set[str] = set()
@@ -145,7 +153,7 @@ def defined_in(kind: ast.ClassDef) -> set[str]:
 
 def uses_something_inherited(module: ast.Module, ours: dict[str, ast.ClassDef]) -> bool:
     """Whether a method uses a private member of `self` that neither its class nor one of `ours` above it defines."""
-    for kind in (node for node in ast.walk(module) if isinstance(node, ast.ClassDef)):
+    for kind in (node for node in nodes(module) if isinstance(node, ast.ClassDef)):
         known, above = set[str](), [kind]
         while above:
             known |= defined_in(each := above.pop())
@@ -184,7 +192,7 @@ def test_everything_is_caught_only_where_a_turn_or_a_tool_fails_or_the_error_goe
 
 def test_no_private_member_of_a_library_is_used_or_overridden() -> None:
     modules = dict(sources())
-    classes = (node for module in modules.values() for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    classes = (node for module in modules.values() for node in nodes(module) if isinstance(node, ast.ClassDef))
     ours = {kind.name: kind for kind in classes}
     faults = {
         name
@@ -198,7 +206,7 @@ def test_no_private_member_of_a_library_is_used_or_overridden() -> None:
 
 def names_of_types(module: ast.Module) -> Iterator[str]:
     """The classes of a module, and its public aliases, type variables and annotated types."""
-    yield from (node.name for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    yield from (node.name for node in nodes(module) if isinstance(node, ast.ClassDef))
     assigned = (node for node in module.body if isinstance(node, ast.Assign | ast.AnnAssign))
     targets = (node.targets[0] if isinstance(node, ast.Assign) else node.target for node in assigned)
     yield from (

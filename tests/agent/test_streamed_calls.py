@@ -119,6 +119,7 @@ async def test_calls_side_by_side_are_told_apart_and_one_that_is_the_same_again_
     assert (types(unmade), status(unmade), written(unmade)) == ("START ARGS END RESULT", "failed", '{"query":"rossi')
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     ("pieces", "given_up"),
     [
@@ -227,6 +228,7 @@ async def test_more_than_the_bound_comes_once_it_is_complete(shelved: Client, pr
     assert await recorded(shelved, session) == [(call_id, written(events))]
 
 
+@pytest.mark.sweep
 async def test_pieces_that_come_close_together_are_one_event(shelved: Client, provider: Provider) -> None:
     made = [piece('{"query": "', name="mcp_find_items"), *map(piece, "abcdefgh" * 200), piece('"}')]
     provider.will(streams(*made, finish_reason="tool_calls"), says("Found."))
@@ -256,6 +258,7 @@ async def test_who_comes_later_or_back_reads_the_same(shelved: Client, provider:
         ]
 
 
+@pytest.mark.sweep
 async def test_what_a_killed_process_has_begun_is_closed_by_the_one_that_goes_on(
     settings: Settings, shelf: Shelf, provider: Provider
 ) -> None:

@@ -124,6 +124,7 @@ def told_first(request: Mapping[str, Any], name: str) -> int | None:
     return next((at for at, text in enumerate(said) if f'"name":"{name}"' in fence_after(MORE_TOOLS, text)), None)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("made", "status"),
     [
@@ -144,6 +145,7 @@ async def test_a_call_through_call_tool_is_one_of_the_tool_itself(
     assert (call["tool_name"], call["status"]) == (made["name"].removeprefix("functions."), status)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("made", [{}, {"name": "call_tool", "arguments": {"name": "call_tool", "arguments": {}}}])
 async def test_a_call_that_names_no_tool_is_told_what_to_do(
     many: Settings, provider: Provider, made: dict[str, Any]
@@ -155,6 +157,7 @@ async def test_a_call_that_names_no_tool_is_told_what_to_do(
     assert "name" in last_result(provider.requests[1])["error"]
 
 
+@pytest.mark.sweep
 async def test_a_call_through_call_tool_goes_by_the_name_and_the_id_that_a_family_has_for_it(
     many: Settings, provider: Provider
 ) -> None:
@@ -180,6 +183,7 @@ async def test_what_waits_for_a_yes_behind_call_tool_is_the_tool_with_its_argume
     assert [call["tool_name"] for call in done["tool_calls"]] == ["mcp_delete_account"]
 
 
+@pytest.mark.sweep
 async def test_what_the_session_uses_is_told_again_once_its_message_is_in_the_summary(
     many: Settings, provider: Provider
 ) -> None:
@@ -202,6 +206,7 @@ async def test_what_the_session_uses_is_told_again_once_its_message_is_in_the_su
     assert since["tools"] == before["tools"] == last["tools"]
 
 
+@pytest.mark.sweep
 async def test_a_turn_that_was_cut_off_asks_the_same_again_byte_for_byte(many: Settings, provider: Provider) -> None:
     cut_off = asyncio.Event()
 

@@ -132,6 +132,7 @@ async def test_the_page_is_open_runs_nothing_and_shows_a_hostile_call_to_the_let
     assert (await desk.service.http.head(links["sara"])).status_code == 200
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(("message", "said"), ASKS.items())
 async def test_the_page_is_in_the_language_of_the_question(desk: Desk, message: str, said: str) -> None:
     _, links = await desk.asks(message)
@@ -140,6 +141,7 @@ async def test_the_page_is_in_the_language_of_the_question(desk: Desk, message: 
     assert ('dir="rtl"' in page) == ("يورو" in message)
 
 
+@pytest.mark.sweep
 async def test_a_no_with_its_reason_ends_the_plan_and_is_told_to_the_asker(desk: Desk) -> None:
     asked, links = await desk.asks()
     page = await desk.presses(links["sara"], decision="reject", reason='Not "ours" <b>')
@@ -202,6 +204,7 @@ async def test_where_two_have_to_agree_each_has_a_link_of_their_own_and_the_firs
     assert desk.paid == ["800 to shop"]
 
 
+@pytest.mark.sweep
 async def test_a_form_that_no_page_sends_is_refused_and_one_with_control_characters_is_read(desk: Desk) -> None:
     asked, links = await desk.asks()
     hostile = {

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import httpx2
+import pytest
 from structlog.testing import capture_logs
 
 from segue.api.connection import TimedConnection
@@ -138,6 +139,7 @@ async def test_a_wish_for_another_protocol_is_answered_in_this_one(settings: Set
         assert await client.status() == "200 ok"
 
 
+@pytest.mark.sweep
 async def test_a_trickle_of_bytes_does_not_buy_time(settings: Settings) -> None:
     async with listening(settings) as connect:
         slow = await connect(HEAD + b"Content-Length: 100000\r\n\r\n")
@@ -159,6 +161,7 @@ async def test_a_connection_that_asks_for_nothing_more_is_closed(settings: Setti
         assert await idle.until_closed() == b""
 
 
+@pytest.mark.sweep
 async def test_an_answer_may_take_longer_than_a_request(settings: Settings, provider: Provider) -> None:
     told = asyncio.Event()
 

@@ -68,6 +68,7 @@ async def test_a_page_from_elsewhere_changes_nothing(client: Client, origin: str
     assert (response.status_code, response.json()["code"]) == (403, "origin_not_allowed")
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("origin", [OURS, "http://localhost:3000", "http://[::1]:3000"])
 async def test_named_pages_and_those_of_this_machine_may(open_settings: Settings, origin: str) -> None:
     async with running(open_settings) as client:

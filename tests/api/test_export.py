@@ -98,6 +98,7 @@ async def test_secrets_do_not_come_out_of_arguments_results_metadata_or_talk(
     assert second["result"] == {"text": "postgres://ada:[redacted]@db/x and [redacted]"}
 
 
+@pytest.mark.sweep  # test_ownership.py holds it of every route
 async def test_a_missing_session_and_somebody_elses_look_alike(
     client: Client, provider: Provider, settings: Settings
 ) -> None:
@@ -124,6 +125,7 @@ async def test_a_result_too_large_is_stood_in_for_by_its_reference(toolbox: Sett
     assert len(json.dumps(short)) < 3000
 
 
+@pytest.mark.sweep
 async def test_a_result_that_has_expired_is_stood_in_for_by_its_reference(
     toolbox: Settings, provider: Provider
 ) -> None:
@@ -138,6 +140,7 @@ async def test_a_result_that_has_expired_is_stood_in_for_by_its_reference(
     assert "row-000004" in call["result"]["identifiers"]
 
 
+@pytest.mark.sweep
 async def test_a_turn_that_still_runs_is_left_out(client: Client, provider: Provider) -> None:
     go_on = asyncio.Event()
 

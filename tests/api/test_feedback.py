@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from segue.config import Settings
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, says
@@ -40,6 +42,7 @@ async def test_only_what_the_assistant_said_is_rated(client: Client, provider: P
     assert (await client.http.put(path.format(answer), json={"rating": "meh"})).status_code == 422
 
 
+@pytest.mark.sweep
 async def test_operators_read_what_all_users_said_newest_first_page_by_page(
     settings: Settings, provider: Provider
 ) -> None:

@@ -69,6 +69,7 @@ async def test_a_ready_service_names_each_part_of_it(client: Client) -> None:
     }
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", OUTAGES)
 async def test_without_postgres_it_refuses_quickly_and_comes_back_by_itself(
     client: Client, provider: Provider, postgres: Proxy, outage: Outage
@@ -126,6 +127,7 @@ async def test_a_postgres_that_only_reads_is_an_outage_and_heals(
     assert (await client.get("/health/ready"))["postgres"] == "ok"
 
 
+@pytest.mark.sweep
 async def test_while_the_turns_are_locked_it_is_not_ready_and_says_so(client: Client, settings: Settings) -> None:
     async def is_locked() -> bool:
         ready = (await client.http.get("/health/ready")).json()
@@ -141,6 +143,7 @@ async def test_while_the_turns_are_locked_it_is_not_ready_and_says_so(client: Cl
     await until(is_ready)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", OUTAGES)
 async def test_without_redis_it_stays_ready_and_answers_with_what_postgres_knows(
     client: Client, provider: Provider, redis: Proxy, outage: Outage

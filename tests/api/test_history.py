@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from segue.config import Settings
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
@@ -33,6 +35,7 @@ async def test_a_page_of_history_begins_at_the_newest_and_goes_back_by_cursor(
     assert await seqs(client, session, order="desc", limit=4, cursor=cursor) == ([4, 3, 2, 1], None)
 
 
+@pytest.mark.sweep
 async def test_what_lies_before_a_message_is_read_in_either_order(client: Client, provider: Provider) -> None:
     session, _ = await talk(client, provider)
     assert await seqs(client, session, order="desc", before=5, limit=2) == ([4, 3], await cursor_at(client, session))
@@ -44,6 +47,7 @@ async def cursor_at(client: Client, session: str) -> str | None:
     return (await seqs(client, session, order="desc", limit=5))[1]
 
 
+@pytest.mark.sweep
 async def test_a_page_around_a_message_or_a_turn_leads_on_both_ways(client: Client, provider: Provider) -> None:
     session, turns = await talk(client, provider)
     said = await client.messages(session)
@@ -120,6 +124,7 @@ async def test_an_unknown_parameter_of_the_query_is_refused_with_those_there_are
         assert (await client.http.get(f"{path}?limit=200")).status_code == 200
 
 
+@pytest.mark.sweep
 async def test_what_the_model_thought_is_read_again_with_its_answer_alone(
     settings: Settings, provider: Provider
 ) -> None:

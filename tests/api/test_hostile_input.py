@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx2
 import orjson
+import pytest
 
 from segue.api.deps import MAX_DEPTH
 from tests.support.provider import Provider, calls, calls_raw, says
@@ -180,6 +181,7 @@ async def test_ids_that_cannot_be_a_session_look_like_a_missing_one(client: Clie
     await assert_goes_on(client, provider, session)
 
 
+@pytest.mark.sweep
 async def test_ids_that_cannot_be_a_tool_call_look_like_a_missing_one(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     answers = {
@@ -231,6 +233,7 @@ async def test_forged_cursors_are_refused_by_every_list(client: Client, provider
     await assert_goes_on(client, provider, session)
 
 
+@pytest.mark.sweep
 async def test_a_cursor_beyond_the_end_is_an_empty_page(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     for path, position in (
@@ -252,6 +255,7 @@ async def test_limits_out_of_range_are_refused_by_every_list(client: Client, pro
     await assert_goes_on(client, provider, session)
 
 
+@pytest.mark.sweep
 async def test_filters_of_tool_results_match_nothing_or_are_refused(client: Client) -> None:
     path = f"/sessions/{await client.new_session()}/tool-results"
     for query in ("tool=%25", "tool=%FF", "turn_id=*", "tool=" + "x" * 200, "turn_id='%20OR%20''='"):
@@ -260,6 +264,7 @@ async def test_filters_of_tool_results_match_nothing_or_are_refused(client: Clie
         assert problem(await client.http.get(f"{path}?{query}")) == (422, "invalid_request"), query
 
 
+@pytest.mark.sweep
 async def test_pages_of_a_result_out_of_range_are_refused(client: Client, provider: Provider) -> None:
     path = await _stored_result(client, provider)
     for query in ("offset=-1", f"offset={2**63}", "limit=0", "limit=-1", f"limit={2**63}", "path=" + "a" * 1001):
@@ -281,6 +286,7 @@ HOSTILE_PATHS = (
 )
 
 
+@pytest.mark.sweep  # test_results_api.py refuses paths in CI
 async def test_paths_into_a_result_that_make_no_sense_are_refused(client: Client, provider: Provider) -> None:
     path = await _stored_result(client, provider)
     answers = {text: await client.http.get(path, params={"path": text}) for text in HOSTILE_PATHS}

@@ -158,6 +158,7 @@ async def test_without_auth_the_service_answers_to_names_of_this_machine_and_to_
             assert "ALLOWED_HOSTS" in response.json()["detail"]
 
 
+@pytest.mark.sweep
 async def test_a_name_can_be_allowed_and_with_keys_or_in_front_of_a_proxy_any_will_do(
     settings: Settings, guarded: Settings
 ) -> None:
@@ -244,6 +245,7 @@ async def test_a_browser_without_headers_reads_one_turn_with_a_token_of_its_own(
         assert await stores.database.fetchval("SELECT count(*) FROM stream_tokens") == 1
 
 
+@pytest.mark.sweep
 async def test_mounted_below_a_prefix_it_opens_and_closes_the_same_paths_and_its_urls_lead_there(
     guarded: Settings, provider: Provider
 ) -> None:

@@ -145,6 +145,7 @@ async def test_no_key_can_make_one_that_may_do_more_than_it_may_itself(
             assert problem(await ada.http.send(asked)) == (403, "forbidden"), path
 
 
+@pytest.mark.sweep
 async def test_what_is_no_key_to_make_is_refused_and_pages_show_every_key_once(root: Client, clock: Frozen) -> None:
     for body in (
         {},

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from segue.config import Settings
 from tests.support.facts import known, tell
 from tests.support.service import Client
@@ -21,6 +23,7 @@ async def test_a_fact_is_added_listed_and_taken_back(client: Client) -> None:
     assert (await client.http.delete(f"/memories/{added['id']}")).json()["code"] == "memory_not_found"
 
 
+@pytest.mark.sweep
 async def test_the_list_is_newest_first_and_paged(client: Client) -> None:
     for number in range(5):
         await tell(client, f"fact {number}")
@@ -103,12 +106,14 @@ async def test_what_is_no_fact_is_refused(client: Client) -> None:
     assert await known(client) == []
 
 
+@pytest.mark.sweep
 async def test_half_a_character_is_refused(client: Client) -> None:
     headers = {"Content-Type": "application/json"}
     refused = await client.http.post("/memories", content=b'{"content": "\\ud800", "kind": "fact"}', headers=headers)
     assert refused.status_code == 422
 
 
+@pytest.mark.sweep
 async def test_an_id_that_is_none_is_a_missing_one(client: Client) -> None:
     for memory_id in ("*", "mem_1", "ses_01m7wf7b3b006ps1yk9q4v39z2", "a:b", "%00", "x" * 10_000):
         assert (await client.http.delete(f"/memories/{memory_id}")).status_code == 404, memory_id
@@ -125,6 +130,7 @@ ODD: tuple[tuple[dict[str, Any], int], ...] = (
 )
 
 
+@pytest.mark.sweep
 async def test_odd_parameters_break_nothing(client: Client) -> None:
     await tell(client, "I prefer tea")
     for params, status in ODD:

@@ -107,6 +107,7 @@ async def test_how_things_stand_is_read_as_it_is_asked_for(client: Client, provi
     assert now("process_resident_memory_bytes") > 0
 
 
+@pytest.mark.sweep
 async def test_failures_and_retries_of_the_model_are_told_apart(settings: Settings, provider: Provider) -> None:
     async with running(settings.model_copy(update={"llm_max_retries": 1})) as client:
         session = await client.new_session()
@@ -167,6 +168,7 @@ async def test_every_end_of_a_plan_is_counted_once(settings: Settings, provider:
     assert after("segue_acknowledgements_total", verdict="reject") == 2
 
 
+@pytest.mark.sweep
 async def test_a_tool_that_fails_for_all_shows_until_it_is_reset(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:
@@ -193,6 +195,7 @@ async def test_a_tool_that_fails_for_all_shows_until_it_is_reset(
     assert mended("segue_tool_state_changes_total", tool=MOODY, status="available") == 3 + 1
 
 
+@pytest.mark.sweep
 async def test_what_upkeep_removes_is_counted_with_its_size(settings: Settings, provider: Provider) -> None:
     use_toolbox(settings)
     clock = Frozen()
@@ -244,6 +247,7 @@ async def tell(started: asyncio.Event, _: Services) -> None:
     started.set()
 
 
+@pytest.mark.sweep
 async def test_a_worker_serves_its_own_where_it_is_given_a_port(settings: Settings, provider: Provider) -> None:
     settings = settings.model_copy(update={"worker_metrics_port": 0})
     stopped, started = asyncio.Event(), asyncio.Event()

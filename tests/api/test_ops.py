@@ -107,6 +107,7 @@ async def test_ended_turns_are_found_by_time_and_problem_with_what_they_took_and
     assert (act["action"], act["details"]) == ("read_session", {"sessions": [session]})
 
 
+@pytest.mark.sweep
 async def test_a_turn_that_waits_for_the_model_says_for_which_and_since_when(
     ada: Client, ops: Client, provider: Provider, shelf: Shelf
 ) -> None:

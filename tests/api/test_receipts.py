@@ -222,6 +222,7 @@ async def test_another_users_receipt_is_not_there_and_operators_read_it_with_the
     }
 
 
+@pytest.mark.sweep
 async def test_a_fork_begins_a_chain_of_its_own_and_pages_of_a_chain_are_one(ada: Client, provider: Provider) -> None:
     session = await several(ada, provider)
     last = (await ada.messages(session))[-1]

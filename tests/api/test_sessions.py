@@ -319,6 +319,7 @@ async def test_deleting_a_session_stops_its_turns_and_tells_those_who_wait_for_t
     assert (await client.chat(other, "how are you?"))["message"]["content"] == "fine"
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("stage", ["last answer", "tool round"])
 async def test_a_session_deleted_through_another_process_leaves_nothing_when_its_turn_ends(
     settings: Settings, provider: Provider, stores: Stores, stage: str

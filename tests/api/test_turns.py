@@ -329,6 +329,7 @@ async def test_an_interrupt_whose_process_died_before_it_cancelled_does_so_when_
     held.go.set()
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_a_running_turn_is_cancelled_from_any_instance(
     client: Client, there: Client, provider: Provider, held: Held, *, elsewhere: bool
@@ -437,6 +438,7 @@ async def test_a_turn_whose_owner_is_gone_is_cancelled_all_the_same(client: Clie
     assert (await cancel(client, session, claim.key.turn_id))["status"] == "cancelled"
 
 
+@pytest.mark.sweep  # test_sessions.py deletes one while its turns run
 async def test_a_session_deleted_on_another_instance_stops_what_runs_in_it(
     client: Client, there: Client, provider: Provider, held: Held
 ) -> None:

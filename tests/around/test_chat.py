@@ -90,6 +90,7 @@ async def test_what_is_refused_is_one_line_that_says_what_to_do(settings: Settin
     assert "Does `segue serve` run there?" in nobody.stderr
 
 
+@pytest.mark.sweep
 async def test_a_stream_that_is_cut_is_taken_up_where_it_was(
     service: Client, provider: Provider, home: dict[str, str]
 ) -> None:

@@ -37,6 +37,7 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
     assert "Value error" not in said
 
 
+@pytest.mark.in_turns(20)
 @pytest.mark.parametrize(
     ("environment", "named"),
     [
@@ -151,6 +152,7 @@ def test_a_data_folder_that_cannot_be_written_is_a_sentence_that_says_what_to_do
     assert "Traceback" not in said
 
 
+@pytest.mark.sweep
 def test_a_key_that_cannot_check_tokens_is_a_sentence_without_the_key(tmp_path: Path) -> None:
     data = {"DATA_DIR": str(tmp_path / "data"), "MIGRATE_ON_START": "false"}
     code, said = segue("serve", "--port", "0", **JWT, JWT_KEY="canary", **data)
@@ -160,6 +162,7 @@ def test_a_key_that_cannot_check_tokens_is_a_sentence_without_the_key(tmp_path: 
     assert "Traceback" not in said
 
 
+@pytest.mark.sweep
 def test_a_database_that_is_not_there_is_a_sentence_without_its_password() -> None:
     nowhere = {"DATABASE_URL": "postgresql://u:canary@127.0.0.1:1/x", "REDIS_URL": "redis://127.0.0.1:1"}
     code, said = segue("serve", "--port", "0", **nowhere)

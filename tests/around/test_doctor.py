@@ -118,6 +118,7 @@ async def test_a_session_with_a_waiting_plan_and_a_failed_tool_is_told_as_it_sta
     assert "→ wait until" in said
 
 
+@pytest.mark.sweep
 async def test_a_session_whose_process_died_says_so_and_what_waits_behind_it(
     settings: Settings, provider: Provider
 ) -> None:
@@ -207,6 +208,7 @@ async def test_the_model_is_asked_as_a_turn_asks_and_a_refusal_names_the_setting
     assert todo in said
 
 
+@pytest.mark.sweep
 async def test_a_key_of_several_that_is_refused_is_told_by_its_number_and_what_the_service_leaves_out(
     settings: Settings, provider: Provider, tmp_path: Path
 ) -> None:
@@ -267,6 +269,7 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
     assert areas(report["problems"]) == ["postgres", "redis", "mcp"]
 
 
+@pytest.mark.sweep
 async def test_turns_that_another_connection_locks_are_told_with_who_it_is(settings: Settings) -> None:
     async with looking_into(settings) as stores, stores.database.transaction():
         await stores.database.execute("LOCK TABLE turns IN SHARE MODE")  # as CREATE INDEX does: they can be read

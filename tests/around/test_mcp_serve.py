@@ -130,6 +130,7 @@ async def test_without_a_service_each_call_says_so() -> None:
     assert "http://127.0.0.1:1 cannot be reached (ConnectError). Does `segue serve` run there?" in text_of(nobody)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_the_person_at_the_client_decides_on_each_step(
     service: ServiceClient, provider: Provider, shelf: Shelf, mode: str
@@ -220,6 +221,7 @@ async def test_a_call_that_is_cancelled_cancels_its_turn_and_one_that_is_left_go
     assert [each["status"] for each in await service.turns(session)] == ["cancelled", "completed"]
 
 
+@pytest.mark.sweep
 async def test_over_http_each_caller_has_a_key_and_a_closed_call_cancels_its_turn(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

@@ -117,6 +117,7 @@ async def test_a_hangup_renews_one_process_after_the_other_and_loses_no_request(
         assert served.stop() == 0  # its output has ended too: no process holds it
 
 
+@pytest.mark.sweep
 async def test_a_hangup_with_settings_that_cannot_be_leaves_all_as_it_is(settings: Settings, tmp_path: Path) -> None:
     agents = tmp_path / "agents.toml"
     agents.write_text("")
@@ -154,6 +155,7 @@ def test_a_number_of_processes_that_cannot_be_is_refused(count: str) -> None:
     assert "--processes" in printed
 
 
+@pytest.mark.sweep
 async def test_workers_share_a_port_for_their_metrics(settings: Settings) -> None:
     environment = {**environment_of(settings), "WORKER_METRICS_PORT": "0"}
     workers = Process(environment, command=("worker", "--processes", "2"), ready="process_ready")

@@ -76,6 +76,7 @@ async def signed_in(browsing: Browsing, carl: Client, key: str, path: str = "") 
     return window
 
 
+@pytest.mark.sweep  # test_conversation.py approves in a browser in CI
 async def test_what_another_asks_for_is_counted_in_the_tab_and_approved_in_the_inbox(
     browsing: Browsing, guarded: Settings, carl: Client, provider: Provider, refunds: list[float]
 ) -> None:

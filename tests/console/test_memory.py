@@ -11,6 +11,7 @@ from tests.support.identity import new_key
 from tests.support.service import running
 
 
+@pytest.mark.sweep
 async def test_a_fact_is_added_changed_found_and_forgotten(page: Window) -> None:
     await page.go("#/memory")
     await page.press("Add a fact")
@@ -30,6 +31,7 @@ async def test_a_fact_is_added_changed_found_and_forgotten(page: Window) -> None
     await page.sees("Nothing found")
 
 
+@pytest.mark.sweep
 async def test_a_standing_approval_shows_its_bounds_and_is_revoked(settings: Settings, browsing: Browsing) -> None:
     bounds = {"url": {"prefix": "https://acme.example/"}}
     terms = {"tool": "web_fetch", "scope": "user", "args": bounds, "uses": {"total": 3}, "unattended": True}

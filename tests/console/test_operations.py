@@ -30,6 +30,7 @@ async def signed_in(browsing: Browsing, service: Client, key: str, path: str) ->
     return window
 
 
+@pytest.mark.sweep
 async def test_an_operator_holds_a_tool_for_everyone_and_what_others_wrote_stays_text(page: Window) -> None:
     await page.go("#/tools")
     await page.page.get_by_role("link", name="mcp_delete_email").click()

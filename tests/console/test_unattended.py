@@ -59,6 +59,7 @@ async def only(service: Client, path: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sweep
 async def test_a_schedule_is_made_run_changed_paused_resumed_and_deleted(
     service: Client, window: Window, provider: Provider
 ) -> None:

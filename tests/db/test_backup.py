@@ -216,6 +216,7 @@ async def test_a_restore_that_is_killed_has_changed_nothing_and_the_next_one_is_
     assert await stores.database.fetchval(LEFT_OVER) is False
 
 
+@pytest.mark.sweep  # a restore that is killed is the harder half
 async def test_a_backup_that_is_killed_leaves_no_file_of_this_name_and_the_next_one_is_whole(
     settings: Settings, tmp_path: Path, stores: Stores
 ) -> None:

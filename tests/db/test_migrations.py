@@ -130,6 +130,7 @@ async def test_a_migration_that_would_break_the_version_before_is_told(connectio
         await trial.rollback()
 
 
+@pytest.mark.sweep
 async def test_grants_become_mandates_and_what_the_release_before_does_to_them_still_counts(
     servers: ServerUrls,
 ) -> None:
@@ -178,6 +179,7 @@ async def test_this_version_runs_on_a_database_that_a_later_one_has_added_to(
         assert (await client.http.delete(f"/sessions/{session}")).is_success
 
 
+@pytest.mark.sweep
 async def test_what_a_program_said_before_the_column_is_marked_as_its_own(servers: ServerUrls) -> None:
     async with new_database(servers, "template0") as url:
         made = config(url)

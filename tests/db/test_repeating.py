@@ -122,6 +122,7 @@ async def test_a_transaction_that_would_be_answered_otherwise_the_second_time_is
         assert set(await connection.scalars(text("SELECT next_seq FROM sessions"))) == {2}  # the rival's
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("way", ["transaction", "autocommit"])
 async def test_it_is_done_again_three_times_and_then_told_as_something_to_try_again(
     database: Database, way: str, both: tuple[str, str]
@@ -139,6 +140,7 @@ async def test_it_is_done_again_three_times_and_then_told_as_something_to_try_ag
     assert await titles(database) == [None, None]
 
 
+@pytest.mark.sweep
 async def test_no_request_and_no_turn_fails_when_one_write_in_eleven_is_given_up(
     settings: Settings, database_url: str, provider: Provider
 ) -> None:

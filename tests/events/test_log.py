@@ -70,6 +70,7 @@ def counting(gates: list[asyncio.Event]) -> Any:
     return streams("zero", *(piece for number, gate in enumerate(gates, 1) for piece in (gate, f" {number}")))
 
 
+@pytest.mark.sweep
 async def test_the_model_is_streamed_once_somebody_elsewhere_listens(settings: Settings, provider: Provider) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -136,6 +137,7 @@ def behind(settings: Settings, proxy: Proxy) -> Settings:
     return settings.model_copy(update={"redis_url": SecretStr(f"redis://127.0.0.1:{proxy.port}")})
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", ["refuses", "hangs_up", "freezes"])
 async def test_without_redis_turns_are_answered_and_streamed_where_they_run(
     behind: Settings, provider: Provider, proxy: Proxy, outage: Any
@@ -171,6 +173,7 @@ async def test_who_follows_elsewhere_while_redis_is_lost_hears_the_end_from_the_
     assert rest[-1].event["result"]["message"]["content"] == "Now then."
 
 
+@pytest.mark.sweep
 async def test_a_json_answer_from_elsewhere_comes_though_redis_is_lost(
     behind: Settings,
     provider: Provider,

@@ -94,6 +94,7 @@ async def test_a_cancelled_turn_is_told_once_whether_it_ran_or_waited(client: Cl
     assert len(ends_in(logs)) == 2
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(("attempts", "outcome"), [(1, "completed"), (3, "failed")])
 async def test_a_turn_whose_process_died_is_told_by_whoever_ends_it(
     settings: Settings, provider: Provider, attempts: int, outcome: str

@@ -42,6 +42,7 @@ async def feeds_in(stores: Stores) -> list[str]:
     return await stores.keys("segue:feed:")
 
 
+@pytest.mark.sweep
 async def test_what_happens_in_all_sessions_is_heard_on_another_instance_and_resumed_on_a_third(
     settings: Settings, provider: Provider
 ) -> None:
@@ -147,6 +148,7 @@ async def test_a_deleted_session_leaves_nothing_in_the_feed_but_a_gap(client: Cl
     assert await stores.everlasting() == []
 
 
+@pytest.mark.sweep
 async def test_who_follows_while_redis_is_emptied_is_told_of_the_gap(
     client: Client, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +161,7 @@ async def test_who_follows_while_redis_is_emptied_is_told_of_the_gap(
         assert (await stream.next()).event["session_id"] == session
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", ["refuses", "freezes"])
 async def test_without_redis_a_stream_opens_and_goes_on_after_a_gap(settings: Settings, outage: Any) -> None:
     assert settings.redis_url is not None

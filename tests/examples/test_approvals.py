@@ -190,6 +190,7 @@ async def press_yes(client: Client, asked: dict[str, Any], status: int) -> None:
     assert answer.status_code == status, answer.text
 
 
+@pytest.mark.sweep
 async def test_in_the_terminal_what_waits_is_shown_and_approved_or_rejected_with_a_reason(
     service: Client, told: Settings, carl: Client, provider: Provider, office: Office
 ) -> None:

@@ -84,6 +84,7 @@ def messages(path: Path) -> list[EmailMessage]:
         return [message_from_bytes(box.get_bytes(key), policy=policy.default) for key in box.iterkeys()]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("query", "total", "newest", "subject"),
     [
@@ -194,6 +195,7 @@ async def test_a_sent_mail_stands_in_the_outbox_as_it_was_written(outbox: Path) 
     assert message.get_content() == body
 
 
+@pytest.mark.sweep
 async def test_mails_sent_at_the_same_time_from_two_servers_all_stand_in_the_outbox(outbox: Path) -> None:
     async with mailbox_client(outbox, *python()) as one, mailbox_client(outbox, *python()) as other:
         await asyncio.gather(

@@ -21,6 +21,7 @@ from tests.support.sweeps import first
 RULE = '[agents.segue]\n[[agents.segue.approvals]]\ntool = "mcp_pay"\nwho = "other"\ngroup = "finance"\n'
 
 
+@pytest.mark.sweep  # tests/turns/plans/test_approvals.py has five decide at two instances
 @pytest.mark.parametrize("when", first(1, ["paid", "decided", "pressed"]))
 async def test_of_five_who_decide_at_once_one_counts_though_an_instance_is_killed_among_them(
     site: Site, tmp_path: Path, when: str

@@ -145,6 +145,7 @@ async def waiting(
     return cut_off
 
 
+@pytest.mark.sweep
 async def test_an_edit_killed_before_its_transaction_ends_changes_nothing_and_can_be_made_again(killed: Killed) -> None:
     assert await killed.client.messages(killed.sessions["kept"]) == killed.before["kept"]
     assert await killed.branches("kept") == []

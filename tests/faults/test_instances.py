@@ -123,6 +123,7 @@ async def test_a_stream_cut_after_its_third_word_goes_on_at_the_other_instance(
     await site.is_unharmed(there, session)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("place", ["asking the model", "in a tool"])
 async def test_a_process_that_was_stopped_and_wakes_up_after_its_turn_was_taken_changes_nothing(
     site: Site, pair: Pair, place: str
@@ -208,6 +209,7 @@ async def race(site: Site, here: Client, there: Client, session: str, number: in
     return str(turn["status"])
 
 
+@pytest.mark.sweep
 async def test_of_many_who_interrupt_each_other_the_last_is_answered_and_the_others_hear_it(
     site: Site, here: Client, there: Client
 ) -> None:
@@ -232,6 +234,7 @@ async def interrupted(here: Client, there: Client, session: str) -> None:
             assert (response.status_code, response.json()["code"]) == (409, "turn_cancelled")
 
 
+@pytest.mark.sweep
 async def test_of_two_edits_of_one_message_at_once_one_is_refused_and_there_is_one_branch(
     site: Site, here: Client, there: Client
 ) -> None:

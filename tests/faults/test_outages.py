@@ -55,6 +55,7 @@ async def all_ready(*clients: Client) -> None:
     await until(are_ready)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("outage", ["refuses", "hangs_up", "freezes", "killed", "flushed"])
 async def test_redis_lost_in_the_middle_of_turns_costs_nobody_an_answer(
     site: Site, here: Client, there: Client, outage: str
@@ -133,6 +134,7 @@ async def test_postgres_killed_under_load_is_a_503_for_who_asks_and_fails_no_tur
     await site.is_unharmed(there, *load.sessions)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", ["refuses", "freezes"])
 async def test_a_turn_whose_tool_ends_while_postgres_is_away_is_answered_and_its_effect_is_not_repeated(
     site: Site, here: Client, there: Client, outage: Outage
@@ -168,6 +170,7 @@ def tool_then_words(word: str) -> Callable[[dict[str, Any]], Any]:
     return reply
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", ["refuses", "hangs_up"])
 async def test_a_model_that_is_cut_off_in_the_middle_leaves_the_account_of_what_ran_and_harms_no_session(
     site: Site, here: Client, outage: Outage

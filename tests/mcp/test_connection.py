@@ -160,6 +160,7 @@ def as_event(body: Any, result: Any) -> Response:
     return Response(events, media_type="text/event-stream")
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("answer", [said, as_event], ids=["json", "events"])
 async def test_an_answer_of_megabytes_arrives_unread(answer: Callable[[Any, Any], Response], tmp_path: Path) -> None:
     text = json.dumps([[]] * 100_000)

@@ -96,6 +96,7 @@ async def test_servers_that_flood_are_left_for_longer_each_time_while_the_tools_
     assert left["complains"][1] == (BYTES, 1.0)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("peer", "reason"),
     [
@@ -125,6 +126,7 @@ async def test_a_stream_of_events_is_utf_8_whatever_it_is_said_to_be(tmp_path: P
         assert await look.run({}, WHO) == "seen"
 
 
+@pytest.mark.sweep
 async def test_tools_that_change_all_the_time_are_listed_less_and_less_often(tmp_path: Path) -> None:
     peer = FloodingPeer(b"retry: 50\n" + CHANGED, closes=True)
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}):

@@ -210,6 +210,7 @@ async def test_calls_on_two_instances_at_once_renew_an_expired_token_once(
     assert server.ran == [("ada", "whoami")] * 4
 
 
+@pytest.mark.sweep
 async def test_a_turn_that_is_cancelled_while_its_token_is_renewed_loses_no_login(
     service: Client, with_logins: Settings, server: LoginServer, provider: Provider
 ) -> None:
@@ -273,6 +274,7 @@ async def test_a_login_that_was_taken_back_is_asked_for_and_the_call_goes_on_aft
     assert server.ran == [("ada", "whoami")]
 
 
+@pytest.mark.sweep
 async def test_a_call_that_goes_on_after_a_login_is_still_its_agents_which_is_for_a_group_of_the_user(
     with_logins: Settings, server: LoginServer, provider: Provider, tmp_path: Path
 ) -> None:
@@ -394,6 +396,7 @@ async def test_logging_out_and_erasing_a_user_revoke_the_tokens(service: Client,
         server.revoked.clear()
 
 
+@pytest.mark.sweep
 async def test_a_logout_beside_a_renewal_revokes_the_tokens_that_it_brought(
     service: Client, with_logins: Settings, server: LoginServer
 ) -> None:
@@ -443,6 +446,7 @@ BAD = (
 )
 
 
+@pytest.mark.sweep
 async def test_metadata_that_are_wrong_lead_nowhere_and_the_reason_is_said(
     service: Client, server: LoginServer
 ) -> None:
@@ -504,6 +508,7 @@ async def test_a_server_with_logins_and_no_key_for_their_tokens_stops_the_start_
             await start(stack, unsealed)
 
 
+@pytest.mark.sweep
 async def test_the_command_prints_a_link_waits_for_the_login_and_ends_it(service: Client, server: LoginServer) -> None:
     url = str(service.http.base_url)
     command = Process({"SEGUE_URL": url}, command=("mcp", "login", "diary"), ready="Open this in a browser: ")

@@ -94,6 +94,7 @@ async def test_an_answer_is_given_to_one_question_and_not_to_the_next_one_like_i
         assert await tool(servers, "survey").run(twice, replace(WHO, answers=(first, second))) == "accept accept"
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     "question",
     [
@@ -234,6 +235,7 @@ async def test_a_question_outlives_kill_9_and_is_answered_at_another_instance(
     assert (tmp_path / "effects").read_text() == "pizza to via Roma 3\n"
 
 
+@pytest.mark.sweep
 async def test_of_two_answers_at_two_instances_one_counts(
     asking_settings: Settings, provider: Provider, tmp_path: Path
 ) -> None:

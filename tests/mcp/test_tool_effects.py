@@ -224,6 +224,7 @@ async def test_a_guessed_effect_is_asked_about_and_named_in_the_log_the_list_and
     assert "unannotated" in note["do"]
 
 
+@pytest.mark.sweep
 async def test_what_mcp_json_says_of_a_tool_by_name_wins_over_what_it_says_of_all(
     settings: Settings, provider: Provider, shop: tuple[str, list[str]]
 ) -> None:

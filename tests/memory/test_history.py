@@ -113,7 +113,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
     return spoken[start : draw(st.integers(start, len(spoken)))]
 
 
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=hypothesis.settings().max_examples * 3)
 @hypothesis.given(conversations())
 def test_any_slice_of_any_conversation_is_one_a_strict_provider_accepts(stored: list[Message]) -> None:
     window = provider_valid(stored)
@@ -157,6 +157,7 @@ async def test_each_stored_message_reaches_the_model_exactly_once(client: Client
     assert not any(row["tool_call_id"] in system["content"] for row in stored if row["role"] == "tool")
 
 
+@pytest.mark.sweep
 async def test_history_limit_bounds_the_window_and_leaves_no_question_without_its_answer(
     settings: Settings, provider: Provider
 ) -> None:
@@ -175,6 +176,7 @@ async def test_history_limit_bounds_the_window_and_leaves_no_question_without_it
     assert [answer["memory_used"]["history_messages"] for answer in answers] == [0, 2, 2, 2, 2]
 
 
+@pytest.mark.sweep
 async def test_a_window_that_starts_inside_a_turn_with_many_tool_calls_starts_with_what_the_user_said(
     settings: Settings, provider: Provider
 ) -> None:

@@ -60,7 +60,7 @@ async def recalled(client: Client, provider: Provider, message: str) -> list[str
 @pytest.mark.parametrize(
     ("content", "question"),
     first(
-        3,
+        2,
         [
             ("Preferisco le riunioni di martedì", "In che giorno fissiamo una riunione?"),
             ("我最喜欢喝绿茶", "给我推荐一种绿茶"),
@@ -183,6 +183,7 @@ async def test_a_correction_supersedes_no_fact_of_another_user(client: Client, s
     await database.close()
 
 
+@pytest.mark.sweep
 async def test_a_fact_that_means_the_same_gives_way_to_how_it_was_said_last(
     embedding_client: Client, provider: Provider, settings: Settings
 ) -> None:
@@ -210,7 +211,7 @@ OUTAGES: dict[str, Response | list[float]] = {
 }
 
 
-@pytest.mark.parametrize(("outage", "given"), first(2, OUTAGES.items()), ids=list(OUTAGES))
+@pytest.mark.parametrize(("outage", "given"), first(1, OUTAGES.items()), ids=list(OUTAGES))
 async def test_where_embedding_fails_facts_are_found_by_their_words(
     settings: Settings, provider: Provider, outage: str, given: Response | list[float]
 ) -> None:
@@ -230,6 +231,7 @@ async def test_where_embedding_fails_facts_are_found_by_their_words(
         never.set()
 
 
+@pytest.mark.sweep
 async def test_another_model_embeds_the_known_facts_anew_whatever_its_dimensions(
     settings: Settings, provider: Provider
 ) -> None:
@@ -248,6 +250,7 @@ async def test_another_model_embeds_the_known_facts_anew_whatever_its_dimensions
         assert await known(client, query="dinner") == ["I get ill from peanuts"]
 
 
+@pytest.mark.sweep  # where embedding fails facts are found in the same way
 async def test_a_server_without_pgvector_finds_facts_by_their_words(
     servers: ServerUrls, settings: Settings, provider: Provider
 ) -> None:

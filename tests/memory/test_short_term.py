@@ -156,6 +156,7 @@ async def test_what_a_failed_turn_found_is_remembered_though_none_was_ever_answe
     assert [result["args"] for result in memory["tool_results"]] == [TOKYO, ROME]
 
 
+@pytest.mark.sweep
 async def test_memory_ends_when_its_time_has_passed_and_the_results_stay_in_the_history(
     settings: Settings, provider: Provider, redis: Redis
 ) -> None:

@@ -480,6 +480,7 @@ IN_TEXT = {
 SEARCH = ToolSpec("search", "Searches.", {"type": "object", "properties": {"q": {"type": "string"}}})
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("text", IN_TEXT.values(), ids=list(IN_TEXT))
 async def test_calls_that_are_written_as_text_are_read_and_never_heard(
     model: ChatModel, provider: Provider, text: str

@@ -27,6 +27,8 @@ from tests.support.sweeps import first
 from tests.support.toolbox import PIXEL
 from tests.support.uploads import uploaded
 
+pytestmark = pytest.mark.in_turns
+
 URL = f"data:image/png;base64,{PIXEL}"
 PHOTO = ("photo", {"of": "Rossi"})
 

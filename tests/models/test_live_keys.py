@@ -149,6 +149,7 @@ def with_keys(settings: Settings) -> Settings:
     return settings.model_copy(update=keys)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
 @pytest.mark.parametrize(("status", "code"), first(2, REFUSALS.values()), ids=list(REFUSALS))
 async def test_a_key_that_is_refused_is_left_out_and_the_next_of_the_list_is_asked(
@@ -191,6 +192,7 @@ async def test_another_fault_of_the_request_asks_no_other_key(with_keys: Setting
     assert ring.sent == KEYS[:1]
 
 
+@pytest.mark.sweep
 async def test_a_list_of_keys_in_a_file_is_read_anew_and_those_that_stay_keep_their_health(
     with_keys: Settings, provider: Provider, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ async def test_a_provider_that_stumbles_is_asked_again_with_the_same_request(
     assert again == [first, first]
 
 
+@pytest.mark.sweep  # the retries are counted below
 async def test_a_provider_that_keeps_failing_is_given_up_after_the_retries(patient: Client, provider: Provider) -> None:
     provider.will(fails(503), fails(502), fails(500))
     problem = await problem_of(patient, await patient.new_session())
@@ -200,6 +201,7 @@ async def test_a_slow_provider_is_not_waited_for_longer_than_the_deadline(
     assert [message["content"] for message in provider.messages()[1:]] == ["hello?", "and now?"]
 
 
+@pytest.mark.sweep
 async def test_a_provider_that_never_connects_is_not_waited_for_until_the_deadline(settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}/v1"
@@ -281,6 +283,7 @@ async def test_calls_with_one_id_are_two_calls_of_ours(client: Client, provider:
     ]
 
 
+@pytest.mark.sweep  # test_bounds.py holds how many calls of a turn run
 async def test_five_hundred_calls_at_once_run_no_more_than_a_turn_allows(client: Client, provider: Provider) -> None:
     one, many = calls(NOON), calls(*(("current_time", {"timezone": f"Mars/{n}"}) for n in range(500)))
     provider.will(one, many, says("Enough."))
@@ -293,6 +296,7 @@ async def test_five_hundred_calls_at_once_run_no_more_than_a_turn_allows(client:
     assert (await client.chat(session, "hello?"))["message"]["content"] == "Still here."
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("last", "answered"), [(says("That is all I know."), "That is all I know."), (calls(NOON), NO_ANSWER)]
 )
@@ -413,6 +417,7 @@ async def test_words_that_were_heard_before_a_stream_broke_off_after_a_call_are_
     assert (await client.messages(session))[-1]["content"] == answer["message"]["content"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("reply", [fails(401), fails(402)], ids=["a wrong key", "no credit"])
 async def test_an_endpoint_that_answers_nothing_at_all_is_not_asked_for_words(
     client: Client, provider: Provider, reply: Response

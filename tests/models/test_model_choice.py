@@ -86,6 +86,7 @@ KEPT: dict[str, Reply] = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("reply", KEPT.values(), ids=list(KEPT))
 async def test_what_another_model_would_refuse_too_is_not_asked_of_it(
     settings: Settings, provider: Provider, reply: Reply
@@ -126,6 +127,7 @@ async def test_fallbacks_are_asked_in_their_order_each_with_a_health_of_its_own(
     assert models_of(provider) == ["scripted", "spare", "other", "other"]
 
 
+@pytest.mark.sweep
 async def test_three_models_share_one_deadline(settings: Settings, provider: Provider) -> None:
     provider.will(never, never, says("42"))
     listed = {"llm_fallback_model": "spare,other", "llm_timeout_s": 1.5, "llm_max_retries": 0}
@@ -176,6 +178,7 @@ async def test_the_small_model_plans_and_notes_facts_and_the_main_one_answers(
     assert answer["model"] == "scripted"
 
 
+@pytest.mark.sweep
 async def test_a_refusal_names_the_setting_of_the_model_that_was_refused(
     settings: Settings, provider: Provider
 ) -> None:

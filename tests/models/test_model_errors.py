@@ -84,6 +84,7 @@ async def test_an_answer_that_is_nested_beyond_any_stack_is_logged_as_none(
     assert (line["outcome"], "does not speak this protocol" in line["advice"]) == ("no_answer", True)
 
 
+@pytest.mark.in_turns(30)
 @pytest.mark.parametrize(("status", "code", "message", "told", "again"), ERRORS.values(), ids=list(ERRORS))
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_error_is_told_for_what_it_means(
@@ -387,6 +388,7 @@ async def test_one_value_that_is_refused_leaves_others(open_model: OpenModel, pr
     assert ["tool_choice" in request for request in provider.requests] == [True, False]
 
 
+@pytest.mark.sweep
 async def test_the_errors_of_another_library_are_told_as_well(provider: Provider) -> None:
     foreign = ChatOpenAI(
         model="scripted", api_key=SecretStr("none"), base_url=provider.base_url, max_retries=0, use_responses_api=False

@@ -36,6 +36,8 @@ from tests.support.service import Client, running
 from tests.support.streams import streamed
 from tests.support.toolbox import PIXEL
 
+pytestmark = pytest.mark.in_turns
+
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
 SILENT = Listener(lambda _: None, lambda: None)
 NOON = ("current_time", {"timezone": "Europe/Rome"})
@@ -207,6 +209,7 @@ async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(
     assert [row["role"] for row in rows].count("tool") == 6
 
 
+@pytest.mark.in_turns(1)
 async def test_arguments_are_shown_as_they_come_and_are_what_is_recorded(
     settings_of: Settings, native: Native, api: NativeApi
 ) -> None:
@@ -460,6 +463,7 @@ async def test_what_can_no_longer_be_verified_is_sent_no_more_also_by_another_in
     assert signed == [False, True, True, False, False]
 
 
+@pytest.mark.in_turns(1)
 @WAYS
 async def test_a_turn_whose_tools_ran_ends_in_words_whatever_the_provider_gives_instead(
     settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
@@ -500,6 +504,7 @@ MOST = {
 }
 
 
+@pytest.mark.in_turns(1)
 @WAYS
 async def test_how_long_an_answer_may_be_is_learned_as_a_number(
     settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
@@ -527,6 +532,7 @@ BESIDE = {
 }
 
 
+@pytest.mark.in_turns(1)
 @WAYS
 async def test_extras_go_into_the_objects_of_a_request_and_leave_the_rest_of_them(
     settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool

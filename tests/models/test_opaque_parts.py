@@ -24,6 +24,8 @@ from tests.support.service import Client, running
 from tests.support.streams import streamed
 from tests.support.sweeps import first
 
+pytestmark = pytest.mark.in_turns
+
 SIGNED = {"google": {"thought_signature": "c2lnbmVk"}}
 
 

@@ -181,6 +181,7 @@ def test_the_responses_api_is_asked_first_where_openai_itself_answers(base_url: 
     assert OpenAIModel(AsyncExitStack(), options).names[0] == first
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(("api", "reply"), [(CHAT, says("42")), (RESPONSES, ANSWERED)])
 async def test_a_session_has_a_cache_key_of_its_own_until_one_is_refused(
     settings: Settings, endpoint: Endpoint, opened: Opened, api: ProviderApi, reply: Response

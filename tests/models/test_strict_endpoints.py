@@ -21,6 +21,8 @@ from tests.support.shelf import Shelf
 from tests.support.streams import streamed
 from tests.support.sweeps import first
 
+pytestmark = pytest.mark.in_turns
+
 Rule = Callable[[dict[str, Any]], str | None]
 
 SIGNED = {"google": {"thought_signature": "c2lnbmVk"}}
@@ -91,6 +93,7 @@ def with_shelf(settings: Settings, shelf: Shelf) -> Settings:
     return settings.model_copy(update={"confirm": "never", "shutdown_grace_s": 0.1})
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("rule", first(2, RULES.values()), ids=list(RULES))
 async def test_a_failed_turn_a_tool_a_takeover_and_twelve_messages_are_answered_and_the_effect_happens_once(
     with_shelf: Settings, provider: Provider, shelf: Shelf, rule: Rule

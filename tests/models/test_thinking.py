@@ -61,6 +61,7 @@ def test_a_tag_is_found_wherever_it_is_cut(cut: int) -> None:
     assert read(text, [cut]) == ("It is 42, a < b.", "Let me see.", "It is 42, a < b.")
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
 async def test_thinking_is_neither_shown_nor_stored_nor_sent_back(
     client: Client, provider: Provider, *, as_stream: bool
@@ -102,6 +103,7 @@ REASONED = {
 }
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("reply", REASONED.values(), ids=list(REASONED))
 async def test_thinking_is_streamed_if_it_is_wanted_and_is_no_part_of_the_answer(
     settings: Settings, provider: Provider, reply: Reply

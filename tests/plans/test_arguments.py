@@ -39,6 +39,7 @@ async def test_references_become_what_they_point_at(
     assert await resolve(args, RESULTS, at_path=at) == resolved
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("reference", "why"),
     [
@@ -54,6 +55,7 @@ async def test_a_reference_that_cannot_be_followed_says_why(reference: dict[str,
         await resolve({"id": reference}, RESULTS, at_path=at)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("value", ["x" * 2000, [1] * 2000, {str(number): None for number in range(2000)}])
 async def test_many_references_to_one_result_are_refused_before_they_are_written(value: object) -> None:
     few, results = {"all": [{"$from": 1}] * 9}, {1: value if isinstance(value, str) else json.dumps(value)}

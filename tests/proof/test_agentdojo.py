@@ -158,6 +158,7 @@ async def played(given: dict[str, Any], way: Way, settings: Settings, provider: 
     return {"outcomes": outcomes, "unasked": unasked}
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("way", ["guessed", "annotated", "ask"])
 async def test_what_is_read_has_no_effect_unasked_where_it_is_known_that_a_tool_changes_something(
     way: Way, settings: Settings, provider: Provider

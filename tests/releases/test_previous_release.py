@@ -84,6 +84,7 @@ async def going_on(left: Settings, shelf: Shelf, provider: Provider) -> AsyncIte
         yield served
 
 
+@pytest.mark.sweep  # the backup of that release below goes on with a yes
 async def test_a_plan_that_waits_goes_on_with_a_yes(client: Client, provider: Provider, shelf: Shelf) -> None:
     await goes_on_with_a_yes(client, provider, shelf)
 
@@ -121,11 +122,13 @@ async def goes_on_with_a_yes(client: Client, provider: Provider, shelf: Shelf) -
     assert shelf.effects == ["delete itm-1"]
 
 
+@pytest.mark.sweep
 async def test_a_turn_in_another_queue_than_this_release_has_is_found_by_recovery(client: Client) -> None:
     [turn] = await client.ended(SCENES["queued"]["session"])
     assert (turn["status"], turn["answer"]["message"]["content"]) == ("completed", "Here.")
 
 
+@pytest.mark.sweep
 async def test_a_stream_that_broke_off_goes_on(client: Client) -> None:
     session, heard = SCENES["streaming"]["session"], SCENES["streaming"]["heard"]
     turn = heard[0]["event"]["runId"]
@@ -140,6 +143,7 @@ async def test_a_stream_that_broke_off_goes_on(client: Client) -> None:
     assert [*texts(whole).values()][-1] == "All of it."
 
 
+@pytest.mark.sweep  # the upgrade above goes on with a session of that release
 async def test_what_was_found_and_said_is_still_known(client: Client, provider: Provider) -> None:
     session, answer = SCENES["found"]["session"], SCENES["found"]["answer"]
     again = await client.http.post(
@@ -169,6 +173,7 @@ async def test_tools_are_kept_from_the_model_that_were_kept_from_it(client: Clie
         assert kept - {tool["function"]["name"] for tool in request["tools"]} == missing
 
 
+@pytest.mark.sweep
 async def test_no_key_is_left_that_this_release_does_not_know(left: Settings, client: Client) -> None:
     """What it reads it also deletes: with the sessions goes everything but what counts their owner's use."""
     for scene in ("queued", "streaming"):

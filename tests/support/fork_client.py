@@ -1,4 +1,5 @@
-"""Asks the fork server for processes. As a script it stands for `python` where a shell starts one:
+"""Asks the fork server for processes. As a script it stands for `python` where a shell starts one, and hands on the
+descriptors that it was given:
 
     python -I -S fork_client.py SOCKET -m segue ARGUMENTS
 
@@ -19,6 +20,7 @@ from threading import Lock
 SOCKET = "SEGUE_FORK_SERVER"  # the environment variable with the path of the server's socket
 BYTES = 4  # of a number on the wire
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+MOST = 16  # descriptors of a process, and the pipe for its end
 Streams = tuple[int, int, int]
 
 
@@ -61,16 +63,21 @@ class ForkServer:
         self._connection: socket.socket | None = None
 
     def start(
-        self, arguments: Sequence[str], cwd: str | os.PathLike[str], environment: Mapping[str, str], streams: Streams
+        self,
+        arguments: Sequence[str],
+        cwd: str | os.PathLike[str],
+        environment: Mapping[str, str],
+        streams: Streams,
+        given: Sequence[int] = (),
     ) -> Forked:
-        """Runs `python` with these arguments on copies of these standard streams."""
-        request = json.dumps([[*arguments], os.fspath(cwd), dict(environment)]).encode()
+        """Runs `python` with these arguments on copies of these streams, and on those given under their own numbers."""
+        request = json.dumps([[*arguments], os.fspath(cwd), dict(environment), [0, 1, 2, *given]]).encode()
         status, told = os.pipe()
         with self._lock:
             if self._connection is None:
                 self._connection = socket.socket(socket.AF_UNIX)
                 self._connection.connect(self._path or os.environ[SOCKET])
-            socket.send_fds(self._connection, [len(request).to_bytes(BYTES)], [*streams, told])
+            socket.send_fds(self._connection, [len(request).to_bytes(BYTES)], [*streams, *given, told])
             self._connection.sendall(request)
         os.close(told)
         return Forked(status)
@@ -83,13 +90,25 @@ class ForkServer:
 
 def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    given = [number for number in map(int, os.listdir("/dev/fd")) if number > 2 and _is_open(number)]  # noqa: PTH208
     server = ForkServer(sys.argv[1])
-    process = server.start(sys.argv[2:], os.getcwd(), os.environ, (0, 1, 2))  # noqa: PTH109 (a slow import)
+    process = server.start(sys.argv[2:], os.getcwd(), os.environ, (0, 1, 2), given)  # noqa: PTH109 (a slow import)
+    for number in given:
+        os.close(number)
     for number in FORWARDED:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: process.send_signal(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     _end(process.wait())
+
+
+def _is_open(number: int) -> bool:
+    """Not the one that the folder was read with."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def _end(code: int) -> None:

@@ -1,16 +1,19 @@
 """Starts Pythons that need not import the service: one server for a whole test run has imported it and forks them.
 
 Such a process has its own environment, folder, signals and exit code, and a test can kill it, as if a shell had started
-it. It belongs to the connection that asked for it, and is killed when that is closed. The server imports nothing before
-the first request, and ends with its last connection. It must not know what the processes do.
+it. It belongs to the connection that asked for it, and is killed when that is closed. What such a process starts with
+`python -P -m`, as the commands start the service, or with a script, as an MCP server, is forked too. The server imports
+nothing before the first request, and ends with its last connection. It must not know what the processes do.
 """
 
 import atexit
+import fcntl
 import gc
 import json
 import os
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -24,10 +27,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.fork_client import BYTES, SOCKET
+from tests.support import fork_client
+from tests.support.fork_client import BYTES, MOST, SOCKET
 
 ROOT = Path(__file__).resolve().parents[2]
 END_S = 10
+PYTHON = "python"  # beside the socket
+STANDS_FOR_PYTHON = """#!/bin/sh
+case "$1" in
+-P) shift; exec {python} -I -S {client} {socket} "$@" ;;
+*.py) exec {python} -I -S {client} {socket} "$@" ;;
+esac
+exec {python} "$@"
+"""
 PRELOADED = (
     "segue.around.embedded.servers",
     "segue.db.migrations",
@@ -38,6 +50,12 @@ PRELOADED = (
 def launch() -> Callable[[], None]:
     """Starts the server of this test run, for this process and those it starts. Returns what ends it."""
     path = Path(tempfile.mkdtemp(prefix="forks-")) / "socket"
+    stands_for_python = path.with_name(PYTHON)
+    parts = {"python": sys.executable, "client": fork_client.__file__, "socket": str(path)}
+    stands_for_python.write_text(
+        STANDS_FOR_PYTHON.format_map({name: shlex.quote(part) for name, part in parts.items()})
+    )
+    stands_for_python.chmod(0o700)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -59,7 +77,7 @@ class _Request(NamedTuple):
     arguments: list[str]
     cwd: str
     environment: dict[str, str]
-    streams: list[int]
+    streams: dict[int, int]  # under which numbers it has them
     status: int  # the pipe on which to write the process id and the exit code
 
 
@@ -125,7 +143,7 @@ class _Server:
             return True
         self._children[child] = _Child(connection, request.status)
         _write(request.status, child)
-        for each in request.streams:
+        for each in request.streams.values():
             os.close(each)
         return False
 
@@ -134,11 +152,13 @@ class _Server:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        sys.executable = str(Path(self._listener.getsockname()).with_name(PYTHON))
         for each in (self._listener, self._signals, self._signalled, *self._connections):
             each.close()
         for status in (request.status, *(child.status for child in self._children.values())):
             os.close(status)
-        for number, stream in enumerate(request.streams):
+        above = max(request.streams) + 1
+        for number, stream in [(number, _moved(stream, above)) for number, stream in request.streams.items()]:
             os.dup2(stream, number)
             os.close(stream)
         _reopen_standard_streams()
@@ -151,7 +171,7 @@ class _Server:
 
 def _received(connection: socket.socket) -> _Request | None:
     """Returns None if the other side has closed the connection."""
-    length, descriptors, _, _ = socket.recv_fds(connection, BYTES, 4)
+    length, descriptors, _, _ = socket.recv_fds(connection, BYTES, MOST)
     left, body = int.from_bytes(length), b""
     while left and (part := connection.recv(left)):
         body += part
@@ -160,9 +180,16 @@ def _received(connection: socket.socket) -> _Request | None:
         for each in descriptors:
             os.close(each)
         return None
-    arguments, cwd, environment = json.loads(body)
+    arguments, cwd, environment, numbers = json.loads(body)
     *streams, status = descriptors
-    return _Request(arguments, cwd, environment, streams, status)
+    return _Request(arguments, cwd, environment, dict(zip(numbers, streams, strict=True)), status)
+
+
+def _moved(descriptor: int, above: int) -> int:
+    """The same one under a number that none of those has which a process is to have."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD, above)
+    os.close(descriptor)
+    return moved
 
 
 def _reopen_standard_streams() -> None:
@@ -194,6 +221,7 @@ def _serve(listener: socket.socket) -> list[str] | None:
     path = Path(listener.getsockname())
     arguments = _Server(listener).serve()
     if arguments is None:
+        path.with_name(PYTHON).unlink()
         path.unlink()
         path.parent.rmdir()
     return arguments

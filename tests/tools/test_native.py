@@ -104,6 +104,7 @@ async def test_a_native_tool_goes_the_way_of_every_other_tool(settings: Settings
     assert [("ord-000007", Address(street="Molo 4"), on, Speed.FAST, "local", session)] == SHIPPED
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("confirm", ["destructive", "always", "never"])
 async def test_a_tool_that_always_asks_is_listed_as_one_unless_nothing_asks(
     confirm: str, settings: Settings, provider: Provider
@@ -123,6 +124,7 @@ async def test_a_tool_that_always_asks_is_listed_as_one_unless_nothing_asks(
     assert (answer["plan"] is not None) is asks
 
 
+@pytest.mark.sweep
 async def test_how_far_a_call_is_reaches_the_stream(settings: Settings, provider: Provider) -> None:
     @tool(effect="read_only")
     async def count(context: ToolContext) -> str:
@@ -148,6 +150,7 @@ async def test_how_far_a_call_is_reaches_the_stream(settings: Settings, provider
     }
 
 
+@pytest.mark.sweep
 async def test_what_a_function_raises_is_a_failed_call_and_one_that_is_late_is_stopped(
     settings: Settings, provider: Provider
 ) -> None:

@@ -33,7 +33,7 @@ async def children() -> list[psutil.Process]:
     ("content", "path"),
     [
         pytest.param(NUMBERS, "|".join(["[*]"] * 240), id="projections"),
-        pytest.param(NUMBERS, "|".join(["sort(@)"] * 140), id="sorting"),
+        pytest.param(NUMBERS, "|".join(["sort(@)"] * 140), id="sorting", marks=pytest.mark.sweep),
         pytest.param(WORDS, "join(to_string(@), [*].text)", id="text", marks=pytest.mark.sweep),
         pytest.param(ROWS, "|".join(["[@,@][]"] * 60), id="doubling"),
         pytest.param(ROWS, "|".join(["[@,@]"] * 90), id="sharing", marks=pytest.mark.sweep),
@@ -45,6 +45,7 @@ async def test_a_path_that_takes_too_much_is_refused_at_its_deadline(content: st
     assert (refused.value.status, refused.value.code) == (422, "invalid_path")
 
 
+@pytest.mark.sweep
 async def test_other_work_goes_on_while_a_path_is_evaluated() -> None:
     asked = asyncio.create_task(page_of(NUMBERS, Wanted("|".join(["[*]"] * 240)), is_json=True, deadline_s=0.5))
     await asyncio.sleep(0)
@@ -104,6 +105,7 @@ async def test_a_small_result_at_a_plain_path_needs_no_process() -> None:
     assert await children() == before
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("path", ["rows[2:].id", "rows[?id > `1`].id", "sort_by(rows, &id)[2:].id"])
 async def test_a_list_for_the_model_is_cut_to_whole_items_that_fit(path: str) -> None:
     content = orjson.dumps({"rows": [{"id": 10**9 + row} for row in range(1000)]}).decode()

@@ -76,6 +76,7 @@ async def test_lists_and_messages_do_not_touch_the_payloads(settings: Settings, 
         assert "tool_results" in await plans_of(reading)
 
 
+@pytest.mark.sweep
 async def test_a_turn_after_a_large_result_does_not_read_it(settings: Settings, provider: Provider) -> None:
     """Its payload is replaced by something no one could miss."""
     async with running(settings) as client, looking_into(settings) as stores:
@@ -106,6 +107,7 @@ async def test_a_turn_reads_no_results_but_those_in_its_view(settings: Settings,
             assert await stores.database.fetchval(RESULTS_READ) < before + 10  # to plan reads some, too
 
 
+@pytest.mark.sweep
 async def test_of_a_sessions_results_those_asked_for_are_loaded(
     settings: Settings, database: Database, provider: Provider
 ) -> None:
@@ -127,6 +129,7 @@ async def test_of_a_sessions_results_those_asked_for_are_loaded(
         assert {call: result.content for call, result in small.items()} == {one: '{"n":1}', two: None}
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("up_to", [2001, 7997])
 async def test_results_of_a_sessions_first_turns_are_listed_without_reading_those_of_all_later_ones(
     settings: Settings, database: Database, up_to: int

@@ -89,6 +89,7 @@ async def test_the_list_is_newest_first_and_filtered_by_tool_turn_and_status(
     assert await listed(client, session, turn_id="turn_of_nobody") == []
 
 
+@pytest.mark.sweep  # test_turns.py goes through a list page by page
 async def test_a_cursor_goes_through_the_list_without_loss_or_repetition(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     made = await ran(client, provider, session, *(("echo", {"n": number}) for number in range(5)))
@@ -181,6 +182,7 @@ async def test_unknown_ids_and_those_of_another_session_look_alike(client: Clien
     assert (gone.status_code, gone.json()["code"]) == (404, "session_not_found")
 
 
+@pytest.mark.sweep
 async def test_of_parallel_calls_each_keeps_its_own_outcome(settings: Settings, provider: Provider) -> None:
     use_toolbox(settings, timeout_s=0.5)
     async with running(settings) as client:
@@ -250,6 +252,7 @@ async def test_an_identical_call_in_one_turn_is_answered_from_its_result(client:
     assert len(await listed(client, session)) == 2
 
 
+@pytest.mark.sweep
 async def test_a_failed_call_is_made_again_and_in_the_next_turn_so_is_a_successful_one(
     client: Client, provider: Provider
 ) -> None:
@@ -266,6 +269,7 @@ async def test_a_failed_call_is_made_again_and_in_the_next_turn_so_is_a_successf
     ]
 
 
+@pytest.mark.sweep  # the next test pages through one to its end
 async def test_the_model_loads_a_result_of_an_earlier_turn_by_path_and_page(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     [call] = await ran(client, provider, session, ("table", {"rows": 1000}))
@@ -331,6 +335,7 @@ async def test_an_item_too_long_for_one_answer_is_named_with_the_path_that_loads
     assert (item["result"], item["result_total"]) == ("x" * 10, 30_000)
 
 
+@pytest.mark.sweep
 async def test_an_unknown_id_is_answered_with_the_newest_results_there_are(client: Client, provider: Provider) -> None:
     other, session = await client.new_session(), await client.new_session()
     [foreign] = await ran(client, provider, other, ("echo", {"secret": "s3cret"}))
@@ -419,6 +424,7 @@ async def test_a_megabyte_is_stored_and_paged_by_clients_and_by_the_model(client
     assert (await problem(client, other, call["tool_call_id"]))[:2] == (404, "tool_result_not_found")
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("wanted", [("big", {"n_bytes": MEGABYTE}), ("table", {"rows": 26_000})])
 async def test_a_megabyte_costs_the_next_turn_less_than_three_hundred_tokens(
     wanted: tuple[str, dict[str, Any]], client: Client, provider: Provider

@@ -58,6 +58,7 @@ async def test_an_expired_result_is_gone_but_what_it_was_stays_listed(settings: 
     assert "is no longer kept" in last_result(provider.requests[-1])["error"]
 
 
+@pytest.mark.sweep
 async def test_expired_payloads_are_deleted_and_their_calls_stay(settings: Settings, provider: Provider) -> None:
     now = datetime(2026, 3, 1, 12, tzinfo=UTC)
     often = settings.model_copy(update={"turn_lease_s": 0.2})
@@ -70,6 +71,7 @@ async def test_expired_payloads_are_deleted_and_their_calls_stay(settings: Setti
         assert (await stores.rows())["tool_calls"] == 1
 
 
+@pytest.mark.sweep
 async def test_the_oldest_results_make_room_where_a_session_has_used_up_its_quota(
     client: Client, provider: Provider
 ) -> None:
@@ -89,6 +91,7 @@ async def test_the_oldest_results_make_room_where_a_session_has_used_up_its_quot
     assert gone_at <= datetime.now(UTC) < datetime.fromisoformat(still[0]["expires_at"])
 
 
+@pytest.mark.sweep
 async def test_calls_that_end_at_once_do_not_get_past_the_quota(settings: Settings, provider: Provider) -> None:
     async with running(settings) as client, looking_into(settings) as stores:
         session = await client.new_session()
@@ -114,6 +117,7 @@ def test_a_quota_that_cannot_hold_one_result_is_refused() -> None:
         Settings(_env_file=None, tool_result_session_bytes=1000)
 
 
+@pytest.mark.sweep  # tests/db/test_erasure.py holds it of every table
 async def test_deleting_a_session_deletes_its_results(settings: Settings, provider: Provider) -> None:
     async with running(settings) as client, looking_into(settings) as stores:
         session, other = await client.new_session(), await client.new_session()

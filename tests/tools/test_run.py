@@ -260,6 +260,7 @@ async def test_what_is_told_of_progress_is_the_latest_without_secrets_and_seldom
     assert message.isprintable()
 
 
+@pytest.mark.sweep
 async def test_a_tool_that_swallows_its_cancellation_is_left_behind_and_what_it_says_later_is_dropped() -> None:
     release = asyncio.Event()
     left: set[asyncio.Task[Any]] = set()

@@ -87,6 +87,7 @@ async def test_a_new_session_tells_the_state_of_every_tool(client: Client) -> No
     assert locked == ["mcp_dependent_tool"]
 
 
+@pytest.mark.sweep
 async def test_a_tool_that_never_ran_is_set_and_reset(client: Client) -> None:
     session = await client.new_session()
     set_to = await put(client, session, MOODY, "maintenance", reason="Moving house")
@@ -179,6 +180,7 @@ async def test_the_fleet_view_counts_sessions_by_status_and_lists_those_with_tro
     assert list(chain(*await paged(client, "/tool-states", limit=1))) == view["items"]
 
 
+@pytest.mark.sweep  # test_ownership.py holds it of every route
 async def test_an_unknown_tool_is_told_from_a_missing_session_and_a_foreign_one_is_missing_but_for_ops(
     client: Client, settings: Settings
 ) -> None:
@@ -211,6 +213,7 @@ async def test_an_unknown_tool_is_told_from_a_missing_session_and_a_foreign_one_
         assert await stores.database.fetchval("SELECT count(*) FROM tool_states") == 0
 
 
+@pytest.mark.sweep
 async def test_tool_names_nobody_gave_a_tool_are_unknown(client: Client) -> None:
     session = await client.new_session()
     codes = {
@@ -263,6 +266,7 @@ NOTHING = (
 NO_TOOL = (b"", b"null", b"{}", b'{"scope": "fleet"}', b'{"all": false}', b'{"all": 1}', b'{"tool_name": null}')
 
 
+@pytest.mark.sweep
 async def test_a_body_that_sets_no_status_is_refused_and_sets_none(client: Client) -> None:
     session = await client.new_session()
     path = f"/sessions/{session}/tool-states/{MOODY}"
@@ -287,6 +291,7 @@ async def test_a_body_that_names_nothing_to_reset_is_refused_and_resets_nothing(
     assert (await state(client, session))["status"] == "maintenance"
 
 
+@pytest.mark.sweep  # test_hostile_input.py holds it of every list
 async def test_forged_cursors_are_refused(client: Client) -> None:
     session = await client.new_session()
     forged = ["x", "%00", "====", cursor(None), cursor(1), cursor([]), cursor({}), cursor([[]] * 100)]
@@ -302,6 +307,7 @@ async def test_forged_cursors_are_refused(client: Client) -> None:
     assert (await client.get("/tool-states", cursor=beyond))["items"] == []
 
 
+@pytest.mark.sweep  # test_hostile_input.py holds it of every list
 async def test_limits_and_statuses_out_of_range_are_refused(client: Client) -> None:
     session = await client.new_session()
     for path in ("/tool-states", f"/sessions/{session}/tool-states/history"):
@@ -310,6 +316,7 @@ async def test_limits_and_statuses_out_of_range_are_refused(client: Client) -> N
     assert problem(await client.http.get("/tool-states", params={"status": "asleep"})) == (422, "invalid_request")
 
 
+@pytest.mark.sweep
 async def test_what_a_person_writes_comes_back_as_it_was(client: Client) -> None:
     session = await client.new_session()
     reason = "Umzug 搬家 نقل 🦊\n" + "x" * 480

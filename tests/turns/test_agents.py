@@ -156,6 +156,7 @@ async def test_a_queued_turn_has_its_model_on_another_instance_and_one_key_is_fo
     assert (turn["answer"]["model"], [request["model"] for request in provider.requests]) == ("express", ["express"])
 
 
+@pytest.mark.sweep
 async def test_what_the_model_that_was_named_has_thought_goes_back_to_it_in_later_turns_and_to_no_other(
     choosing: Settings, provider: Provider
 ) -> None:
@@ -170,6 +171,7 @@ async def test_what_the_model_that_was_named_has_thought_goes_back_to_it_in_late
     assert told == [False, True, True, False]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("path", ["/agui", "/api/chat"])
 async def test_the_pages_of_doors_name_a_model_too(choosing: Settings, provider: Provider, path: str) -> None:
     provider.will(says("One."))
@@ -204,6 +206,7 @@ async def test_the_session_keeps_its_agent_until_it_is_given_another(client: Cli
     assert [each["agent"] for each in told] == ["travel", "quiet"]
 
 
+@pytest.mark.sweep
 async def test_an_agent_that_is_not_there_is_refused_by_name(client: Client) -> None:
     session = await client.new_session()
     made = await client.http.post("/sessions", json={"agent": "nobody"})
@@ -235,6 +238,7 @@ async def test_only_ops_see_instructions_and_load_agents_and_nobody_gives_anothe
         assert (await hers.get(f"/sessions/{session}"))["agent"] == "travel"
 
 
+@pytest.mark.sweep
 async def test_a_file_is_loaded_whole_or_refused_whole(client: Client, provider: Provider, agents: Path) -> None:
     session = await client.new_session(agent="travel")
     declare(agents, DECLARED.replace("wagon", "coach") + '\n[agents.late]\ntools = ["mcp_nothing"]\n')
@@ -280,6 +284,7 @@ async def test_a_turn_that_runs_keeps_the_agent_it_began_with(client: Client, pr
     assert second["tools"] == first["tools"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("change", ["file", "session"])
 async def test_a_yes_after_the_agent_has_changed_asks_again(
     change: str, client: Client, provider: Provider, agents: Path, shelf: Shelf
@@ -313,6 +318,7 @@ async def test_an_approved_step_fails_if_the_agent_may_not_use_its_tool_any_more
     assert (answer["plan"]["status"], shelf.effects) == ("failed", [])
 
 
+@pytest.mark.sweep
 async def test_the_instructions_of_a_file_are_added_to_those_of_segue(
     settings: Settings, provider: Provider, tmp_path: Path
 ) -> None:

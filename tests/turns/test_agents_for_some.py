@@ -56,6 +56,7 @@ async def ids(client: Client, path: str = "/agents", items: str = "items") -> li
     return [each["id"] for each in (await client.get(path))[items]]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("name", "seen"), [("ada", CLOSED), ("bob", CLOSED), ("bob alone", OPEN), ("eve", OPEN)])
 async def test_for_a_user_outside_of_its_audience_there_is_no_such_agent(
     callers: dict[str, Client], name: str, seen: list[str], provider: Provider
@@ -113,6 +114,7 @@ async def test_a_session_whose_agent_is_not_for_the_user_any_more_is_answered_as
     assert "is no longer there" in provider.notes(1)
 
 
+@pytest.mark.sweep
 async def test_a_message_that_waits_for_its_turn_has_the_groups_it_came_with(
     callers: dict[str, Client], provider: Provider, shelf: Shelf
 ) -> None:
@@ -158,6 +160,7 @@ async def test_a_yes_of_another_key_runs_no_step_of_an_agent_that_its_caller_has
     assert shelf.effects == []
 
 
+@pytest.mark.sweep
 async def test_the_prompt_of_a_session_is_that_of_its_agent_for_who_has_it_and_for_operators(
     callers: dict[str, Client], guarded: Settings, provider: Provider
 ) -> None:
@@ -173,6 +176,7 @@ async def test_the_prompt_of_a_session_is_that_of_its_agent_for_who_has_it_and_f
     assert tokens["bob"] == tokens["root"] > tokens["bob alone"] + 300
 
 
+@pytest.mark.sweep
 async def test_an_operator_sees_all_agents_where_they_are_loaded_and_has_those_of_the_audience_only(
     callers: dict[str, Client],
 ) -> None:

@@ -70,6 +70,7 @@ async def test_a_turn_of_26_rounds_completes_with_the_models_own_answer(settings
     assert answer["usage"]["llm_calls"] == 27
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("service", "agent"),
     [
@@ -107,6 +108,7 @@ async def test_so_many_calls_run_in_a_turn_and_no_more_though_a_reply_has_more(
     assert had_last_words(provider)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("service", "agent"),
     [({"max_parallel_calls": 2}, Agent()), ({}, Agent(max_parallel_calls=2))],
@@ -127,6 +129,7 @@ async def test_so_many_calls_of_a_reply_run_at_once_and_the_others_after_them(
     assert (sorted(meter.read), meter.at_once) == (list(range(6)), 2)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(("tokens", "rounds"), [(15_000, 50), (100_000, 8), (240_000, 3)])
 async def test_tokens_are_bounded_with_room_for_last_words_however_long_requests_are(
     tokens: int, rounds: int, settings: Settings, provider: Provider

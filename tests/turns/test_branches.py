@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx2
+import pytest
 from starlette.responses import Response
 
 from segue import tool
@@ -195,6 +196,7 @@ async def test_a_failed_turn_is_run_again_and_one_that_was_answered_or_has_left_
     assert code(await retry(client, session, asked["turn_id"])) == (409, "cannot_retry")
 
 
+@pytest.mark.sweep
 async def test_a_stopped_turn_is_run_again_without_what_was_said_until_then(client: Client, provider: Provider) -> None:
     go = asyncio.Event()
     provider.will(streams("There was ", "once ", go, "a king"), says("Once upon a time"))

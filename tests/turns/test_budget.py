@@ -38,6 +38,7 @@ def written(messages: list[dict[str, Any]]) -> str:
     return "".join([*(message["content"] or "" for message in messages), *calls])
 
 
+@pytest.mark.sweep
 async def test_ten_results_of_fifty_kilobytes_leave_ten_references_in_the_prompts_after(
     client: Client, provider: Provider
 ) -> None:
@@ -51,6 +52,7 @@ async def test_ten_results_of_fifty_kilobytes_leave_ten_references_in_the_prompt
         assert all(call["tool_call_id"] in sent for call in found)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("script", SAID)
 async def test_a_long_conversation_holds_the_budget_in_every_script(
     script: str, settings: Settings, provider: Provider
@@ -87,6 +89,7 @@ async def test_a_message_larger_than_the_budget_goes_whole_and_is_shortened_afte
     assert (answer["content"], question["content"]) == ("That is long.", "What was it?")
 
 
+@pytest.mark.sweep
 async def test_a_session_without_room_for_its_history_still_sees_its_results(
     settings: Settings, provider: Provider
 ) -> None:

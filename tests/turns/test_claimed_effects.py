@@ -72,6 +72,7 @@ async def test_a_call_that_only_reads_sends_nothing(client: Client, provider: Pr
     assert await said(client, provider, looked, says(CLAIM), says(CLAIM)) == f"{CLAIM}\n\n{NOTHING}"
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(("read", "answer"), [("none", CLAIM), ("confirm", "It is not sent.")])
 async def test_of_an_earlier_effect_the_small_model_reads_whether_the_answer_reports_it(
     client: Client, provider: Provider, read: str, answer: str
@@ -84,6 +85,7 @@ async def test_of_an_earlier_effect_the_small_model_reads_whether_the_answer_rep
     assert "send_note succeeded" in str(asked["messages"])
 
 
+@pytest.mark.sweep
 async def test_words_that_were_heard_already_are_followed_by_the_line_alone(client: Client, provider: Provider) -> None:
     provider.will(streams("I have sent ", "the note to Rossi."))
     async with chatting(client, await client.new_session(), "What about the note to Rossi?") as stream:
@@ -92,6 +94,7 @@ async def test_words_that_were_heard_already_are_followed_by_the_line_alone(clie
     assert len(provider.requests) == 1
 
 
+@pytest.mark.sweep
 async def test_where_no_tool_could_have_done_it_words_about_a_text_are_no_claim(
     settings: Settings, provider: Provider
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import in_own_words
@@ -56,6 +57,7 @@ def heard(messages: Sequence[dict[str, Any]]) -> list[str]:
     return told
 
 
+@pytest.mark.sweep  # tests/faults/test_instances.py has eight at two instances
 async def test_eight_messages_at_once_run_one_after_the_other_and_each_sees_those_before(
     settings: Settings, provider: Provider
 ) -> None:
@@ -103,6 +105,7 @@ async def test_a_message_that_another_process_accepted_meanwhile_is_answered_nex
     assert provider.messages(1, role="user")[-1]["content"] == "1"
 
 
+@pytest.mark.sweep
 async def test_sessions_do_not_wait_for_each_other(client: Client, provider: Provider) -> None:
     release = asyncio.Event()
 

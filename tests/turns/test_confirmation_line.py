@@ -71,6 +71,7 @@ async def test_with_confirm_always_nearly_all_calls_are_said_to_wait(settings: S
     assert await told(confirming(settings, "always"), provider) == f"{SYSTEM}\n{ALWAYS}"
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("agent", "mode", "line"),
     [

@@ -74,6 +74,7 @@ async def test_what_is_whole_in_the_next_turn_ends_where_the_setting_says(client
     assert (failed["status"], failed["summary"]) == ("failed", "echo failed: says so itself")
 
 
+@pytest.mark.sweep
 async def test_small_results_of_a_turn_take_no_more_room_together_than_one_fresh_result(
     settings: Settings, provider: Provider
 ) -> None:
@@ -86,6 +87,7 @@ async def test_small_results_of_a_turn_take_no_more_room_together_than_one_fresh
     assert [result["args"]["n"] for result in results[10:]] == list(range(10, 16))
 
 
+@pytest.mark.sweep
 async def test_references_outside_the_window_are_listed_once_newest_first(
     settings: Settings, provider: Provider
 ) -> None:
@@ -151,6 +153,7 @@ async def test_a_reference_says_that_its_result_has_expired_in_the_window_and_ou
     assert [(reference["args"], reference.get("expired")) for reference in outside] == [({"n": 1}, True)]
 
 
+@pytest.mark.sweep
 async def test_a_call_with_many_long_arguments_is_told_briefly_in_the_next_turn(
     client: Client, provider: Provider
 ) -> None:

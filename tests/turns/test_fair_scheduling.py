@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
@@ -53,6 +54,7 @@ async def test_who_comes_after_a_backlog_is_next_and_none_of_the_backlog_is_forg
             assert [turn["status"] for turn in await ada.ended(each)] == ["completed"]
 
 
+@pytest.mark.sweep
 async def test_a_user_alone_has_all_the_places(settings: Settings, provider: Provider) -> None:
     go = asyncio.Event()
 

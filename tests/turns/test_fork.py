@@ -114,6 +114,7 @@ def ids_of_calls(messages: list[dict[str, Any]]) -> list[str]:
     return [each["tool_call_id"] for each in messages if each["tool_call_id"]]
 
 
+@pytest.mark.sweep
 async def test_a_fork_counts_its_results_and_drops_the_oldest_as_any_session(
     settings: Settings, provider: Provider
 ) -> None:
@@ -160,6 +161,7 @@ async def test_a_turn_that_is_divided_can_be_run_again_or_left_behind(settings: 
             assert "unknown" not in str(provider.messages(role="tool"))
 
 
+@pytest.mark.sweep
 async def test_a_fork_has_what_was_said_to_a_turn_where_the_turn_read_it(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     provider.will(after(client, session, calls(TIME), "in Rome"), says("Noon."))
@@ -254,6 +256,7 @@ async def test_what_cannot_be_forked_is_refused_and_nothing_is_made(
     assert len((await client.get("/sessions"))["items"]) == 2
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("damage", ["tool_calls = '7'", "tool_calls = '[7, {\"id\": 7}]'"])
 async def test_a_row_that_cannot_be_read_is_copied_as_it_is(
     settings: Settings, client: Client, provider: Provider, damage: str

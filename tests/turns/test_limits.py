@@ -40,6 +40,7 @@ class Held:
         return says("at last")
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("redis", ["there", "away"])
 async def test_requests_beyond_the_limit_are_refused_to_one_user_and_not_to_another(
     settings: Settings, redis: str
@@ -94,6 +95,7 @@ async def test_a_button_is_a_turn_too(settings: Settings, provider: Provider) ->
         assert_limited(pressed, "turns_per_minute", at_most_s=60)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("redis", ["there", "away"])
 async def test_of_many_messages_at_once_exactly_so_many_turns_are_accepted(
     settings: Settings, provider: Provider, redis: str
@@ -116,6 +118,7 @@ async def test_of_many_messages_at_once_exactly_so_many_turns_are_accepted(
         assert_limited(refused, "concurrent_turns", at_most_s=5)
 
 
+@pytest.mark.sweep
 async def test_a_place_is_free_as_soon_as_a_turn_has_ended_however_it_ended(
     settings: Settings, provider: Provider
 ) -> None:
@@ -129,6 +132,7 @@ async def test_a_place_is_free_as_soon_as_a_turn_has_ended_however_it_ended(
         assert [(await client.send(missing, "x")).status_code for _ in range(3)] == [404] * 3
 
 
+@pytest.mark.sweep
 async def test_the_same_request_again_takes_nothing_of_the_share(settings: Settings, provider: Provider) -> None:
     held = Held()
     provider.will(held.answer, says("two"))

@@ -78,6 +78,7 @@ async def test_a_session_nobody_has_used_for_long_goes_with_everything_in_it(
     assert await stores.rows() == {"sessions": 1, "turns": 1, "messages": 2, "tool_calls": 0, "tool_results": 0}
 
 
+@pytest.mark.sweep
 async def test_a_session_in_which_a_turn_runs_stays(settings: Settings, provider: Provider, stores: Stores) -> None:
     entered, release = asyncio.Event(), asyncio.Event()
 
@@ -100,6 +101,7 @@ async def test_a_session_in_which_a_turn_runs_stays(settings: Settings, provider
         assert len(await client.messages(busy)) == 2
 
 
+@pytest.mark.sweep  # the test below holds it of all that grows
 async def test_sessions_are_kept_for_ever_unless_a_time_is_set(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:
@@ -114,6 +116,7 @@ async def test_sessions_are_kept_for_ever_unless_a_time_is_set(
         assert len(await client.messages(session)) == 4
 
 
+@pytest.mark.sweep  # the audit goes in the same batches below
 async def test_old_notes_on_a_tools_state_go_batch_after_batch(
     settings: Settings, clock: Frozen, stores: Stores
 ) -> None:

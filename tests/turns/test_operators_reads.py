@@ -58,6 +58,7 @@ async def test_of_a_user_no_more_than_a_thousand_sessions_and_turns_are_counted(
     assert reading.rows < 6 * COUNTED
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("session_id", [f"ses_{1:026}", None])
 async def test_failed_turns_are_read_from_an_index_of_those(database: Database, session_id: str | None) -> None:
     async with database.read_only() as connection, explained(connection) as reading:

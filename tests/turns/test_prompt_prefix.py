@@ -53,6 +53,7 @@ async def test_a_request_begins_with_all_that_the_turn_before_began_with_and_wha
     assert [answer in begun[-1] for answer in answers] == [True] * 4
 
 
+@pytest.mark.sweep
 async def test_facts_that_change_change_nothing_before_the_last_message(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     provider.will(says("One."), says("Two."))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from redis.asyncio import Redis
 
 from segue.db.redis_server import RedisServer
@@ -118,6 +119,7 @@ async def test_an_entry_that_is_no_text_stops_no_other(redis_url: str) -> None:
         assert [await sessions.taken.get() for _ in range(3)] == ["\ufffd", "", "ses_good"]
 
 
+@pytest.mark.sweep
 async def test_it_stops_at_once_at_whatever_step_of_its_start(redis_url: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         for steps in range(40):

@@ -133,6 +133,7 @@ async def test_a_turn_is_cancelled_and_taken_by_nobody_but_its_owner(settings: S
         assert (await connection.execute(select(turns.c.cancel_requested_at))).scalar_one() is not None
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("column", "value", "code"),
     [("attempts", 3, "turn_gave_up"), ("left_s", -9.0, "turn_timeout"), ("cancel_requested_at", ..., "turn_cancelled")],

@@ -200,6 +200,7 @@ async def test_a_schedule_that_is_due_once_ends_and_each_of_its_turns_may_have_a
         assert len((await client.get("/sessions"))["items"]) == 2
 
 
+@pytest.mark.sweep
 async def test_two_instances_say_what_is_due_at_one_moment_once_each(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:
@@ -297,6 +298,7 @@ async def test_what_was_due_while_nothing_ran_is_said_once_late_or_left_out(
             assert len((await client.get("/sessions"))["items"]) == 1
 
 
+@pytest.mark.sweep
 async def test_a_clock_that_is_set_back_behind_a_moment_that_was_said_does_not_say_it_again(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:
@@ -311,6 +313,7 @@ async def test_a_clock_that_is_set_back_behind_a_moment_that_was_said_does_not_s
         assert (await client.get(f"/schedules/{schedule['id']}"))["last"] == seen["last"]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("overlap", "turns"), [("skip", 1), ("queue", 2), ("parallel", 2)])
 async def test_what_is_due_while_the_last_turn_is_open_is_left_out_waits_or_runs_beside_it(
     settings: Settings, provider: Provider, stores: Stores, overlap: str, turns: int
@@ -394,6 +397,7 @@ async def test_a_promise_is_kept_through_a_restart_and_ends_when_it_is_settled(
         assert PROMISED.format(promise=schedule["id"]) in provider.notes()
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -414,6 +418,7 @@ async def test_what_the_user_does_not_want_or_cannot_be_is_not_promised(
     assert why in provider.messages(role="tool")[-1]["content"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("asked", "answer", "told"),
     [
@@ -447,6 +452,7 @@ async def test_what_a_promise_of_the_session_may_keep_is_not_marked(settings: Se
         assert refused["message"]["content"].startswith(f"{answer}\n\n⏰ Not promised")
 
 
+@pytest.mark.sweep  # the next test keeps a promise of every week
 async def test_without_a_model_a_reminder_is_promised_and_kept(settings: Settings, stores: Stores) -> None:
     tomorrow = datetime.now(ZoneInfo(ROME)).date() + timedelta(days=1)
     async with running(settings.model_copy(update={"openai_base_url": None})) as client:
@@ -530,6 +536,7 @@ async def test_a_schedule_is_changed_paused_and_gone_on_with(settings: Settings)
         assert (await client.http.get(path)).json()["code"] == "schedule_not_found"
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -548,6 +555,7 @@ async def test_what_cannot_be_a_schedule_is_refused(client: Client, body: dict[s
     assert (response.status_code, response.json()["code"]) == (404 if "not_found" in code else 422, code)
 
 
+@pytest.mark.sweep
 async def test_a_user_has_so_many_and_those_that_ended_long_ago_are_no_longer_kept(
     settings: Settings, stores: Stores
 ) -> None:

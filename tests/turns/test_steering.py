@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx2
+import pytest
 from starlette.responses import Response
 
 from segue import tool
@@ -211,6 +212,7 @@ async def test_a_plan_stops_behind_the_step_that_ran_and_the_model_goes_on(
         ]
 
 
+@pytest.mark.sweep
 async def test_a_steered_turn_is_regenerated_with_all_that_was_said_and_only_its_opening_is_edited(
     client: Client, provider: Provider
 ) -> None:

@@ -131,6 +131,7 @@ async def test_what_was_found_is_read_after_kill_nine_and_the_loss_of_redis(
     assert orjson.loads(provider.messages(3, role="tool")[-1]["content"])["id"] == found[0]
 
 
+@pytest.mark.sweep  # the test above does it with a scripted model
 async def test_the_offline_model_reads_what_it_found_after_kill_nine_too(environment: dict[str, str]) -> None:
     async with serving(environment) as (_, client):
         session = await client.new_session()
@@ -179,6 +180,7 @@ async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_
     assert {short_id(result["tool_call_id"]): result["status"] for result in memory["tool_results"]} == statuses
 
 
+@pytest.mark.sweep  # the test above goes on in the same way without a file
 async def test_a_file_is_read_once_by_a_turn_that_another_process_goes_on_with_after_kill_nine(
     scripted: dict[str, str], provider: Provider
 ) -> None:

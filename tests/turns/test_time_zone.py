@@ -144,6 +144,7 @@ async def test_a_turn_keeps_the_zone_and_the_language_that_its_message_came_in(
     assert ["language 'it'" in provider.notes(index) for index in range(3)] == [True, True, False]
 
 
+@pytest.mark.sweep
 async def test_what_segue_says_itself_is_in_the_language_of_the_session_or_else_of_the_user(
     client: Client, provider: Provider
 ) -> None:
@@ -161,6 +162,7 @@ async def test_what_segue_says_itself_is_in_the_language_of_the_session_or_else_
         assert (await client.http.patch(f"/sessions/{session}", json={"language": tag})).status_code == 422, tag
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("zone", [KIRITIMATI, LOS_ANGELES])
 async def test_a_fact_about_tomorrow_is_stored_with_the_date_that_the_user_meant(
     settings: Settings, provider: Provider, zone: str

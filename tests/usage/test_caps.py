@@ -246,6 +246,7 @@ async def test_usage_is_added_up_by_group_for_operators_who_see_it_twice_of_user
     assert used == {None: 1, "finance": 2, "press": 1}
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("cap", ["tokens_per_day", "total_tokens_per_day"])
 async def test_a_plan_that_the_cap_stops_waits_and_goes_on_after_it_lifts(
     cap: str, settings: Settings, provider: Provider

@@ -153,6 +153,7 @@ async def test_turns_without_an_answer_are_charged_for_what_they_used(settings: 
     assert cancelled["input_tokens"] > 100
 
 
+@pytest.mark.sweep
 async def test_facts_and_summaries_are_charged_to_their_owner(settings: Settings, provider: Provider) -> None:
     provider.summary = says("They met.")
     short = settings.model_copy(update={"history_limit": 6})
@@ -169,6 +170,7 @@ async def test_facts_and_summaries_are_charged_to_their_owner(settings: Settings
     assert (mine["key"], mine["llm_calls"]) == (session, len(provider.requests) + len(provider.summaries))
 
 
+@pytest.mark.sweep
 async def test_usage_is_grouped_paged_and_told_for_days_in_utc(settings: Settings, provider: Provider) -> None:
     clock = Frozen()
     async with running(settings, clock=clock) as client:
@@ -198,6 +200,7 @@ async def test_usage_is_grouped_paged_and_told_for_days_in_utc(settings: Setting
         assert (model["key"], model["llm_calls"]) == ("scripted", 6)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "query",
     [
@@ -216,6 +219,7 @@ async def test_a_question_that_makes_no_sense_is_refused(client: Client, query: 
     assert refused.status_code == 422, refused.text
 
 
+@pytest.mark.sweep
 async def test_the_numbers_of_a_deleted_session_stay_without_its_id(settings: Settings, provider: Provider) -> None:
     async with running(settings) as client:
         for _ in range(2):

@@ -80,6 +80,7 @@ async def test_the_subject_is_the_user_and_what_one_makes_no_other_sees(service:
         assert [item["id"] for item in (await ada.get("/sessions"))["items"]] == [session]
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     ("claim", "claims", "groups"),
     [
@@ -114,6 +115,7 @@ async def test_the_scope_ops_stands_in_scope_or_scp(service: Client, claims: dic
         assert (await user.http.get("/tool-states")).status_code == 403
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     "claims",
     [

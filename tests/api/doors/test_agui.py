@@ -432,6 +432,7 @@ async def test_a_tool_of_the_page_is_called_at_the_end_of_a_run_and_its_result_g
     assert len(await client.turns(session)) == 2
 
 
+@pytest.mark.sweep
 async def test_a_result_of_a_page_that_is_no_json_of_a_body_is_text(client: Client, provider: Provider) -> None:
     for number, odd in enumerate(("[" * 300 + "]" * 300, '["\\u0000"]', "1e300")):
         provider.will(calls(RED))
@@ -476,6 +477,7 @@ async def test_calls_of_the_page_come_as_they_are_written_under_the_ids_that_wai
         assert [each["content"] for each in provider.messages(role="tool")][-2:] == ["1", "2"]
 
 
+@pytest.mark.sweep
 async def test_a_call_of_the_page_that_does_not_fit_or_is_withdrawn_is_closed_and_never_the_pages_to_run(
     settings: Settings, provider: Provider
 ) -> None:
@@ -499,6 +501,7 @@ async def test_a_call_of_the_page_that_does_not_fit_or_is_withdrawn_is_closed_an
         assert (answer_of(events), provider.messages(role="tool")[-1]["content"]) == ("It is red.", "yes")
 
 
+@pytest.mark.sweep
 async def test_words_in_the_place_of_a_result_end_the_waiting_and_the_model_is_told(
     client: Client, provider: Provider
 ) -> None:

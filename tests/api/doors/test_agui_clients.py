@@ -36,6 +36,7 @@ def last(step: dict[str, Any]) -> str:
     return str(step["messages"][-1]["content"])
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("client", ["agui-0", "agui-1"])
 async def test_a_page_talks_approves_is_refused_and_reloads(
     settings: Settings, provider: Provider, shelf: Shelf, client: str
@@ -110,6 +111,7 @@ PAINT = {
 }
 
 
+@pytest.mark.sweep  # test_vercel.py has a page whose tool runs once through kill -9
 @pytest.mark.usefixtures("shelf")
 async def test_a_tool_of_the_page_is_called_and_its_result_taken_once_through_kill_nine(
     settings: Settings, provider: Provider

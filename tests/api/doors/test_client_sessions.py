@@ -140,6 +140,7 @@ async def test_an_idempotency_key_is_one_turn_at_every_door(client: Client, prov
         assert found.get("error", found)["code"] == "idempotency_key_reused"
 
 
+@pytest.mark.sweep
 async def test_a_key_of_a_conversation_that_has_no_name_is_one_turn_too(client: Client, provider: Provider) -> None:
     provider.will(says("Noon."), says("One."))
     said = {"model": "segue", "messages": [{"role": "user", "content": "What time is it?"}]}
@@ -167,6 +168,7 @@ async def leave(client: Client, provider: Provider, *, told: asyncio.Event) -> N
     await asyncio.gather(asking, return_exceptions=True)
 
 
+@pytest.mark.sweep
 async def test_what_a_client_says_of_its_retries_counts_and_else_whether_it_has_heard_the_answer(
     settings: Settings, provider: Provider
 ) -> None:

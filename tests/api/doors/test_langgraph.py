@@ -225,6 +225,7 @@ async def test_the_modes_of_a_stream_and_how_it_goes_on_behind_a_part(settings: 
     assert (rest[-1].event, over) == ("end", ["values", "end"])
 
 
+@pytest.mark.sweep
 async def test_an_older_checkpoint_is_where_a_message_is_said_anew_or_answered_again(
     langgraph: Any, provider: Provider
 ) -> None:
@@ -335,6 +336,7 @@ async def test_threads_are_the_callers_sessions(settings: Settings, provider: Pr
         assert (await service.http.get("/info")).status_code == 401
 
 
+@pytest.mark.sweep
 async def test_what_segue_has_nothing_for_is_refused_with_a_sentence(client: Client, langgraph: Any) -> None:
     hello = said("hello")
     runs, threads = langgraph.runs, langgraph.threads
@@ -379,6 +381,7 @@ def texts(step: dict[str, Any]) -> list[str]:
     return [each["content"] for each in shown if each["content"]]
 
 
+@pytest.mark.sweep  # the client in Python goes through kill -9 above
 @needs_node
 async def test_a_page_approves_once_through_kill_nine_edits_and_regenerates(
     settings: Settings, provider: Provider, shelf: Shelf

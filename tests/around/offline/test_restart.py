@@ -18,6 +18,8 @@ from tests.support.mailbox import write_mailbox_config
 from tests.support.server import serving
 from tests.support.service import Client, running
 
+pytestmark = pytest.mark.sweep  # tests/examples/test_plan_conversation.py goes through kill -9 in CI
+
 FOLLOW_UPS = [
     ("find the emails from Helen", "ok, read the second one", "eml-3074a9"),
     ("cerca le mail di Rossi", "sì, leggi", "eml-30b431"),

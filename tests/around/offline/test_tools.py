@@ -386,6 +386,7 @@ NOT_LATER = [
 ]  # fmt: skip
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("message", "at", "what"), LATER)
 def test_what_is_wanted_later_is_promised_for_the_time_that_the_words_mean(message: str, at: str, what: str) -> None:
     assert called(reply(message, note=TUESDAY, tools=[*TOOLS, PROMISE])) == [("promise", {"what": what, "at": at})]

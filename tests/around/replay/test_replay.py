@@ -45,7 +45,7 @@ def reached_a_tool(call: dict[str, Any]) -> bool:
     return not call.get("error", "").startswith(("There is no tool", "Invalid arguments"))
 
 
-@pytest.mark.parametrize("name", first(2, ["lamps", "changes_of_mind", "troubles", "searches", "buttons"]))
+@pytest.mark.parametrize("name", first(1, ["lamps", "changes_of_mind", "troubles", "searches", "buttons"]))
 async def test_a_conversation_replays_as_it_was_recorded(settings: Settings, provider: Provider, name: str) -> None:
     recording = await recording_of(settings, provider, getattr(conversations, name))
     report = await played(settings, json.dumps(recording))
@@ -129,12 +129,14 @@ async def test_what_comes_out_otherwise_is_told(
     assert "0 of 1 as recorded" in said
 
 
+@pytest.mark.sweep
 async def test_another_setting_of_the_service_shows_as_differences(settings: Settings, provider: Provider) -> None:
     recording = await recording_of(settings, provider)
     report = await played(settings, json.dumps(recording), confirm="always")
     assert "turn 1: a call is missing" in "\n".join(report.lines())
 
 
+@pytest.mark.sweep
 async def test_a_window_too_small_for_what_earlier_turns_gave_is_no_difference(
     settings: Settings, provider: Provider
 ) -> None:
@@ -143,12 +145,14 @@ async def test_a_window_too_small_for_what_earlier_turns_gave_is_no_difference(
     assert list(report.lines())[:-1] == []
 
 
+@pytest.mark.sweep
 async def test_a_service_that_asks_another_model_is_told_apart(settings: Settings, provider: Provider) -> None:
     recording = await recording_of(settings, provider)
     with pytest.raises(CannotPlay, match="asks the model scripted"):
         await played(settings, json.dumps(recording), llm_model="scripted")
 
 
+@pytest.mark.sweep
 async def test_recordings_play_side_by_side_unless_they_disagree_on_a_tool(
     settings: Settings, provider: Provider
 ) -> None:
@@ -174,6 +178,7 @@ async def a_look(client: Client, provider: Provider) -> str:
     return session
 
 
+@pytest.mark.sweep
 async def test_a_model_that_makes_the_same_calls_differs_in_nothing_whatever_it_says(
     settings: Settings, provider: Provider
 ) -> None:

@@ -250,6 +250,7 @@ async def test_what_was_said_is_told_on_request_only_in_the_form_of_the_conventi
     assert len(everything) < len(told) * 2
 
 
+@pytest.mark.sweep
 async def test_of_a_long_conversation_the_newest_messages_are_told_and_nothing_waits_for_it() -> None:
     text = f"my token: {TOKEN} " * 100
     said = [HumanMessage(text), AIMessage(text), HumanMessage(text * 1_000)] * 1_000

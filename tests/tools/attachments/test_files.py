@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Callable
 
 import pytest
 from pypdf import PdfReader, PdfWriter
@@ -95,7 +96,12 @@ def _encrypted() -> bytes:
     return written.getvalue()
 
 
-BOMB = docx(paragraph("x"), **{f"word/{number}.xml": b"\0" * 50_000_000 for number in range(5)})
+def _bomb() -> bytes:
+    return docx(paragraph("x"), **{f"word/{number}.xml": b"\0" * 50_000_000 for number in range(5)})
+
+
+def _many() -> bytes:
+    return packed({"xl/workbook.xml": "", **{str(number): "" for number in range(10_001)}})
 
 
 @pytest.mark.parametrize(
@@ -105,13 +111,13 @@ BOMB = docx(paragraph("x"), **{f"word/{number}.xml": b"\0" * 50_000_000 for numb
         (TEXT, b"\xff\xfea", "not valid UTF-8 or UTF-16"),
         (TEXT, b"\xff\xfe\x00\xd8", "not valid UTF-8 or UTF-16"),
         (PDF, b"%PDF-1.7\nnothing more", "damaged"),
-        (PDF, _encrypted(), "encrypted"),
+        (PDF, _encrypted, "encrypted"),
         (DOCX, packed({"word/document.xml": "<broken"}), "damaged"),
-        (DOCX, BOMB, "unfolds to more"),
-        (XLSX, packed({"xl/workbook.xml": "", **{str(number): "" for number in range(10_001)}}), "10000 entries"),
+        (DOCX, _bomb, "unfolds to more"),
+        (XLSX, _many, "10000 entries"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " in value else "",
 )
-def test_what_cannot_be_read_says_why(kind: str, content: bytes, why: str) -> None:
+def test_what_cannot_be_read_says_why(kind: str, content: bytes | Callable[[], bytes], why: str) -> None:
     with pytest.raises(UnreadableFile, match=why):
-        read_file(kind, content, 1000)
+        read_file(kind, content if isinstance(content, bytes) else content(), 1000)

@@ -50,6 +50,7 @@ async def test_a_page_that_says_remember_that_adds_nothing_though_the_model_obey
     assert "ask them" in provider.messages(role="tool")[-1]["content"]
 
 
+@pytest.mark.sweep
 async def test_what_the_user_said_in_an_earlier_turn_may_be_remembered_now(client: Client, provider: Provider) -> None:
     provider.will(says("Shall I remember that?"), remembers("The user has a dog"), says("Done."))
     session = await client.new_session()
@@ -61,6 +62,7 @@ async def test_what_the_user_said_in_an_earlier_turn_may_be_remembered_now(clien
     assert await known(client) == ["Tom the cat has fleas"]
 
 
+@pytest.mark.sweep
 async def test_a_correction_that_leans_on_what_is_known_replaces_it(
     client: Client, provider: Provider, settings: Settings
 ) -> None:
@@ -71,6 +73,7 @@ async def test_a_correction_that_leans_on_what_is_known_replaces_it(
     assert await known(client) == ["La riunione con Rossi è di martedì"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     "args",
     [
@@ -98,6 +101,7 @@ FORGOTTEN = [
 ]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("content", "message"), FORGOTTEN)
 async def test_what_the_user_wants_forgotten_is_erased_and_the_request_is_no_fact(
     client: Client, provider: Provider, settings: Settings, content: str, message: str

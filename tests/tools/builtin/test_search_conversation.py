@@ -58,6 +58,7 @@ async def test_it_is_offered_behind_all_others_once_there_is_a_summary(
     assert after == [*before, NAME]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("query", "text"),
     [

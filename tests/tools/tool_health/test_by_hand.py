@@ -23,6 +23,7 @@ from tests.support.service import Client
 from tests.support.shelf import Shelf
 
 
+@pytest.mark.sweep
 async def test_a_reset_by_hand_gives_the_tool_back_and_keeps_its_history(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -86,6 +87,7 @@ async def test_a_tool_taken_out_while_the_model_thinks_does_not_run(
     assert MOODY not in offered(provider)
 
 
+@pytest.mark.sweep
 async def test_a_tool_that_leaves_no_trace_can_be_taken_out_too(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     await put(client, session, "get_tool_result", "unavailable")
@@ -93,6 +95,7 @@ async def test_a_tool_that_leaves_no_trace_can_be_taken_out_too(client: Client, 
     assert "get_tool_result cannot run now" in provider.messages(role="tool")[0]["content"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("writer", ["put", "reset"])
 async def test_a_person_and_a_turn_that_write_at_once_lose_nothing(
     writer: str, client: Client, other: Client, provider: Provider, shelf: Shelf

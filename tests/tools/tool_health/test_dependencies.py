@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx2
+import pytest
 from redis.asyncio import Redis
 
 from segue.around.embedded.server_urls import ServerUrls
@@ -48,6 +49,7 @@ async def test_a_success_unlocks_it_in_the_next_request_of_the_same_turn(
     assert (await state(client, session, DEPENDENT))["missing_dependencies"] == []
 
 
+@pytest.mark.sweep
 async def test_in_one_round_with_what_unlocks_it_a_locked_tool_does_not_run_yet(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -65,6 +67,7 @@ async def test_a_failed_call_and_another_sessions_success_unlock_nothing(client:
     assert (await state(client, other, DEPENDENT))["available"]
 
 
+@pytest.mark.sweep
 async def test_a_reset_locks_nothing_again(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     await called(client, provider, session, (BASE, {"topic": "tea"}))
@@ -72,6 +75,7 @@ async def test_a_reset_locks_nothing_again(client: Client, provider: Provider) -
     assert (await reset(client, session))[DEPENDENT]["available"]
 
 
+@pytest.mark.sweep
 async def test_a_sequence_is_followed_in_its_order(
     settings: Settings, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -116,6 +120,7 @@ async def process_of(
         process.kill()
 
 
+@pytest.mark.sweep  # the same rows as in test_stored.py
 async def test_what_was_unlocked_and_what_has_failed_survive_kill_nine_and_the_loss_of_redis(
     settings: Settings, servers: ServerUrls, database_url: str, provider: Provider, shelf: Shelf
 ) -> None:

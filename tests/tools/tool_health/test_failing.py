@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from structlog.testing import capture_logs
 
 from segue.config import Settings
@@ -74,6 +75,7 @@ async def test_one_failing_call_of_a_round_does_not_mark_its_siblings(
     assert {name for name, failures in counts.items() if failures} == {MOODY}
 
 
+@pytest.mark.sweep
 async def test_calls_of_one_tool_that_end_together_are_all_counted(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -107,6 +109,7 @@ async def test_a_call_that_may_have_taken_effect_counts_as_a_failure(
         assert (await state(client, session, "mcp_burn_item"))["consecutive_failures"] == 1
 
 
+@pytest.mark.sweep
 async def test_a_call_that_was_cancelled_with_its_turn_counts_for_nothing(
     settings: Settings, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -134,6 +137,7 @@ async def test_a_refused_credential_opens_at_once_and_a_word_like_it_does_not(
     assert (after["status"], after["reason_code"], after["consecutive_failures"]) == ("failed", "unauthorized", 2)
 
 
+@pytest.mark.sweep
 async def test_the_log_says_once_a_turn_how_the_tools_stand_and_what_has_changed(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:

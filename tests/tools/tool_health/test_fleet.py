@@ -70,6 +70,7 @@ async def test_a_tool_that_failed_out_in_three_sessions_has_failed_for_all(
     assert seen["retry_at"] == "2026-11-20T09:05:00Z"
 
 
+@pytest.mark.sweep
 async def test_what_only_sessions_count_is_left_out_of_the_fleet_and_not_told_as_none_or_never(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -86,6 +87,7 @@ async def test_what_only_sessions_count_is_left_out_of_the_fleet_and_not_told_as
     assert [(await state(client, session))[name] for name in counted] == [1, 0]
 
 
+@pytest.mark.sweep
 async def test_what_a_tool_said_in_one_session_is_not_told_in_another(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -114,6 +116,7 @@ async def test_one_sessions_trouble_stays_its_own(
     assert await uses(client, provider, await client.new_session()) == "succeeded"
 
 
+@pytest.mark.sweep
 async def test_a_success_in_between_starts_the_count_anew(client: Client, provider: Provider, shelf: Shelf) -> None:
     for _ in range(2):
         await fails_out(client, provider, shelf)
@@ -125,6 +128,7 @@ async def test_a_success_in_between_starts_the_count_anew(client: Client, provid
     assert not (await for_all(client))["available"]
 
 
+@pytest.mark.sweep
 async def test_failures_further_apart_than_the_window_are_nobody_elses(
     client: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -156,6 +160,7 @@ async def test_over_two_instances_one_call_tries_the_tool_and_its_success_frees_
     assert await uses(other, provider, there) == "succeeded"
 
 
+@pytest.mark.sweep  # the test above has two instances try
 async def test_a_failed_try_over_two_instances_is_the_only_one(
     client: Client, other: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -171,6 +176,7 @@ async def test_a_failed_try_over_two_instances_is_the_only_one(
     assert not (await state(other, sessions[-1]))["available"]
 
 
+@pytest.mark.sweep
 async def test_a_call_that_waited_its_turn_looks_again_before_it_tries_the_tool(
     client: Client, other: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -205,6 +211,7 @@ async def test_the_fleet_is_reset_by_hand_and_a_session_where_it_is_named(
     assert await uses(client, provider, sessions[0]) == "succeeded"
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", ["refuses", "hangs_up"])
 async def test_while_redis_is_away_nothing_has_failed_for_all(
     outage: Outage, settings: Settings, redis_url: str, provider: Provider, shelf: Shelf, clock: Frozen
@@ -222,6 +229,7 @@ async def test_while_redis_is_away_nothing_has_failed_for_all(
             await fails_out(client, provider, shelf, sessions[0])
 
 
+@pytest.mark.sweep
 async def test_a_fleet_that_lost_its_memory_blocks_nothing(
     client: Client, provider: Provider, shelf: Shelf, redis: Redis
 ) -> None:
@@ -230,6 +238,7 @@ async def test_a_fleet_that_lost_its_memory_blocks_nothing(
     assert await uses(client, provider, await client.new_session()) == "succeeded"
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     "value", [b"{", b"null", b'{"status": "asleep"}', b'{"status": "failed", "failed_at": "noon"}']
 )

@@ -65,6 +65,7 @@ async def test_maintenance_for_all_ends_by_itself(
     assert await uses(other, provider, session) == "succeeded"
 
 
+@pytest.mark.sweep
 async def test_a_hold_that_cannot_be_is_refused_and_holds_nothing(client: Client, clock: Frozen) -> None:
     early = (clock() - timedelta(seconds=1)).isoformat()
     for body in (
@@ -117,6 +118,7 @@ async def test_a_reset_heals_every_session_and_two_at_once_change_each_once(
     assert (await state(client, kept, "mcp_get_item"))["status"] == "available"
 
 
+@pytest.mark.sweep
 async def test_a_status_shows_the_tools_and_sessions_that_have_it_and_no_others(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -133,6 +135,7 @@ async def test_a_status_shows_the_tools_and_sessions_that_have_it_and_no_others(
     assert (await client.get("/tool-states", status="failed", tool="current_time"))["tools"] == {}
 
 
+@pytest.mark.sweep
 async def test_what_operators_do_is_kept_newest_first_without_a_secret(client: Client, provider: Provider) -> None:
     provider.will(says("hello"))
     session = await client.new_session()
@@ -156,6 +159,7 @@ async def test_what_operators_do_is_kept_newest_first_without_a_secret(client: C
     assert (await client.get("/ops/audit", actor="nobody"))["items"] == []
 
 
+@pytest.mark.sweep
 async def test_the_audit_is_exported_a_line_an_act_and_filtered_as_its_list(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +174,7 @@ async def test_the_audit_is_exported_a_line_an_act_and_filtered_as_its_list(
         assert acts == listed[5 - count :]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("row", ["UPDATE tool_holds SET status = 'asleep'", "UPDATE audit SET action = 'danced'"])
 async def test_a_row_of_a_newer_release_holds_nothing_and_hides_nothing(
     client: Client, settings: Settings, row: str

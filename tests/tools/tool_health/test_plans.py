@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.support.health import MOODY, called, fails_for_all, fails_out, put, uses
 from tests.support.plans import ASK, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, calls, says
@@ -54,6 +56,7 @@ async def test_a_yes_to_a_question_that_named_the_failed_tool_goes_on_up_to_it_a
     assert shelf.effects == [*effects, "delete itm-1", "moody ciao"]
 
 
+@pytest.mark.sweep
 async def test_the_button_asks_again_too(client: Client, provider: Provider, shelf: Shelf) -> None:
     session, asked = await offered(client, provider, [deletion(1), deletion(2)])
     await put(client, session, "mcp_delete_item", "maintenance", reason="Trasloco")
@@ -83,6 +86,7 @@ async def test_a_tool_taken_out_while_a_plan_runs_does_not_run_in_its_next_step(
     assert shelf.effects == ["moody ciao", "get itm-1"]
 
 
+@pytest.mark.sweep
 async def test_no_plan_is_made_with_a_tool_that_cannot_run(client: Client, provider: Provider, shelf: Shelf) -> None:
     session = await fails_out(client, provider, shelf)
     provider.will(planned([moody(1), READ]), says("Non posso."))
@@ -109,6 +113,7 @@ async def test_a_step_unlocks_the_next_and_one_without_what_it_needs_fails_with_
     assert shelf.effects == ["base tè", "dependent tè", "get itm-1"]
 
 
+@pytest.mark.sweep
 async def test_nobody_is_asked_about_a_call_that_could_not_run(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
@@ -120,6 +125,7 @@ async def test_nobody_is_asked_about_a_call_that_could_not_run(
     assert (await client.http.get(f"/sessions/{session}/plan")).status_code == 404
 
 
+@pytest.mark.sweep
 async def test_a_call_that_was_held_runs_as_the_one_try_of_a_failed_tool(
     client: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:

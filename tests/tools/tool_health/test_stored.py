@@ -67,12 +67,14 @@ async def test_an_unreadable_state_is_lifted_by_a_reset_and_shown_to_ops_until_t
     assert (await client.get("/tool-states"))["items"] == []
 
 
+@pytest.mark.sweep
 async def test_a_state_of_a_newer_version_is_read_as_far_as_it_is_known(client: Client, settings: Settings) -> None:
     session = await client.new_session()
     await store(settings, session, MOODY, json.dumps({"status": "available", "execution_count": 7, "mood": "fine"}))
     assert (await state(client, session))["execution_count"] == 7
 
 
+@pytest.mark.sweep
 async def test_tools_that_are_gone_are_not_told_of(client: Client, provider: Provider, settings: Settings) -> None:
     session = await client.new_session()
     await store(settings, session, "mcp_gone", '{"status": "failed", "failed_at": "2026-11-20T09:00:00Z"}')

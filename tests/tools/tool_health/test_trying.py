@@ -3,6 +3,7 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
@@ -64,6 +65,7 @@ async def test_of_several_calls_in_a_round_one_tries_the_tool_and_the_others_run
     assert (await state(client, session))["status"] == "available"
 
 
+@pytest.mark.sweep  # test_fleet.py has two instances try
 async def test_a_session_tries_its_tool_once_over_two_instances(
     client: Client, other: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -76,6 +78,7 @@ async def test_a_session_tries_its_tool_once_over_two_instances(
     assert (await state(other, session))["retry_at"] == "2026-11-20T09:10:00Z"
 
 
+@pytest.mark.sweep
 async def test_a_try_that_hangs_frees_its_lease_and_counts_as_a_failure(
     settings: Settings, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:

@@ -82,6 +82,7 @@ async def forked(client: Client, session: str, message: str) -> str:
     return str((await client.http.post(f"/sessions/{session}/fork", json={"message_id": message})).json()["id"])
 
 
+@pytest.mark.sweep
 async def test_a_title_that_a_process_left_unmade_another_one_makes_and_one_that_fails_stays_the_first_words(
     small: Settings, provider: Provider
 ) -> None:
@@ -111,6 +112,7 @@ async def test_a_title_that_a_process_left_unmade_another_one_makes_and_one_that
             assert await settled(stores, other) == "good bye"
 
 
+@pytest.mark.sweep
 async def test_a_fork_that_still_has_the_first_words_gets_a_title_of_its_own_after_its_next_answer(
     small: Settings, provider: Provider
 ) -> None:

@@ -272,6 +272,7 @@ async def test_an_event_is_given_up_after_a_day_or_at_410_and_the_next_of_its_se
         assert counted == [1, 1, 1, 1]
 
 
+@pytest.mark.sweep
 async def test_a_receiver_that_hangs_has_few_requests_at_once_and_an_event_of_a_frozen_sender_is_sent_by_another(
     told: Settings, receiver: Receiver, provider: Provider, stores: Stores
 ) -> None:
@@ -324,6 +325,7 @@ async def test_two_instances_send_the_events_of_a_session_one_by_one_and_in_orde
     assert first_of_each(receiver.posts) == turns
 
 
+@pytest.mark.sweep
 async def test_a_process_that_stops_gives_back_what_it_sends_and_a_deleted_session_takes_its_events_along(
     told: Settings, receiver: Receiver, provider: Provider, stores: Stores
 ) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from segue.config import Settings
 from tests.support.logs import until
 from tests.support.plans import ASK, deletion, offered, planned
@@ -14,6 +16,7 @@ from tests.support.stores import looking_into
 from tests.support.streams import chatting
 
 
+@pytest.mark.sweep
 async def test_two_spoken_yeses_at_once_approve_one_step(
     client: Client,
     provider: Provider,

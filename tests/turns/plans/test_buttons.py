@@ -63,6 +63,7 @@ async def told_of_the_step(client: Client, session: str, waiting: asyncio.Task[h
     return str(told["approved_step"])
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("way", ["button", "words"])
 async def test_a_turn_that_is_cancelled_in_the_step_that_was_approved_says_that_it_may_have_run(
     client: Client, provider: Provider, shelf: Shelf, way: str
@@ -74,6 +75,7 @@ async def test_a_turn_that_is_cancelled_in_the_step_that_was_approved_says_that_
     shelf.go.set()
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("way", ["button", "words"])
 async def test_a_turn_that_is_cancelled_after_the_step_that_was_approved_says_that_it_ran(
     client: Client, provider: Provider, shelf: Shelf, way: str
@@ -127,6 +129,7 @@ async def test_a_yes_that_is_cancelled_before_its_turn_begins_says_that_nothing_
     assert (done.json()["plan"]["status"], shelf.effects) == ("completed", ["stamp itm-1"])
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(("decision", "status"), [("confirm", "waiting"), ("reject", "cancelled")])
 async def test_a_plan_whose_turn_died_can_be_decided_by_its_version(
     client: Client,
@@ -166,6 +169,7 @@ async def test_a_button_of_another_question_decides_nothing(
     assert effects == ["delete itm-1"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("decision", ["confirm", "reject"])
 async def test_a_button_of_an_earlier_plan_decides_nothing_about_a_later_one(
     client: Client, provider: Provider, effects: list[str], decision: str

@@ -98,6 +98,7 @@ async def service(desk: Desk, database_url: str, redis_url: str, tmp_path: Path)
         yield started
 
 
+@pytest.mark.sweep  # the next test holds it too, and kills
 async def test_every_recorded_change_is_made_once_and_in_order_and_nothing_else(desk: Desk, service: Service) -> None:
     for messages, questions in ((RENEWED, 0), (AT_ONCE, 1), (BOTH, 0)):
         playing = await desk.play(service, dialogue_of({"task": 0, "trial": 0, "messages": messages}))

@@ -183,6 +183,7 @@ async def test_a_destructive_call_outside_a_plan_waits_as_a_plan_of_one_step(
     assert effects == ["delete itm-7"]
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     ("mode", "tool", "status"),
     [
@@ -218,6 +219,7 @@ async def test_a_step_waits_if_its_call_would_outside_a_plan_or_the_user_wants_t
     assert told in provider.instruction()
 
 
+@pytest.mark.sweep
 async def test_a_step_without_a_tool_gives_its_text_and_the_plan_goes_on(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:

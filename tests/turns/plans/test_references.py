@@ -14,6 +14,7 @@ from tests.support.service import running
 from tests.support.sweeps import first
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("folder", [{"$from": 1, "path": "none"}, [{"$from": 1, "path": "none"}]])
 async def test_an_argument_that_came_to_nothing_is_not_left_out(
     settings: Settings, provider: Provider, folder: Any
@@ -31,6 +32,7 @@ async def test_an_argument_that_came_to_nothing_is_not_left_out(
     assert "only_in" in answer["plan"]["steps"][1]["error"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("days", "status", "error"), [(0, "completed", None), (2, "failed", "step 1 has no result to")]
 )

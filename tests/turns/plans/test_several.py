@@ -46,6 +46,7 @@ async def test_what_waits_is_listed_over_all_sessions_and_decided_on_at_once(
     assert await waiting(client) == []
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("wrong", ["version", "session"])
 async def test_if_one_cannot_be_decided_none_is(
     client: Client, provider: Provider, effects: list[str], wrong: str

@@ -21,7 +21,7 @@ SEVERAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("language", first(2, SEVERAL))
+@pytest.mark.parametrize("language", first(1, SEVERAL))
 async def test_praise_is_asked_about_in_one_line_and_a_yes_that_repeats_the_step_does_it(
     language: str, settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:
@@ -56,6 +56,7 @@ async def test_what_a_model_reads_as_a_yes_is_a_weak_one(
     assert (answer["plan"]["status"], effects) == ("waiting", [])
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("reply", ["that was great", "è stato utile, grazie", '"sì"', "he said yes, do it"])
 async def test_what_is_never_a_yes_is_not_read_by_a_model_either(
     reply: str, client: Client, provider: Provider, effects: list[str]

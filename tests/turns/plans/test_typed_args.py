@@ -79,6 +79,7 @@ async def test_a_change_sent_as_one_changes_the_plan_however_it_reads(
     assert (said["content"], said["metadata"]) == (text, {"decision": "amend", **plan})
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("wrong", [True, False])
 async def test_typed_arguments_of_several_plans_are_taken_together_or_not_at_all(
     client: Client, provider: Provider, effects: list[str], *, wrong: bool
