@@ -52,7 +52,7 @@ def checked_client(
     event stream has no such limit.
     """
     return httpx2.AsyncClient(
-        transport=_Transport(
+        transport=_HttpTransport(
             partial(allowed_addresses, resolve=resolve, is_allowed=is_allowed),
             tls or tls_context(),
             max_body_bytes=max_body_bytes,
@@ -68,7 +68,7 @@ def connecting() -> dict[str, Any]:
     """Returns arguments for an httpx2.AsyncClient that asks an address of the operator's, which is not checked. Proxies
     of the environment are obeyed as ever; what goes past them goes over connections of ours.
     """
-    own = {} if "all" in getproxies() else {"all://": _Transport(resolve_host, tls_context(), limits=_PROVIDERS)}
+    own = {} if "all" in getproxies() else {"all://": _HttpTransport(resolve_host, tls_context(), limits=_PROVIDERS)}
     return {"mounts": own, "verify": tls_context(), "limits": _PROVIDERS}
 
 
@@ -190,18 +190,21 @@ class _Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (httpcore2's)
     ) -> httpcore2.AsyncNetworkStream:
-        plain, loop = self._transport, asyncio.get_running_loop()
+        plain, secured = self._transport, None
         try:
             async with asyncio.timeout(timeout):
-                secured = await loop.start_tls(plain, self, ssl_context, server_hostname=server_hostname)
-        except BaseException as error:
-            plain.abort()
-            if isinstance(error, TimeoutError):
-                raise httpcore2.ConnectTimeout from error
-            if isinstance(error, OSError):
-                raise httpcore2.ConnectError(str(error)) from error
-            raise
-        self._transport = cast(asyncio.Transport, secured)
+                starting = asyncio.get_running_loop().start_tls(
+                    plain, self, ssl_context, server_hostname=server_hostname
+                )
+                secured = cast(asyncio.Transport, await starting)
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout from error
+        except OSError as error:
+            raise httpcore2.ConnectError(str(error)) from error
+        finally:
+            if secured is None:
+                plain.abort()
+        self._transport = secured
         return self
 
     def get_extra_info(self, info: str) -> Any:
@@ -250,7 +253,7 @@ class _Network(httpcore2.AsyncNetworkBackend):
         raise httpcore2.ConnectError("no address")
 
 
-class _Transport(httpx2.AsyncBaseTransport):
+class _HttpTransport(httpx2.AsyncBaseTransport):
     """httpx2 over a pool of ours, since its own transport takes no network backend."""
 
     def __init__(
