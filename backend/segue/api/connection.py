@@ -36,12 +36,7 @@ class TimedConnection(HttpToolsProtocol):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        read_timeout_s: float,
-        max_connections: int,
-        write_stall_s: float = 15.0,
-        **kwargs: Any,
+        self, *args: Any, read_timeout_s: float, max_connections: int, write_stall_s: float = 15.0, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self._read_timeout_s = read_timeout_s

@@ -201,9 +201,7 @@ plans = _table(
 
 # The release's before: its rows are mirrored in `mandates` by a trigger of migration 0043, and it goes with the next.
 grants = _table(
-    "grants",
-    *_key(session_id=_of("sessions"), tool=Text),
-    *_needed(definition=Text, plan_id=ID, created_at=TIME),
+    "grants", *_key(session_id=_of("sessions"), tool=Text), *_needed(definition=Text, plan_id=ID, created_at=TIME)
 )
 
 # A `definition` is the digest of a tool's. A mandate with a `plan_id` was remembered of a decision. Uses are counted in
@@ -302,10 +300,7 @@ tool_definitions = _table(
 )
 
 tool_holds = _table(
-    "tool_holds",
-    *_key(tool=Text),
-    *_needed(status=Text, since=TIME),
-    *_optional(reason=Text, until=TIME),
+    "tool_holds", *_key(tool=Text), *_needed(status=Text, since=TIME), *_optional(reason=Text, until=TIME)
 )
 
 audit = _table(
@@ -358,16 +353,10 @@ mcp_login_attempts = _table(
 )
 
 mcp_clients = _table(
-    "mcp_clients",
-    *_key(server=Text, issuer=Text, redirect_uri=Text),
-    *_needed(sealed=Text, created_at=TIME),
+    "mcp_clients", *_key(server=Text, issuer=Text, redirect_uri=Text), *_needed(sealed=Text, created_at=TIME)
 )
 
-mcp_tool_lists = _table(
-    "mcp_tool_lists",
-    *_key(server=Text),
-    *_needed(url=Text, tools=JSON, listed_at=TIME),
-)
+mcp_tool_lists = _table("mcp_tool_lists", *_key(server=Text), *_needed(url=Text, tools=JSON, listed_at=TIME))
 
 usage = _table(
     "usage",
@@ -382,9 +371,7 @@ usage = _table(
 )
 
 user_groups = _table(  # that a user was in on a day, of those whose usage counts
-    "user_groups",
-    *_key(owner=Text, day=Date, name=Text),
-    _index("user_groups_day_idx", "day", "name"),
+    "user_groups", *_key(owner=Text, day=Date, name=Text), _index("user_groups_day_idx", "day", "name")
 )
 
 user_limits = _table(

@@ -1,9 +1,11 @@
 """An agent: who answers in a session, with which instructions, model and tools; and the providers of models. No I/O."""
 
 import hashlib
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from importlib.resources import files
 from typing import Annotated, Final, Literal, get_args
 
 import orjson
@@ -122,26 +124,9 @@ class ModelProvider:
     traced_as: str = "openai"
 
 
-OPENAI: Final = ModelProvider("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1")
-PROVIDERS: Final = {
-    "openai": OPENAI,
-    "anthropic": ModelProvider(
-        "ANTHROPIC_API_KEY",
-        "ANTHROPIC_BASE_URL",
-        "https://api.anthropic.com",
-        "langchain_anthropic",
-        "anthropic",
-        "anthropic",
-    ),
-    "google_genai": ModelProvider(
-        "GOOGLE_API_KEY",
-        "GOOGLE_BASE_URL",
-        "https://generativelanguage.googleapis.com",
-        "langchain_google_genai",
-        "google",
-        "gcp.gemini",
-    ),
-}
+_ROWS: Final = tomllib.loads(files("segue.domain").joinpath("providers.toml").read_text("utf-8"))
+PROVIDERS: Final = {name: ModelProvider(**row) for name, row in _ROWS.items()}
+OPENAI: Final = PROVIDERS["openai"]
 
 
 def provider_and_id(model: str) -> tuple[ModelProvider, str]:

@@ -12,21 +12,11 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage
 
 from segue.domain.tool import ToolSpec
+from segue.language.lexicon import load_toml
 from segue.models.reply import ModelCall, known_name, read_arguments, sendable_name
 
-HARMONY_CALL: Final = "<|channel|>commentary to="
-# What calls begin with, by the templates of models; whether that is a token of its own, or a text that counts only at
-# the beginning of a line.
-CALL_MARKS: Final[Mapping[str, bool]] = {
-    "<tool_call>": False,  # Hermes, Qwen
-    "<minimax:tool_call>": False,
-    "[TOOL_CALLS]": True,  # Mistral
-    "<|python_tag|>": True,  # Llama
-    "<｜DSML｜function_calls>": True,  # DeepSeek
-    "<｜DSML｜tool_calls>": True,
-    "<|tool_calls_section_begin|>": True,  # Kimi
-    HARMONY_CALL: True,  # gpt-oss
-}
+MARKS: Final = load_toml("marks.toml", package="segue.models")
+CALL_MARKS: Final[Mapping[str, bool]] = MARKS["calls"]
 MAX_CALL_CHARS: Final = 64_000
 MAX_CALLS: Final = 64
 MAX_OPENING_CHARS: Final = 200  # of an answer without a mark, within which it is told from other JSON and code

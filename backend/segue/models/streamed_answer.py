@@ -6,7 +6,7 @@ that are passed on and the text that is kept are the same. Knows nothing of turn
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,34 +16,18 @@ from langchain_core.messages.ai import UsageMetadata
 
 from segue.memory.history_window import estimate
 from segue.models import calls_in_text
-from segue.models.calls_in_text import CALL_MARKS
+from segue.models.calls_in_text import CALL_MARKS, MARKS
 from segue.models.refusals import NotAnAnswer, NothingCame, StreamIdle
 from segue.models.reply import REFUSED, AnswerPart, CallPiece, ModelCall, Opaque, Reply, token_count
 from segue.tools.normalize import clean_text
 
-# How templates mark thinking: begin and end.
 AT_ONCE: Final = 16  # parts, between which nothing else runs
-TAGS: Final = (
-    ("<think>", "</think>"),
-    ("<thinking>", "</thinking>"),
-    ("<thought>", "</thought>"),
-    ("[THINK]", "[/THINK]"),
-    ("<seed:think>", "</seed:think>"),
-    ("◁think▷", "◁/think▷"),
-    ("<|channel>thought", "<channel|>"),
-    ("<|channel|>analysis", "<|end|>"),
-)
-# Marks around an answer, which say no more than that it is one. The first also ends thinking that has no end.
-ANSWER_CHANNEL: Final = "<|channel|>final"
-WRAPPERS: Final = frozenset(
-    (ANSWER_CHANNEL, "<|channel|>commentary<|message|>", "<|message|>", "<|start|>assistant", "<|end|>", "<|return|>")
-) | {"<|begin_of_box|>", "<|end_of_box|>"}
-# Where a server has dropped such marks and left the names of the channels: how an answer begins, and what ends its
-# thinking, with what it stands for.
-LEAKED: Final = "analysis"
-AFTER_LEAKED: Final = {"assistantfinal": "", "assistantcommentary to=": calls_in_text.HARMONY_CALL}
+ANSWER_CHANNEL: Final[str] = MARKS["answer"]["channel"]
+WRAPPERS: Final = frozenset((ANSWER_CHANNEL, *MARKS["answer"]["wrappers"]))
+LEAKED: Final[str] = MARKS["leaked"]["begins"]
+AFTER_LEAKED: Final[Mapping[str, str]] = MARKS["leaked"]["ends"]
 _FENCE: Final = "```"
-_END_OF: Final = dict(TAGS)
+_END_OF: Final[Mapping[str, str]] = MARKS["thinking"]
 _ENDS: Final = frozenset(_END_OF.values()) - WRAPPERS
 
 # Why a provider stopped, if it is a reason not to take what came for an answer: what the user reads, and whether to
