@@ -86,7 +86,7 @@ async def test_a_turn_counts_in_the_bucket_of_its_message_and_only_the_newest_ar
     assert [busy["figures"][name] for name in ("llm_calls", "cached_tokens", "cost")] == [2, 40, 0.25]
     assert hour["errors"] == [{"code": "turn_timeout", "turns": 1}]
     assert [(each["agent"], each["model"]) for each in day["by_model"]] == [("clerk", "large"), ("clerk", None)]
-    monkeypatch.setattr("segue.history.figures.MOST_TURNS", 2)
+    monkeypatch.setattr("segue.history.operator_figures.MOST_TURNS", 2)
     cut = await figures(client, "day")
     assert cut["total"]["accepted"] == 2
     assert datetime.fromisoformat(cut["counted_since"]) == now - timedelta(minutes=5)

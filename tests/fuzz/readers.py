@@ -17,13 +17,13 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 from segue.domain.tool import ToolFailed, ToolSpec
+from segue.mcp.large_messages import packed_message
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.packing import packed_message
 from segue.mcp.tool_mapping import tools_of, value_of, without_broken_tools
 from segue.memory.history_window import estimate
 from segue.models.calls_in_text import read_calls
-from segue.models.providers.adapted import AnswerReader, Dialect
 from segue.models.providers.endpoint import Endpoint, events
+from segue.models.providers.langchain_model import AnswerReader, Dialect
 from segue.models.providers.openai import ChatCompletions
 from segue.models.refusals import MALFORMED, MAX_MESSAGE_CHARS, ModelFailure, RefusalReader
 from segue.models.reply import AnswerPart, ModelCall, RequestOptions, read_json, write_json

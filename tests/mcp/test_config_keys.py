@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.mcp.foreign_keys import FILE_KEYS, LOGIN_KEYS, SERVER_KEYS, ForeignKey
 from segue.mcp.mcp_config import McpConfig, McpServerConfig, read_mcp_config
+from segue.mcp.other_clients_config import FILE_KEYS, LOGIN_KEYS, SERVER_KEYS, ForeignKey
 from tests.support.commands import ROOT
 from tests.support.service import running
 

@@ -13,7 +13,7 @@ from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.session import RequestedCall
 from segue.domain.tool import ToolSpec
-from segue.models.amendments import CUT, size_of
+from segue.models.amended_requests import CUT, size_of
 from segue.models.chat_model import ChatModel
 from segue.models.untrusted import EARLIER_RESULTS, fenced
 from tests.support.provider import Provider, calls, raw, says

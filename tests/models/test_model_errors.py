@@ -21,7 +21,7 @@ from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
-from segue.models.providers.adapted import of_langchain
+from segue.models.providers.langchain_model import of_langchain
 from segue.models.refusals import RefusalReader, failure_of, retry_after_s
 from segue.models.reply import READING
 from segue.models.streamed_answer import Listener

@@ -40,8 +40,8 @@ from segue.tools.paging import InvalidPath
 from segue.tools.receipts import append_receipt
 from segue.tools.results import PlanStep
 from segue.tools.run import CallOutcome, failed, lost, run_tool
-from segue.tools.settling_check import args_of_check, took_effect
 from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
+from segue.tools.unknown_outcomes import args_of_check, took_effect
 
 MAX_IMAGES: Final = 10  # of those that a model has made in one reply
 MAX_WAIT_S: Final = 30.0  # for a call that has not answered and has taken no effect yet

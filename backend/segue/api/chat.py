@@ -20,7 +20,7 @@ from segue.domain.plan import Button
 from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey, TurnOptions, TurnStatus
 from segue.domain.tool import canonical_args
 from segue.events import user_feed
-from segue.history.beginnings import fork_session
+from segue.history.fork_and_import import fork_session
 from segue.tools.input_schema import schema_text
 from segue.turns.admission import Admitted
 from segue.turns.branches import Branch, list_branches

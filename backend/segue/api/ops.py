@@ -24,7 +24,7 @@ from segue.domain.session import Message, UnreadableMessage
 from segue.domain.tool import ToolState
 from segue.events.outbox import OutboxState, WaitingEvent, list_events, read_outbox, retry_events
 from segue.history import operations
-from segue.history.figures import Period, WindowFigures, figures_of
+from segue.history.operator_figures import Period, WindowFigures, figures_of
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session, owner_of
 from segue.turns.approvals import OpsApproval, count_approvals, list_all_approvals

@@ -21,7 +21,7 @@ from segue.db.owners import ErasedRows, has_rows
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS, Identity, known_owner
-from segue.history.figures import UserOverview, list_users
+from segue.history.operator_figures import UserOverview, list_users
 from segue.users.api_keys import ApiKey, ApiKeys, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import record_act
 from segue.users.spending import NO_OWN, Limits, OwnLimits, load_limits, set_limits

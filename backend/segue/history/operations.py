@@ -24,7 +24,7 @@ from segue.domain.ids import first_id
 from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage, first_words
 from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
-from segue.history.figures import SKEW
+from segue.history.operator_figures import SKEW
 from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
 from segue.turns.run_record import ActivityReport, prompt_of, read_activity, run_of
 

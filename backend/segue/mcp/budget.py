@@ -13,7 +13,7 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from segue.mcp.packing import packed_message
+from segue.mcp.large_messages import packed_message
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 
 MESSAGE_LIMIT_BYTES: Final = 32 * 1024 * 1024

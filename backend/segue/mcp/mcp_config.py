@@ -19,9 +19,9 @@ from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationErr
 from segue.domain.errors import AppError
 from segue.domain.redaction import configured_secrets
 from segue.domain.tool import Audience, DependencyGroup, SettlingCheck
-from segue.mcp.foreign_keys import Faults, Translation
-from segue.tools.settling_check import read_check
+from segue.mcp.other_clients_config import Faults, Translation
 from segue.tools.tool_health import check_groups
+from segue.tools.unknown_outcomes import read_check
 
 MAX_ENV_FILE_BYTES: Final = 65_536
 

@@ -22,8 +22,8 @@ from segue.log import log
 from segue.mcp.mcp_config import McpConfig, McpServerConfig
 from segue.mcp.status import FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
 from segue.tools.builtin import defined
-from segue.tools.settling_check import unfit
 from segue.tools.tool_health import unknown_members
+from segue.tools.unknown_outcomes import unfit
 
 if TYPE_CHECKING:
     from segue.mcp.oauth.logins import Logins

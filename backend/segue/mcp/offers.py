@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from segue.domain.tool import ToolFailed, ToolRetry
 from segue.domain.visible import visible
-from segue.mcp.packing import UNREAD, unpacked
+from segue.mcp.large_messages import UNREAD, unpacked
 from segue.mcp.server_connection import all_pages
 from segue.mcp.status import MAX_URI_CHARS, FilledPrompt, McpPrompt, PromptArgument, PromptMessage
 from segue.mcp.tool_mapping import resource_value

@@ -25,8 +25,8 @@ from pydantic_core import to_json
 from segue.log import log
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone, light_body
 from segue.mcp.call_failures import WEB_PAGE, answered, current_delivery, members_of
+from segue.mcp.large_messages import MAX_LIST_BYTES, MAX_TOOLS
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.packing import MAX_LIST_BYTES, MAX_TOOLS
 from segue.mcp.stdio import Incoming, Stderr, stdio_transport
 from segue.mcp.tool_mapping import without_broken_tools
 from segue.net.addresses import allowed_for_operator

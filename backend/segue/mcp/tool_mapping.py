@@ -22,13 +22,13 @@ from segue.domain.tool import SettlingCheck, Tool, ToolContext, ToolFailed, Tool
 from segue.log import log
 from segue.mcp.call_failures import MAX_ERROR_CHARS
 from segue.mcp.guessed_effects import effect_of
+from segue.mcp.large_messages import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.packing import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
 from segue.mcp.status import LeftOut
 from segue.tools.input_schema import REFERENCES, InputSchema, UnfitSchema
 from segue.tools.normalize import UNKNOWN, Unread, clean
-from segue.tools.settling_check import read_check, unfit, with_call_id, without_argument
 from segue.tools.summaries import shortened
+from segue.tools.unknown_outcomes import read_check, unfit, with_call_id, without_argument
 
 ToolCaller = Callable[..., Awaitable[object]]  # as Supervisor.call
 

@@ -21,7 +21,7 @@ from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRe
 from segue.domain.tool import ToolSpec
 from segue.log import log
 from segue.models import normal_form, refusals, traced_call
-from segue.models.amendments import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_window
+from segue.models.amended_requests import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_window
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.reply import (

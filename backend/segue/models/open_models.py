@@ -20,8 +20,8 @@ from segue.models.chat_model import ChatModel, with_a_key
 from segue.models.metered_model import Models, ModelWithFallback
 from segue.models.model_settings import ModelSettings
 from segue.models.normal_form import media_of
-from segue.models.providers.adapted import of_langchain
 from segue.models.providers.endpoint import Endpoint, ProviderOptions, endpoint_of
+from segue.models.providers.langchain_model import of_langchain
 from segue.models.refusals import MALFORMED, ModelFailure
 from segue.models.reply import ProviderModel
 from segue.secret_files import LiveKeys, SecretFiles

@@ -2,7 +2,7 @@
 
 `refusals.toml` has the causes. `RefusalReader` reads HTTP statuses, and errors within an answer; every text of the
 provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages. What is learned
-from a refusal is in `amendments.py`.
+from a refusal is in `amended_requests.py`.
 """
 
 import math

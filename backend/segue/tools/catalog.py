@@ -23,8 +23,8 @@ from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
 from segue.log import log
-from segue.tools.settling_check import unfit
 from segue.tools.tool_health import check_groups, unknown_members
+from segue.tools.unknown_outcomes import unfit
 from segue.watch import Watch
 
 MAX_ROWS: Final = 3000  # of a source: one that renames its tools all the time would fill the store

@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from segue.domain.errors import AppError
 from segue.domain.tool import Audience, DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
-from segue.tools.settling_check import read_check, with_call_id, without_argument
+from segue.tools.unknown_outcomes import read_check, with_call_id, without_argument
 
 SOURCE: Final = "native"
 ENTRY_POINTS: Final = "segue.tools"

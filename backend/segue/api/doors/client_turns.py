@@ -20,7 +20,7 @@ from segue.api.chat import ClientRequest
 from segue.api.doors.clients import NameTaken, agent_of, find_session, make_session, say, with_agent
 from segue.db.redis import turn_heard_key
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions
-from segue.history.beginnings import Said
+from segue.history.fork_and_import import Said
 from segue.memory.history import final_messages
 from segue.memory.session_store import find_named, name_session
 from segue.turns.admission import Admitted

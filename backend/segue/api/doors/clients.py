@@ -23,7 +23,7 @@ from segue.domain.ids import is_id
 from segue.domain.plan import Button, Plan
 from segue.domain.session import NO_OPTIONS, Session, TurnKey, TurnOptions
 from segue.events import user_feed
-from segue.history.beginnings import Said, import_history
+from segue.history.fork_and_import import Said, import_history
 from segue.memory import session_store
 from segue.tools.page_tools import OfferedTools, about_page, given_tools
 from segue.turns.admission import Admitted

@@ -19,7 +19,7 @@ from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import Charge
 from segue.domain.session import LONGEST_MESSAGE, TurnOptions
-from segue.history.beginnings import Said
+from segue.history.fork_and_import import Said
 from segue.language.lexicon import load_toml
 from segue.tools.input_schema import ANY_OBJECT, schema_text
 

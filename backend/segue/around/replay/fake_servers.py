@@ -32,8 +32,8 @@ from segue.domain.recording import (
     Round,
 )
 from segue.domain.tool import canonical_args
+from segue.mcp.large_messages import MAX_TOOLS
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.packing import MAX_TOOLS
 from segue.models.normal_form import CARRY_ON, short_id
 from segue.tools.native import native_tools
 

@@ -10,8 +10,8 @@ from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
-from segue.models.providers.adapted import AdaptedModel, Dialect, merged
 from segue.models.providers.endpoint import UNPACKED, ProviderOptions, guarded, with_live_key
+from segue.models.providers.langchain_model import AdaptedModel, Dialect, merged
 from segue.models.refusals import ModelFailure, RefusalReader
 from segue.models.reply import REFUSED, ProviderModel
 from segue.models.untrusted import OPEN_NOTES

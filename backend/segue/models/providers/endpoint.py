@@ -21,7 +21,7 @@ from segue.domain.agent import OPENAI, ModelProvider, ProviderApi
 from segue.domain.redaction import header_secrets
 from segue.domain.telemetry import Attribute
 from segue.log import log
-from segue.models.amendments import NOTHING_LEARNED, Learned, RequestBody
+from segue.models.amended_requests import NOTHING_LEARNED, Learned, RequestBody
 from segue.models.refusals import (
     BROKE_OFF,
     BROKEN,

@@ -9,8 +9,8 @@ import httpx2
 from google.genai.errors import APIError
 from langchain_google_genai import ChatGoogleGenerativeAI
 
-from segue.models.providers.adapted import AdaptedModel, Dialect
 from segue.models.providers.endpoint import UNPACKED, ProviderOptions, guarded, with_live_key
+from segue.models.providers.langchain_model import AdaptedModel, Dialect
 from segue.models.refusals import RefusalReader
 from segue.models.reply import ProviderModel
 from segue.net.http_client import tls_context

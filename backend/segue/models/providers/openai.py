@@ -15,11 +15,11 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from segue.log import log
-from segue.models.amendments import RENAMED
+from segue.models.amended_requests import RENAMED
 from segue.models.normal_form import form_of
-from segue.models.providers.adapted import AdaptedModel, merged
 from segue.models.providers.completion_reader import CompletionReader
 from segue.models.providers.endpoint import Endpoint, ProviderOptions, endpoint_of
+from segue.models.providers.langchain_model import AdaptedModel, merged
 from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
 from segue.models.reply import CACHE_KEY, OPAQUE, ROLES, AnswerPart, ProviderModel, RequestOptions, write_json
 

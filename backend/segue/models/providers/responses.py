@@ -10,8 +10,8 @@ from typing import Any, Final
 import openai
 from langchain_openai import ChatOpenAI
 
-from segue.models.providers.adapted import AdaptedModel, Dialect
 from segue.models.providers.endpoint import UNPACKED, ProviderOptions, before_requests, guarded
+from segue.models.providers.langchain_model import AdaptedModel, Dialect
 from segue.models.refusals import ProviderRefusal, RefusalReader
 from segue.models.reply import AnswerSchema
 from segue.net.http_client import connecting

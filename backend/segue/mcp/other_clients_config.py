@@ -1,6 +1,6 @@
 """The keys that other clients have in their `mcp.json`: each becomes one of Segue's, or is named as ignored. Pure.
 
-A key is a row of `foreign_keys.toml`.
+A key is a row of `other_clients_config.toml`.
 """
 
 from collections.abc import Collection, Iterator
@@ -36,7 +36,7 @@ def _listed(of: str) -> dict[str, ForeignKey]:
     return {name: ForeignKey(name, clients, becomes, shared.get(said, said)) for name, (clients, becomes, said) in rows}
 
 
-_TABLE: Final = load_toml("foreign_keys.toml", package="segue.mcp")
+_TABLE: Final = load_toml("other_clients_config.toml", package="segue.mcp")
 FILE_KEYS, SERVER_KEYS, LOGIN_KEYS = map(_listed, ("file", "server", "login"))
 _OF_GROUP: Final = frozenset(each.name for each in fields(DependencyGroup))
 

@@ -17,7 +17,7 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 
 from segue.log import log
 from segue.models import refusals, reply
-from segue.models.amendments import parameter_named
+from segue.models.amended_requests import parameter_named
 from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, image_in, joined, plain_words, size_of
 
 Block = Mapping[str, Any]
