@@ -268,6 +268,22 @@ async def test_a_reader_that_is_slower_than_its_server_gets_everything_and_holds
     assert ahead < 20_000_000  # what is on its way is the kernel's
 
 
+async def test_a_server_that_falls_silent_is_waited_for_as_long_as_the_client_says() -> None:
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nonly")
+        await reader.read()
+        writer.close()
+
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        await asyncio.start_server(begin, HERE, 0) as server,
+        httpx2.AsyncClient(**connecting(), timeout=httpx2.Timeout(None, read=0.05)) as client,
+    ):
+        with pytest.raises(httpx2.ReadTimeout):
+            await client.get(f"http://{HERE}:{server.sockets[0].getsockname()[1]}/")
+
+
 async def test_a_connection_that_was_asked_before_is_asked_again() -> None:
     async with heard_requests() as (port, heard), httpx2.AsyncClient(**connecting()) as client:
         for _ in range(3):
