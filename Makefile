@@ -211,7 +211,7 @@ house: install  ## print the numbers of the tree, and which modules a message pa
 	PYTHONPATH=. $(BIN)/python .ci/house.py $(AGAINST)
 
 PEERS_HOME := .venv/peers
-PEERS ?= $(wildcard $(PEERS_HOME)/bin/python)
+PEERS ?= $(abspath $(wildcard $(PEERS_HOME)/bin/python))
 PEER_PACKAGES := aegra-api==0.6.0 langchain==1.5.2 langchain-openai==1.7.4 "langgraph-cli[inmem]==0.4.40" "pydantic-ai-slim[openai]==2.68.0"
 bench bench-quick: export PEERS := $(PEERS)
 
