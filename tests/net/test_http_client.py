@@ -166,6 +166,19 @@ async def test_a_resolver_that_does_not_answer_is_not_taken_for_a_host_that_is_n
             await client.get("http://shop.test/")
 
 
+async def test_a_resolver_that_says_nothing_is_waited_for_as_long_as_a_connection() -> None:
+    async def resolve(_: str, __: int) -> Sequence[str]:
+        await asyncio.Event().wait()
+        return ()
+
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        checked_client(resolve=resolve, timeout=httpx2.Timeout(None, connect=0.05)) as client,
+    ):
+        with pytest.raises(httpx2.ConnectError):
+            await client.get("http://shop.test/")
+
+
 async def test_others_go_on_while_a_body_of_many_tiny_pieces_is_read() -> None:
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

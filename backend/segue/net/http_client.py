@@ -1,4 +1,5 @@
-"""HTTP clients that dial checked addresses only (SSRF), for what others name: pages of the web, MCP servers.
+"""HTTP clients that dial checked addresses only (SSRF), for what others name: pages of the web, MCP servers; and the
+connections of clients that ask what the operator names.
 
 The check sits where a connection is made, so no redirect gets around it; TLS and the Host header keep the name. Knows
 nothing of tools or MCP: they pass a policy from `addresses.py`.
@@ -203,9 +204,7 @@ class _Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         plain, secured = self._transport, None
         try:
             async with asyncio.timeout(timeout):
-                starting = asyncio.get_running_loop().start_tls(
-                    plain, self, ssl_context, server_hostname=server_hostname
-                )
+                starting = self._loop.start_tls(plain, self, ssl_context, server_hostname=server_hostname)
                 secured = cast(asyncio.Transport, await starting)
         except TimeoutError as error:
             raise httpcore2.ConnectTimeout from error
@@ -243,9 +242,10 @@ class _Network(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         if local_address or socket_options:
-            raise NotImplementedError("no client here asks for them")
+            raise ValueError("no client here asks for them")
         try:
-            addresses = await self._addresses_of(host, port)
+            async with asyncio.timeout(timeout):
+                addresses = await self._addresses_of(host, port)
         except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError("the name could not be resolved") from error
         for address in addresses:
