@@ -212,7 +212,7 @@ house: install  ## print the numbers of the tree, and which modules a message pa
 
 PEERS_HOME := .venv/peers
 PEERS ?= $(abspath $(wildcard $(PEERS_HOME)/bin/python))
-PEER_PACKAGES := aegra-api==0.6.0 langchain==1.5.2 langchain-openai==1.7.4 "langgraph-cli[inmem]==0.4.40" "pydantic-ai-slim[openai]==2.68.0"
+PEER_PACKAGES := aegra-api==0.6.0 greenlet langchain==1.5.2 langchain-openai==1.7.4 "langgraph-cli[inmem]==0.4.40" "pydantic-ai-slim[openai]==2.68.0"
 bench bench-quick: export PEERS := $(PEERS)
 
 .PHONY: peers
