@@ -6,6 +6,7 @@ the table in docs/performance.md after every measurement; one that fails or hang
 
 import argparse
 import asyncio
+import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -122,7 +123,7 @@ class Bench:
             async with asyncio.timeout(timeout_s) as limit:
                 yield
         except Exception as error:  # noqa: BLE001 (what fails in one measurement must not lose the others)
-            reason = f"timed out after {timeout_s:.0f} s" if limit.expired() else " ".join(repr(error).split())
+            reason = f"timed out after {timeout_s:.0f} s" if limit.expired() else _reason(error)
         for each in results if reason else ():
             each.left_out[name] = reason
         self.publish()
@@ -239,6 +240,12 @@ def main() -> None:
             print("\n".join(report.page(this, before)))
             if options.against:
                 print("\n".join(report.side_by_side(versions[1].results, this)))
+
+
+def _reason(error: Exception) -> str:
+    """Returns an error and the last line of what it says, without folders of this machine: the results are kept."""
+    said = str(error).strip().splitlines()[-1:] or [""]
+    return re.sub(r"/\S+/", "…/", f"{type(error).__name__}: {said[0].strip()}")
 
 
 if __name__ == "__main__":
