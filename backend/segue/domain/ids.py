@@ -1,4 +1,4 @@
-"""Ids, digests, and the time of day.
+"""Ids, names of tools, digests, and the time of day.
 
 An id is a prefix for the kind of thing and a ULID, so that new rows lie side by side in an index. Nothing is ordered by
 it: its time is of one process's clock. A service goes by PostgreSQL's time (`StoreClock`). Time zones have the IANA's
@@ -23,6 +23,8 @@ Prefix = Literal[
     "ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att", "evt", "login", "man", "sch", "trg"
 ]
 
+TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # that every provider takes
+NOT_IN_A_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64
 _counter = itertools.count()

@@ -18,6 +18,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from segue.domain.ids import NOT_IN_A_TOOL_NAME, TOOL_NAME
 from segue.domain.tool import SettlingCheck, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.log import log
 from segue.mcp.call_failures import MAX_ERROR_CHARS
@@ -41,7 +42,6 @@ _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
 _WRAPPED: Final = "x-fastmcp-wrap-result"
 _VERIFY: Final = "segue/verify"  # in the `_meta` of a tool
 _JOINERS: Final = "\u200c\u200d"
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
 
@@ -193,8 +193,8 @@ def _check(server: str, config: McpServerConfig, tool: McpTool) -> SettlingCheck
 
 
 def _name(prefix: str, name: str) -> str:
-    full = prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", name)
-    if not name or not _NAME.fullmatch(full):
+    full = prefix + NOT_IN_A_TOOL_NAME.sub("_", name)
+    if not name or not TOOL_NAME.fullmatch(full):
         raise _Unfit("its name is empty or, with the prefix, over 64 characters")
     return full
 

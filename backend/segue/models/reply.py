@@ -4,7 +4,6 @@ answers for Segue.
 """
 
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 
+from segue.domain.ids import NOT_IN_A_TOOL_NAME
 from segue.domain.session import MemoryKind
 from segue.domain.tool import ToolSpec
 from segue.memory.history_window import CountTokens, estimate
@@ -31,7 +31,6 @@ MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
 # Of a large image, with the providers that say what it takes; and of a PDF with as many pages as are shown.
 MEDIA_TOKENS: Final = {"image_url": 1600, "file": 30 * 1600}
 MAX_NAME_CHARS: Final = 64
-NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name or a call's arguments, from their own templates.
 _JSON = json.JSONDecoder(strict=False)
 _TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
@@ -179,7 +178,7 @@ def sendable_name(name: str) -> str:
     name = name.strip()
     for prefix in ("functions.", "function.", "functions:", "default_api.", "default_api:", "tools."):
         name = name.removeprefix(prefix)
-    return NOT_IN_A_NAME.sub("_", name.partition("<|")[0])[:MAX_NAME_CHARS] or "unnamed"
+    return NOT_IN_A_TOOL_NAME.sub("_", name.partition("<|")[0])[:MAX_NAME_CHARS] or "unnamed"
 
 
 def known_name(name: str, names: Collection[str]) -> str:

@@ -7,7 +7,6 @@ against the tool's own schema when it runs (`tools/run.py`).
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -17,9 +16,10 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
+from segue.domain.ids import NOT_IN_A_TOOL_NAME, TOOL_NAME
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
-from segue.models.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ModelCall, read_arguments, sendable_name
+from segue.models.reply import MAX_NAME_CHARS, ModelCall, read_arguments, sendable_name
 from segue.models.untrusted import neutralised
 from segue.tools.input_schema import at_reference
 from segue.tools.normalize import clean_text
@@ -38,7 +38,6 @@ MAX_TOOLS: Final = 128  # that all endpoints take
 MAX_KNOWN: Final = 1000
 MAX_BOUND_SETS: Final = 64
 
-_FITTING_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _HASH_CHARS: Final = 8
 
 Schema = dict[str, Any]
@@ -369,9 +368,9 @@ class ToolBindings:
 @lru_cache(1024)
 def offered_name(name: str) -> str:
     """Returns the name that a tool is offered under and its calls are shown with: its own, if that may be sent."""
-    return name if _FITTING_NAME.fullmatch(name) else _with_hash(name, name)
+    return name if TOOL_NAME.fullmatch(name) else _with_hash(name, name)
 
 
 def _with_hash(name: str, hashed: str) -> str:
     digest = hashlib.sha256(hashed.encode(errors="replace")).hexdigest()[:_HASH_CHARS]
-    return f"{NOT_IN_A_NAME.sub('_', name)[: MAX_NAME_CHARS - _HASH_CHARS - 1]}_{digest}"
+    return f"{NOT_IN_A_TOOL_NAME.sub('_', name)[: MAX_NAME_CHARS - _HASH_CHARS - 1]}_{digest}"

@@ -4,7 +4,6 @@ The function itself stays as it is. A native tool runs as all others do (`run.py
 """
 
 import inspect
-import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -16,6 +15,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from segue.domain.errors import AppError
+from segue.domain.ids import TOOL_NAME
 from segue.domain.tool import Audience, DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
 from segue.tools.unknown_outcomes import read_check, with_call_id, without_argument
 
@@ -23,7 +23,6 @@ SOURCE: Final = "native"
 ENTRY_POINTS: Final = "segue.tools"
 
 _MADE: Final = "__segue_tool__"
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[object]])
@@ -139,7 +138,7 @@ class _WithoutTitles(GenerateJsonSchema):
 def _description(function: Callable[..., object], name: str, effect: Effect) -> str:
     if effect not in get_args(Effect):
         _refuse(name, f"needs an effect that is one of {', '.join(get_args(Effect))}")
-    if not _NAME.fullmatch(name):
+    if not TOOL_NAME.fullmatch(name):
         _refuse(name, "needs a name of up to 64 letters, digits, _ and -: give one with name=…")
     if not (text := inspect.getdoc(function)):
         _refuse(name, "needs a docstring: the model reads there what the tool is for")

@@ -4,13 +4,13 @@ A call of one waits as a step of a plan (`domain/user_request.py`, mode `page`) 
 is data as any tool's result is. Their health is not counted: a client names them as it likes.
 """
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
 from segue.domain.errors import AppError
+from segue.domain.ids import TOOL_NAME
 from segue.domain.session import READ_ATTACHMENT
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolSpec
 from segue.domain.user_request import PAGE
@@ -23,7 +23,6 @@ MAX_PAGE_CHARS: Final = 8000  # of what the page says of itself
 OF_THE_ENGINE: Final = frozenset({READ_ATTACHMENT, "find_tools", "web_search"})  # also while there is no such tool
 
 OfferedTools = Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]  # listed, or by name
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 _SCHEMAS: Final = ("parameters", "inputSchema")  # as AG-UI and as the AI SDK call it
 
@@ -40,7 +39,7 @@ def given_tools(offered: OfferedTools | None, taken: Collection[str]) -> str | N
     for given in offered:
         name, description = given.get("name"), given.get("description") or ""
         schema = next((given[key] for key in _SCHEMAS if given.get(key)), _ANYTHING)
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
             raise _refused("The name of a tool is 1 to 64 letters, digits, `_` and `-`.")
         if not isinstance(description, str) or not isinstance(schema, Mapping) or schema.get("type") != "object":
             raise _refused(f"{name} needs a description, a text, and parameters, the JSON schema of an object.")

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from segue.agent import prompts
+from segue.domain.ids import TOOL_NAME
 from segue.models.normal_form import ANY_MODEL, WireForm
 from segue.models.tool_schemas import MAX_TOOLS
 
@@ -30,7 +31,6 @@ _NOTES: Final[Mapping[str, RequestKind]] = {
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _NAMED_CALL_ID: Final = re.compile(r"functions\.[\w-]{1,64}:\d+")
 _BARRED_AT_THE_TOP: Final = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
-_TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
@@ -76,7 +76,7 @@ def _malformed_call(messages: list[dict[str, Any]], form: WireForm) -> str | Non
         return f"the same call twice: {repeated}"
     if unfit := [call["id"] for call in calls if not fitting.fullmatch(call["id"])]:
         return f"ids that do not fit {fitting.pattern}: {unfit}"
-    if unfit := [call["id"] for call in calls if not _TOOL_NAME.fullmatch(call["function"]["name"])]:
+    if unfit := [call["id"] for call in calls if not TOOL_NAME.fullmatch(call["function"]["name"])]:
         return f"calls of a tool with an impossible name: {unfit}"
     broken = [call["id"] for call in calls if not _is_object(call["function"]["arguments"])]
     return f"arguments that are no JSON object: {broken}" if broken else None
@@ -124,7 +124,7 @@ def invalid_tools(tools: Sequence[Mapping[str, Any]]) -> str | None:
     names = [function["name"] for function in functions]
     if len(names) > MAX_TOOLS or len(set(names)) < len(names):
         return f"{len(names)} tools with {len(set(names))} names"
-    if unfit := [name for name in names if not _TOOL_NAME.fullmatch(name)]:
+    if unfit := [name for name in names if not TOOL_NAME.fullmatch(name)]:
         return f"impossible names: {unfit}"
     for function in functions:
         schema = function["parameters"]
