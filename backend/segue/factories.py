@@ -39,6 +39,7 @@ from segue.domain.tool import Tool
 from segue.events.event_log import EventLog
 from segue.events.outbox import Outbox
 from segue.events.user_feed import UserFeeds, fact_noted
+from segue.history.operator_figures import OperatorFigures
 from segue.log import log
 from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import McpFile
@@ -195,6 +196,7 @@ async def start(
         mcp=mcp,
         examine=Doctor(settings, stores, mcp, files, (availability, clock)).examine,
         metrics=metrics,
+        figures=OperatorFigures(database),
     )
 
 

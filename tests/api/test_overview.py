@@ -90,3 +90,35 @@ async def test_a_turn_counts_in_the_bucket_of_its_message_and_only_the_newest_ar
     cut = await figures(client, "day")
     assert cut["total"]["accepted"] == 2
     assert datetime.fromisoformat(cut["counted_since"]) == now - timedelta(minutes=5)
+
+
+async def test_figures_of_many_turns_are_added_up_once_for_all_operators_who_look_in_the_same_moment(
+    client: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await client.new_session()
+    now = datetime.fromisoformat((await client.get("/ops/overview"))["at"])
+    async with looking_into(settings) as stores:
+
+        async def counted_after(seq: int) -> int:
+            await earlier(stores, session, now - timedelta(minutes=5), seq)
+            counted: int = (await figures(client))["total"]["accepted"]
+            return counted
+
+        monkeypatch.setattr("segue.history.operator_figures.KEPT_S", 600)
+        assert [await counted_after(seq) for seq in (1, 2)] == [1, 2]
+        monkeypatch.setattr("segue.history.operator_figures.KEPT_FROM", 3)
+        assert [await counted_after(seq) for seq in (3, 4)] == [3, 3]
+        assert (await figures(client, "day"))["total"]["accepted"] == 4
+
+
+async def test_figures_that_were_kept_for_their_moment_are_added_up_again(
+    client: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.history.operator_figures.KEPT_FROM", 1)
+    monkeypatch.setattr("segue.history.operator_figures.KEPT_S", 0)
+    session = await client.new_session()
+    now = datetime.fromisoformat((await client.get("/ops/overview"))["at"])
+    async with looking_into(settings) as stores:
+        for seq in (1, 2):
+            await earlier(stores, session, now - timedelta(minutes=5), seq)
+            assert (await figures(client))["total"]["accepted"] == seq

@@ -23,6 +23,7 @@ from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import Identity, Operator
 from segue.domain.ids import Prefix, is_id
 from segue.events.user_feed import UserFeeds
+from segue.history.operator_figures import OperatorFigures
 from segue.mcp.mcp_servers import McpServers
 from segue.memory.session_store import check_session
 from segue.tools.attachment_store import Attachments
@@ -64,6 +65,7 @@ class Services(TurnDeps):
     mcp: McpServers
     examine: Examine
     metrics: Metrics
+    figures: OperatorFigures
 
     def groups_of(self, identity: Identity) -> tuple[str, ...]:
         """Returns the caller's groups that something here is for: an identity provider may send hundreds."""

@@ -24,7 +24,7 @@ from segue.domain.session import Message, UnreadableMessage
 from segue.domain.tool import ToolState
 from segue.events.outbox import OutboxState, WaitingEvent, list_events, read_outbox, retry_events
 from segue.history import operations
-from segue.history.operator_figures import Period, WindowFigures, figures_of
+from segue.history.operator_figures import Period, WindowFigures
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session, owner_of
 from segue.turns.approvals import OpsApproval, count_approvals, list_all_approvals
@@ -270,8 +270,8 @@ async def get_overview(
     turn counts when its message was accepted. For the scope `ops`.
     """
     at = services.clock()
+    figures = await services.figures.read(window, now=at)
     async with services.database.read_only() as connection:
-        figures = await figures_of(connection, window, now=at)
         now = await overview(connection)
         waiting = await count_approvals(connection, now=at)
     work = OpenWork(**asdict(now), approvals_waiting=waiting, instances=await services.turns.queue.workers())
