@@ -3,7 +3,7 @@ short-term memory, which is rebuilt from Postgres if Redis has lost it. Only rea
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,13 +19,13 @@ from segue.db.redis import Cache
 from segue.domain.errors import Unreadable
 from segue.domain.ids import local_time
 from segue.domain.plan import Plan
-from segue.domain.session import Attached, Message
+from segue.domain.session import Attached, Memory, Message
 from segue.domain.tool import Reference
 from segue.memory import short_term
 from segue.memory.history import StoredWindow, last_exchange, load_window
 from segue.memory.history_window import WindowLimits
 from segue.memory.short_term import ShortTermMemory
-from segue.plans.store import get_plan, plan_in_question, plan_taken_on
+from segue.plans.store import StoredPlan, get_plan, plan_in_question, plan_taken_on
 from segue.tools.attachment_store import read_attached
 from segue.tools.availability import ToolGuard
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
@@ -35,6 +35,31 @@ from segue.turns.store import last_ended
 from segue.turns.turn_deps import Speaker, TurnDeps
 
 TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What the stores have of a session. `known` are its recent results, `in_view` the bytes of those that the model is
+    about to see at least as references, by tool call, and `kept` those of them that are small and still there.
+    """
+
+    window: StoredWindow
+    messages: Sequence[Message]
+    pending: StoredPlan | None
+    decided: StoredPlan | None
+    earlier: EarlierAttempt | None
+    memory: ShortTermMemory | None
+    known: tuple[Reference, ...]
+    beyond_summary: tuple[Reference, ...]
+    in_view: Mapping[str, int]
+    kept: Mapping[str, StoredResult]
+
+    def opening(self, turn_id: str) -> Message:
+        """Returns the user's message that the turn answers. Raises Unreadable."""
+        of_turn = (each for each in self.messages if each.turn_id == turn_id and each.role == "user")
+        if (found := next(of_turn, None)) is None:
+            raise Unreadable("message")
+        return found
 
 
 async def load_context(
@@ -51,74 +76,17 @@ async def load_context(
     """
     guard, chooser = tools
     instructions = _instructions(speaker, guard, claim)  # before the chooser adds tools of its own
-    session_id, settings = claim.key.session_id, deps.settings
-    memory = None
-    if claim.last_turn_id is not None:
-        memory = await short_term.read(deps.cache, session_id, last_turn_id=claim.last_turn_id)
-    async with deps.database.read_only() as connection:
-        stored_window = await load_window(
-            connection,
-            claim.key,
-            after=min(claim.summary_seq, claim.key.turn_seq - 1),  # a turn that is run again may be in the summary
-            limit=settings.history_limit,
-            made_by=speaker.models.main.made_by,
-            opaque_bytes=settings.context_token_budget * TOKEN_BYTES,
-        )
-        window = [*stored_window.messages, coming] if coming else stored_window.messages
-        decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
-        earlier = None
-        if claim.epoch > 1:
-            calls = await recorded_calls(connection, claim.key.turn_id)
-            earlier = EarlierAttempt(calls, await plan_taken_on(connection, claim.key.turn_id, session_id))
-        pending = None
-        if claim.has_plan_in_question and not decided:
-            pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
-        known = memory.tool_results if memory else ()
-        if memory is None and claim.last_turn_id and (last := await last_ended(connection, session_id)):
-            known = await _known_results(connection, session_id)
-            before, ttl_s = claim.message_count - 1, settings.short_term_memory_ttl
-            memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
-        earlier_results = _beyond_summary(stored_window, known)
-        # The calls whose references the model is about to see, and the size of their results in bytes.
-        in_view: dict[str, int] = {reference.tool_call_id: reference.size_bytes for reference in earlier_results}
-        shown = [message.content for message in window if isinstance(message.content, dict)]
-        in_view |= {reference["tool_call_id"]: reference.get("size_bytes", 0) for reference in shown}
-        most = settings.tool_result_inline_bytes
-        kept = await load_results(connection, session_id, in_view, now=now, max_bytes=most) if in_view else {}
-    asked = (message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
-    if (opening := next(asked, None)) is None:
-        raise Unreadable("message")
+    stored = await _read(deps, claim, speaker.models.main.made_by, now=now, coming=coming)
+    opening = stored.opening(claim.key.turn_id)
     message = str(opening.content)
     files = [Attached(**each) for each in opening.metadata.get("attachments", ())]
     attachments: Mapping[str, CallOutcome] = {}
     if files:
-        attachments = await deps.database.read(read_attached, session_id, files)
+        attachments = await deps.database.read(read_attached, claim.key.session_id, files)
     facts = await deps.long_term.given(claim.owner, message, now=now) if message and claim.knows_facts else []
-    inline = _inline(window, kept, claim.key.turn_id, most=settings.fresh_result_bytes) if kept else {}
-    expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
-    stored = pending or decided
-    plan = stored.plan if stored else None
-    tool_tokens = await chooser.choose(_wanted(message, window, known, plan))
-    later_tools = chooser.definitions()
-    content = SessionContent(
-        summary=claim.summary,
-        references=claim.references,
-        now=local_time(opening.created_at, claim.time_zone),  # the same if the turn is run again
-        facts=facts,
-        plan=plan,
-        history=[_with_tools(message, later_tools) for message in window] if later_tools else window,
-        earlier=earlier_results,
-        inline=inline,
-        expired=expired,
-        opaque=stored_window.opaque,
-        instructions=instructions,
-        language=claim.language,
-        tool_tokens=tool_tokens,
-        page=claim.options.page,
-    )
-    tokens, summarises = settings.context_token_budget, deps.summaries is not None
-    limits = WindowLimits(settings.history_limit, tokens, summarises=summarises)
-    prompt = build_prompt(content, limits, deps.count)
+    content = await _content(deps, claim, stored, chooser, facts, instructions)
+    tokens, summarises = deps.settings.context_token_budget, deps.summaries is not None
+    prompt = build_prompt(content, WindowLimits(deps.settings.history_limit, tokens, summarises=summarises), deps.count)
     return TurnInput(
         message=message,
         attachments=attachments,
@@ -129,19 +97,91 @@ async def load_context(
         prompt=prompt.messages,
         prompt_parts=prompt.before,
         cut_off=prompt.cut_off,
-        memory=memory,
-        earlier_results=known,
+        memory=stored.memory,
+        earlier_results=stored.known,
         facts=facts,
-        open_plan=pending,
-        decided_plan=decided,
+        open_plan=stored.pending,
+        decided_plan=stored.decided,
         amends=claim.amends,
         approves=claim.approves,
         shown_plan=claim.shown_plan,
         answered_turn_id=claim.answered_turn_id,
-        answered=_answered(window, opening, claim.answered_turn_id),
+        answered=_answered(stored.messages, opening, claim.answered_turn_id),
         language=claim.language,
-        said=_said(window),
-        earlier=earlier,
+        said=_said(stored.messages),
+        earlier=stored.earlier,
+    )
+
+
+async def _read(
+    deps: TurnDeps, claim: Claim, made_by: tuple[str, ...], *, now: datetime, coming: Message | None
+) -> _Stored:
+    session_id, turn_id, settings = claim.key.session_id, claim.key.turn_id, deps.settings
+    memory = None
+    if claim.last_turn_id is not None:
+        memory = await short_term.read(deps.cache, session_id, last_turn_id=claim.last_turn_id)
+    async with deps.database.read_only() as connection:
+        window = await load_window(
+            connection,
+            claim.key,
+            after=min(claim.summary_seq, claim.key.turn_seq - 1),  # a turn that is run again may be in the summary
+            limit=settings.history_limit,
+            made_by=made_by,
+            opaque_bytes=settings.context_token_budget * TOKEN_BYTES,
+        )
+        messages = [*window.messages, coming] if coming else window.messages
+        decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
+        earlier = None
+        if claim.epoch > 1:
+            calls = await recorded_calls(connection, turn_id)
+            earlier = EarlierAttempt(calls, await plan_taken_on(connection, turn_id, session_id))
+        pending = None
+        if claim.has_plan_in_question and not decided:
+            pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
+        known = memory.tool_results if memory else ()
+        if memory is None and claim.last_turn_id and (last := await last_ended(connection, session_id)):
+            known = await _known_results(connection, session_id)
+            before, ttl_s = claim.message_count - 1, settings.short_term_memory_ttl
+            memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
+        beyond_summary = _beyond_summary(window, known)
+        in_view: dict[str, int] = {reference.tool_call_id: reference.size_bytes for reference in beyond_summary}
+        shown = [message.content for message in messages if isinstance(message.content, dict)]
+        in_view |= {reference["tool_call_id"]: reference.get("size_bytes", 0) for reference in shown}
+        most = settings.tool_result_inline_bytes
+        kept = await load_results(connection, session_id, in_view, now=now, max_bytes=most) if in_view else {}
+    return _Stored(window, messages, pending, decided, earlier, memory, known, beyond_summary, in_view, kept)
+
+
+async def _content(
+    deps: TurnDeps,
+    claim: Claim,
+    stored: _Stored,
+    chooser: ToolChooser,
+    facts: Sequence[Memory],
+    instructions: Instructions,
+) -> SessionContent:
+    """Returns what the prompt is made of, and chooses the tools of the turn."""
+    opening, kept = stored.opening(claim.key.turn_id), stored.kept
+    inline = _inline(stored, claim.key.turn_id, most=deps.settings.fresh_result_bytes) if kept else {}
+    in_question = stored.pending or stored.decided
+    plan = in_question.plan if in_question else None
+    tool_tokens = await chooser.choose(_wanted(str(opening.content), stored.messages, stored.known, plan))
+    later_tools = chooser.definitions()
+    return SessionContent(
+        summary=claim.summary,
+        references=claim.references,
+        now=local_time(opening.created_at, claim.time_zone),  # the same if the turn is run again
+        facts=facts,
+        plan=plan,
+        history=[_with_tools(each, later_tools) for each in stored.messages] if later_tools else stored.messages,
+        earlier=stored.beyond_summary,
+        inline=inline,
+        expired=frozenset(call_id for call_id, size in stored.in_view.items() if size and call_id not in kept),
+        opaque=stored.window.opaque,
+        instructions=instructions,
+        language=claim.language,
+        tool_tokens=tool_tokens,
+        page=claim.options.page,
     )
 
 
@@ -192,14 +232,14 @@ def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[R
     return tuple(reference for reference in known if reference.tool_call_id in in_window)
 
 
-def _inline(window: Sequence[Message], kept: Mapping[str, StoredResult], turn_id: str, *, most: int) -> dict[str, str]:
+def _inline(stored: _Stored, turn_id: str, *, most: int) -> dict[str, str]:
     """Returns the small successful results of ended turns by tool call: of each turn the first, up to `most`."""
     inline: dict[str, str] = {}
     room: dict[str, int] = {turn_id: 0}
-    for message in window:
+    for message in stored.messages:
         if not isinstance(message.content, dict) or message.content["status"] != "succeeded":
             continue
-        result = kept.get(message.content["tool_call_id"])
+        result = stored.kept.get(message.content["tool_call_id"])
         left = room.get(message.turn_id, most)
         if result is not None and result.content is not None and message.content["size_bytes"] <= left:
             room[message.turn_id] = left - message.content["size_bytes"]
