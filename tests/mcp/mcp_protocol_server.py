@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from typing import Any
 
 READS = {"readOnlyHint": True}
@@ -49,6 +50,7 @@ def call(request: dict[str, Any]) -> dict[str, Any] | None:
     """The result of a call; `stall` never has one."""
     name, arguments = request["params"]["name"], request["params"]["arguments"]
     if name == "stall":
+        time.sleep(0.5)  # half of what the caller waits without progress
         report(request, progress=1, message="half of it")
         return None
     if name == "ask_back":

@@ -26,7 +26,7 @@ async def test_a_call_is_told_how_far_it_is(tmp_path: Path) -> None:
 async def test_progress_gives_a_call_its_time_again_up_to_a_ceiling(tmp_path: Path) -> None:
     async with speaking_protocol(tmp_path, timeout_s=1) as servers:
         called_at = monotonic()
-        with pytest.raises(ToolFailed, match=r"stall did not answer within 1\.\d+ s") as failed:
+        with pytest.raises(ToolFailed, match=r"stall did not answer within 1\.[5-9]\d* s") as failed:
             await tool(servers, "stall").run({}, WHO)
         assert monotonic() - called_at >= float(str(failed.value).split()[-2])
     async with speaking_protocol(tmp_path, timeout_s=1, max_timeout_s=0.2) as servers:
