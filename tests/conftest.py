@@ -253,3 +253,12 @@ async def client(settings: Settings) -> AsyncIterator[Client]:
 async def shelf() -> AsyncIterator[Shelf]:
     async with serving_shelf() as served:
         yield served
+
+
+@pytest.fixture
+async def shelved(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
+    """A service with the shelf connected."""
+    settings.mcp_config.write_text(f'{{"mcpServers": {{"shelf": {{"url": "{shelf.url}"}}}}}}')
+    async with running(settings) as served:
+        await served.connected("shelf")
+        yield served

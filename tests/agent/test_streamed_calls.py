@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -13,26 +12,12 @@ from segue.config import Settings
 from segue.plans.policy import Ruling
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.service import Client, process, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.streams import Sent, chatting, check, listening, replayed, streamed
 
 HARD = (
     '{ "query" : "caf\\u00e9 \\ud83d\\udc4d \\"}]\\" 10", "n":[1.50, {"x" : null}, true,-7], "deep":{"a":"}","b":[]} }'
 )
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as shelf:
-        yield shelf
-
-
-@pytest.fixture
-async def shelved(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
-    settings.mcp_config.write_text(orjson.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}).decode())
-    async with running(settings) as client:
-        await client.connected("shelf")
-        yield client
 
 
 def piece(args: str, *, name: str | None = None, index: int = 0) -> dict[str, Any]:

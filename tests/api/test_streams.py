@@ -1,7 +1,6 @@
 """What a stream of events says, in which order, and what is refused before it begins."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -26,16 +25,6 @@ NODES_BEFORE = [
     "STEP_STARTED tool_loop",
 ]
 NODES_AFTER = ["STEP_FINISHED respond", "STEP_STARTED knowledge", "STEP_FINISHED knowledge", "RUN_FINISHED"]
-
-
-@pytest.fixture
-async def shelved(settings: Settings) -> AsyncIterator[Client]:
-    """A service with the shelf connected."""
-    async with serving_shelf() as shelf:
-        settings.mcp_config.write_text(orjson.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}).decode())
-        async with running(settings) as client:
-            await client.connected("shelf")
-            yield client
 
 
 async def problem(client: Client, path: str, **request: Any) -> tuple[int, str]:

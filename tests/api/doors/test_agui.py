@@ -19,27 +19,13 @@ from tests.support.conversations import SMALL_TALK
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
 from tests.support.streams import Sent, Stream, check, listening, texts
 
 _event = TypeAdapter[Any](Event)
 THREAD = "a thread of the page's"
 ASK = "Delete item 1"
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as shelf:
-        yield shelf
-
-
-@pytest.fixture
-async def shelved(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
-    settings.mcp_config.write_text(orjson.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}).decode())
-    async with running(settings) as client:
-        await client.connected("shelf")
-        yield client
 
 
 def said(text: str, role: str = "user") -> dict[str, Any]:
