@@ -26,7 +26,6 @@ from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.reply import (
     AnswerSchema,
-    CallPiece,
     ModelCall,
     ProviderModel,
     Reply,
@@ -74,11 +73,9 @@ class ModelRequest:
         """Returns the answer before any of it comes. Its calls are told under our names."""
         if listener is not None:
             listener.on_asked()
-            listener = replace(listener, on_call=partial(self._in_own_name, listener.on_call))
+            tell = listener.on_call
+            listener = replace(listener, on_call=lambda piece: tell(replace(piece, name=self._own_name(piece.name))))
         return StreamedAnswer(listener, begins_inside=begins_inside, read_calls=self.read_calls)
-
-    def _in_own_name(self, tell: Callable[[CallPiece], None], piece: CallPiece) -> None:
-        tell(replace(piece, name=self._own_name(piece.name)))
 
     def _own_name(self, name: str) -> str:
         names = self.bound.names
