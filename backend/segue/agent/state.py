@@ -5,8 +5,7 @@ limits, and the live objects that nodes use.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 from langchain_core.messages import BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -144,22 +143,9 @@ class TurnState(TurnInput, total=False):
 
 Update = dict[str, Any]
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
-
-
-class StartCalls(Protocol):
-    """Stores a message and its calls; `also` is written in the same transaction. Those that run `under` a mandate are
-    booked in it. `effects` has by id those of calls that may have one. Raises MandateSpent.
-    """
-
-    async def __call__(
-        self,
-        message: NewMessage,
-        *,
-        step: PlanStep | None = None,
-        under: Mapping[str, Use] = MappingProxyType({}),
-        effects: Mapping[str, CallEffect] = MappingProxyType({}),
-        also: WriteWithStart | None = None,
-    ) -> None: ...
+StartCalls = Callable[
+    [NewMessage, PlanStep | None, Mapping[str, Use], Mapping[str, CallEffect], WriteWithStart | None], Awaitable[None]
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ async def record_start(
     given = clean(opaque) if opaque else None
     message = NewMessage("assistant", clean(text), now, id=message_id, tool_calls=calls, opaque=given)
     under = {call.id: turn.under[call.id] for call in calls if call.id in turn.under}
-    await context.start_calls(message, step=step, under=under, effects=turn.effects, also=also)
+    await context.start_calls(message, step, under, turn.effects, also)
     say()
     turn.stored_messages += 1
     for call in calls:

@@ -266,7 +266,7 @@ async def mark_refused(turn: TurnCalls, reply: Reply) -> None:
     for name, said in reply.left_out.items():
         spec = turn.tools[name].spec
         changed = await context.transact(context.guard.mark_refused, spec, said)
-        context.guard.marked_refused(spec, changed)
+        context.guard.take_over(spec, changed)
         if changed.moved:
             context.emit(ToolStateChanged(name, context.guard.state(spec)))
     if reply.opaque_is_dead:

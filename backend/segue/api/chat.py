@@ -22,6 +22,7 @@ from segue.domain.tool import canonical_args
 from segue.events import user_feed
 from segue.history.fork_and_import import fork_session
 from segue.tools.input_schema import schema_text
+from segue.turns import queries
 from segue.turns.admission import Admitted
 from segue.turns.branches import Branch, list_branches
 from segue.turns.claims import Origin
@@ -134,14 +135,15 @@ async def chat(session_id: SessionId, body: ChatBody, client: ClientDep) -> Resp
 @turns_router.get("")
 async def list_turns(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Turn]:
     """Lists the turns of a session. Newest first."""
-    found = await services.turns.list(caller, session_id, **paging.behind(_POSITION))
+    of = caller, session_id
+    found = await services.read_in(*of, queries.list_turns, *of, **paging.behind(_POSITION))
     return paging.page(found, lambda turn: turn.turn_id)
 
 
 @turns_router.get("/{turn_id}")
 async def get_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller) -> Turn:
     """Shows how a turn stands."""
-    return await services.turns.read(caller, session_id, turn_id)
+    return await services.read(queries.get_turn, caller, session_id, turn_id)
 
 
 @turns_router.post("/{turn_id}/cancel")

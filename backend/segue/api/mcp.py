@@ -121,10 +121,7 @@ async def finish_mcp_login(request: Request) -> Response:
 
 @browser_router.get(status.DOCUMENT_PATH)
 async def describe_client(request: Request) -> Response:
-    services: Services = request.state.services
-    if services.mcp_logins is None:
-        raise NotFound("mcp_server")
-    return JSONResponse(services.mcp_logins.document())
+    return JSONResponse(_logins(request.state.services).document())
 
 
 def _logins(services: Services) -> "Logins":

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -25,7 +24,7 @@ import typer
 
 from segue.around.chat_screen import Screen, TurnView
 from segue.around.service_client import Api, OwnService, Refused, TurnStream, waiting_step, waiting_steps
-from segue.around.terminal import ServiceKey, check_url, local_url, one_line, refusal, settings_with
+from segue.around.terminal import ServiceKey, check_url, local_time, local_url, one_line, refusal, settings_with
 from segue.language.shown_call import CallView
 
 ENDED_BY = 128
@@ -245,7 +244,7 @@ class Conversation:
                 self.remember(self.session_id)
             self._run("chat", {"message": line.strip(), "stream": True})
         elif self._waiting is not None:
-            self.screen.note(f"Nothing was decided. The plan waits until {_here(self._waiting['expires_at'])}.")
+            self.screen.note(f"Nothing was decided. The plan waits until {local_time(self._waiting['expires_at'])}.")
 
     def _decide(self, plan: dict[str, Any], decision: str) -> None:
         """Decides about the version that was shown. If the plan has changed, nothing happens and it is shown again."""
@@ -326,9 +325,9 @@ class Conversation:
             return
         for number, session in enumerate(found, start=1):
             here = "*" if session["id"] == self.session_id else " "
-            title = one_line(session["title"] or "untitled")
+            at, title = local_time(session["updated_at"]), one_line(session["title"] or "untitled")
             messages = f"{session['message_count']} messages"
-            self.screen.line(f"{here}{number:3}  {_here(session['updated_at'])}  {session['id']}  {title}, {messages}")
+            self.screen.line(f"{here}{number:3}  {at}  {session['id']}  {title}, {messages}")
         if not found:
             self.screen.note("There are none yet.")
 
@@ -350,8 +349,3 @@ class Conversation:
             self.screen.item(each)
         if not known:
             self.screen.note("Nothing yet.")
-
-
-def _here(moment: str) -> str:
-    """Returns a time of the API by the clock of this terminal."""
-    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"

@@ -16,7 +16,7 @@ import httpx2
 import typer
 
 from segue.around.service_client import HOST, MCP_ADVICE, Api, AsyncApi, client_options, key_header
-from segue.around.terminal import ServiceKey, ServiceUrl, asking, one_line, printable, refusal, service_url
+from segue.around.terminal import ServiceKey, ServiceUrl, asking, local_time, one_line, printable, refusal, service_url
 from segue.language.shown_call import CallView
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def _decide(api: Api, plan_id: str, decision: str, reason: str | None, *, yes: b
 
 
 def _print(found: dict[str, Any]) -> None:
-    until = datetime.fromisoformat(found["expires_at"]).astimezone()
-    typer.echo(printable(f"{found['plan_id']}  {found['asker']} asks, until {until:%Y-%m-%d %H:%M}"))
+    typer.echo(printable(f"{found['plan_id']}  {found['asker']} asks, until {local_time(found['expires_at'])}"))
     for step in found["steps"]:
         typer.echo(printable(f"  {step['tool']}"))
         for line in SHOWN.lines(step["args"] or {}):

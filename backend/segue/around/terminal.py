@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from difflib import get_close_matches
 from errno import EAGAIN, EEXIST
 from pathlib import Path
@@ -94,6 +95,11 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Returns text without line breaks, cut to a readable length; what it hides is written out."""
     return shown_line(text, MAX_LINE_CHARS)
+
+
+def local_time(moment: str) -> str:
+    """Returns a time of the API by the clock of this terminal."""
+    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
 
 
 def _sentence(error: Any) -> str:

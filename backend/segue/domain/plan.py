@@ -177,26 +177,9 @@ def page_call_id(plan_id: str, version: int, step_id: int) -> str:
     return f"{plan_id}:{version}:{step_id}"
 
 
-def new_plan(
-    plan_id: str,
-    *,
-    goal: str,
-    origin_message_id: str,
-    steps: Sequence[Step],
-    created_at: datetime,
-    expires_at: datetime,
-) -> Plan:
-    return Plan(
-        id=plan_id,
-        version=1,
-        goal=goal,
-        status="active",
-        current_step=1,
-        origin_message_id=origin_message_id,
-        expires_at=expires_at,
-        created_at=created_at,
-        steps=tuple(steps[:MAX_STEPS]),
-    )
+def new_plan(plan_id: str, *, steps: Sequence[Step], **fields: Any) -> Plan:
+    """Returns a plan at its first step, with as many steps as one may have. `fields` are its other ones."""
+    return Plan(id=plan_id, version=1, status="active", current_step=1, steps=tuple(steps[:MAX_STEPS]), **fields)
 
 
 def update_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) -> Plan:

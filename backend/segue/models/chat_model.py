@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.domain.agent import provider_and_id, traced_provider
 from segue.domain.errors import AppError
-from segue.domain.identity import Charge
+from segue.domain.identity import TOKENS, Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.log import log
@@ -26,7 +26,6 @@ from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.reply import (
     AnswerSchema,
-    CallPiece,
     ModelCall,
     ProviderModel,
     Reply,
@@ -74,11 +73,9 @@ class ModelRequest:
         """Returns the answer before any of it comes. Its calls are told under our names."""
         if listener is not None:
             listener.on_asked()
-            listener = replace(listener, on_call=partial(self._in_own_name, listener.on_call))
+            tell = listener.on_call
+            listener = replace(listener, on_call=lambda piece: tell(replace(piece, name=self._own_name(piece.name))))
         return StreamedAnswer(listener, begins_inside=begins_inside, read_calls=self.read_calls)
-
-    def _in_own_name(self, tell: Callable[[CallPiece], None], piece: CallPiece) -> None:
-        tell(replace(piece, name=self._own_name(piece.name)))
 
     def _own_name(self, name: str) -> str:
         names = self.bound.names
@@ -337,13 +334,7 @@ class ChatModel:
         return reply
 
     def _book(self, reply: Reply, account: Account | None, span: Span) -> None:
-        charge = self.tariff.charge(
-            input_tokens=reply.input_tokens,
-            cached_tokens=reply.cached_tokens,
-            output_tokens=reply.output_tokens,
-            reasoning_tokens=reply.reasoning_tokens,
-            estimated=reply.estimated,
-        )
+        charge = self.tariff.charge(**{name: getattr(reply, name) for name in (*TOKENS, "estimated")})
         self._observe(ModelCharged(charge, account.agent if account else ""))
         if span.trace_id:
             span.set_attributes(**traced_call.response(reply, charge))

@@ -170,20 +170,19 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
         with suppress(StalePlan):  # a button came in between: it is read again
             await swap(connection, before, end(before.plan, "superseded"))
     last = await _last_version(connection, stored.session_id)
-    stored = replace(stored, plan=replace(stored.plan, version=(last or 0) + 1))
+    stored = replace(stored, plan=replace(stored.plan, version=last + 1))
     await connection.execute(insert(plans).values(_columns(stored)))
     return stored
 
 
 async def version_to_come(connection: AsyncConnection, session_id: str) -> int:
     """Returns a version that a new plan of the session does not pass before all its steps wait."""
-    return (await _last_version(connection, session_id) or 0) + MAX_STEPS + 3
+    return await _last_version(connection, session_id) + MAX_STEPS + 3
 
 
-async def _last_version(connection: AsyncConnection, session_id: str) -> int | None:
+async def _last_version(connection: AsyncConnection, session_id: str) -> int:
     newest = select(func.max(plans.c.version)).where(plans.c.session_id == session_id)
-    last: int | None = await connection.scalar(newest)
-    return last
+    return await connection.scalar(newest) or 0
 
 
 async def cancel_open(connection: AsyncConnection, session_id: str) -> None:

@@ -282,8 +282,7 @@ class ToolGuard:
 
     async def committed(self, spec: ToolSpec, changed: Changed) -> None:
         """Takes a recorded outcome over, for this turn and for all sessions."""
-        self._stored = {**self._stored, spec.name: changed.after}
-        _log_change(spec.name, changed)
+        self.take_over(spec, changed)
         health, everywhere = changed.after, self._availability.everywhere
         if health.consecutive_failures == 0:
             self._failed_for_all = {name: kept for name, kept in self._failed_for_all.items() if name != spec.name}
@@ -294,11 +293,11 @@ class ToolGuard:
             self._failed_for_all = await everywhere.load()
 
     async def mark_refused(self, connection: AsyncConnection, spec: ToolSpec, said: str) -> Changed:
-        """Takes a tool out of the session that the model's endpoint does not take; `marked_refused` comes after it."""
+        """Takes a tool out of the session that the model's endpoint does not take; `take_over` comes after it."""
         now = self._availability.clock()
         return await self._change(connection, spec, lambda health: tool_health.refused_by_model(health, now, said), now)
 
-    def marked_refused(self, spec: ToolSpec, changed: Changed) -> None:
+    def take_over(self, spec: ToolSpec, changed: Changed) -> None:
         self._stored = {**self._stored, spec.name: changed.after}
         _log_change(spec.name, changed)
 

@@ -21,6 +21,8 @@ MAX_REASON_CHARS: Final = 500
 BY_HAND: Final = frozenset({"unavailable", "maintenance"})
 SUCCEEDED: Final = "Its last call succeeded."
 _TO_THE_SECOND: Final = "%Y-%m-%dT%H:%M:%SZ"
+_TIMES: Final = ("last_updated", "last_success_time", "last_failure_time")
+_KEPT: Final = ("consecutive_failures", "execution_count", *_TIMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +96,7 @@ def tool_state(
     state = replace(
         UNTOUCHED,
         status=hold.status if hold else own.status,
-        consecutive_failures=own.consecutive_failures,
-        execution_count=own.execution_count,
-        last_updated=own.last_updated,
-        last_success_time=own.last_success_time,
-        last_failure_time=own.last_failure_time,
+        **{name: getattr(own, name) for name in _KEPT},
     )
     state = _judged(state, own, fleet.get(spec.name, NEVER_RAN), hold, away, now, settings)
     done = successes(session) if spec.depends_on else {}

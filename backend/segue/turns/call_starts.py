@@ -37,7 +37,6 @@ async def start_calls(
     database: Database,
     claim: Claim,
     message: NewMessage,
-    *,
     step: PlanStep | None = None,
     under: Mapping[str, Use] = MappingProxyType({}),
     effects: Mapping[str, CallEffect] = MappingProxyType({}),

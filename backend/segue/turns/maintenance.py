@@ -7,16 +7,13 @@ processes do not wait for each other.
 
 import time
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from segue.db.engine import Database
 from segue.db.outages import OutageLog
-from segue.db.redis import Cache
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
-from segue.domain.telemetry import Observe, PlanEnded, RowsDeleted, TurnEnded, TurnRecovered
-from segue.events.event_log import EventLog
+from segue.domain.telemetry import PlanEnded, RowsDeleted, TurnEnded, TurnRecovered
 from segue.events.outbox import drop_excess
 from segue.log import log
 from segue.memory import session_store, short_term
@@ -29,7 +26,6 @@ from segue.turns.run_record import drop_old_details, outcome_of, record_end
 from segue.turns.scheduler import TurnWorker
 from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
 from segue.turns.turn_deps import TurnDeps
-from segue.turns.turn_settings import TurnSettings
 from segue.users.audit import drop_old_acts
 from segue.users.usage_ledger import drop_old_usage
 
@@ -48,9 +44,7 @@ async def recover_forever(
         with outage.logged():
             await _recover(deps, worker, send, takes_turns=takes_turns())
             if time.monotonic() - swept >= presence.lease_s:
-                await sweep(
-                    deps.database, deps.cache, deps.events, deps.settings, now=deps.clock(), observe=deps.observe
-                )
+                await _sweep(deps)
                 swept = time.monotonic()
         await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, presence.lease_s / 4))
 
@@ -99,11 +93,10 @@ def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:
     return None
 
 
-async def sweep(
-    database: Database, cache: Cache, events: EventLog, settings: TurnSettings, *, now: datetime, observe: Observe
-) -> None:
+async def _sweep(deps: TurnDeps) -> None:
     """Deletes one batch of each kind; the rest is for the next time."""
-    async with database.autocommit() as connection:
+    settings, now = deps.settings, deps.clock()
+    async with deps.database.autocommit() as connection:
         payloads = await drop_expired(connection, now=now)
         gone = {
             "results": len(payloads),
@@ -118,28 +111,28 @@ async def sweep(
             gone["usage"] = await drop_old_usage(connection, before=first_day)
         if settings.turn_details_ttl_days:
             since = now - timedelta(days=settings.turn_details_ttl_days)
-            gone["turn_details"] = await drop_old_details(connection, cache, before=since)
+            gone["turn_details"] = await drop_old_details(connection, deps.cache, before=since)
     if settings.session_ttl_days:
         gone["sessions"] = 0
-        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, settings.session_ttl_days):
+        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(deps, settings.session_ttl_days):
             gone["sessions"] += 1
     sizes = {"results": sum(payloads)}
     for kind, rows in gone.items():
         if rows:
-            observe(PlanEnded("expired", rows) if kind == "plans" else RowsDeleted(kind, rows, sizes.get(kind, 0)))
+            deps.observe(PlanEnded("expired", rows) if kind == "plans" else RowsDeleted(kind, rows, sizes.get(kind, 0)))
     if any(gone.values()):
         log.info("retention_swept", **gone, bytes=sum(sizes.values()))
 
 
-async def _drop_idle(database: Database, cache: Cache, events: EventLog, days: int) -> bool:
+async def _drop_idle(deps: TurnDeps, days: int) -> bool:
     """Deletes one session with all its rows, which is a batch of its own. Returns False if no session is idle."""
-    async with database.transaction() as connection:
+    async with deps.database.transaction() as connection:
         idle = await session_store.lock_idle(connection, days=days)
         if idle is None:
             return False
         owner, session_id = idle
         turns = await queries.turn_ids(connection, session_id)
         await session_store.delete_session(connection, owner, session_id)
-    await events.delete(session_id, turns, user=owner)
-    await short_term.forget(cache, session_id)
+    await deps.events.delete(session_id, turns, user=owner)
+    await short_term.forget(deps.cache, session_id)
     return True

@@ -150,18 +150,13 @@ async def with_turns(connection: AsyncConnection, listed: Sequence[session.Messa
             return message.role == "user" and STEERED not in message.metadata
         return message.id == answer.id
 
-    return [
-        _of_turn(each, _summary(found[each.turn_id], calls.get(each.turn_id, ())))
-        if each.turn_id in found and stands_for_it(each)
-        else each
-        for each in listed
-    ]
+    def shown(each: session.Message) -> session.Message:
+        if isinstance(each, session.UnreadableMessage) or each.turn_id not in found or not stands_for_it(each):
+            return each
+        turn = _summary(found[each.turn_id], calls.get(each.turn_id, ()))
+        return session.MessageOfTurn(**{of.name: getattr(each, of.name) for of in fields(each)}, turn=turn)
 
-
-def _of_turn(message: session.Message, turn: session.TurnSummary) -> session.Message:
-    if isinstance(message, session.UnreadableMessage):
-        return message
-    return session.MessageOfTurn(**{each.name: getattr(message, each.name) for each in fields(message)}, turn=turn)
+    return list(map(shown, listed))
 
 
 def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> session.TurnSummary:

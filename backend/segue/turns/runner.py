@@ -346,10 +346,9 @@ class TurnRun:
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
 
     async def _hand_back(self) -> None:
-        timeout_s = self._deps.settings.turn_timeout_s
+        database, timeout_s = self._deps.database, self._deps.settings.turn_timeout_s
         try:
-            async with self._deps.database.autocommit() as connection:
-                handed = await terminations.requeue(connection, self.claim, "handed_back", timeout_s=timeout_s)
+            handed = await database.write(terminations.requeue, self.claim, "handed_back", timeout_s=timeout_s)
         except AppError as error:
             log.warning("hand_back_failed", code=error.code)
             return

@@ -25,7 +25,6 @@ from segue.domain.session import NO_OPTIONS, Message, PromptReport, Turn, TurnKe
 from segue.domain.telemetry import TurnEnded
 from segue.domain.tool import ToolChoice
 from segue.memory import session_store, short_term
-from segue.memory.session_store import check_session
 from segue.plans.store import StalePlan, expired, get_plan
 from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
@@ -293,16 +292,7 @@ class TurnService:
         with suppress(TimeoutError, AppError):
             async with asyncio.timeout(CANCEL_ANSWER_S):
                 await self._deps.events.answer(turn)
-        return await self.read(owner, session_id, turn_id)
-
-    async def read(self, owner: str, session_id: str, turn_id: str) -> Turn:
         return await self._deps.database.read(queries.get_turn, owner, session_id, turn_id)
-
-    async def list(self, owner: str, session_id: str, *, before: str | None, limit: int) -> list[Turn]:
-        """Newest first."""
-        async with self._deps.database.read_only() as connection:
-            await check_session(connection, owner, session_id)
-            return await queries.list_turns(connection, owner, session_id, before=before, limit=limit)
 
     async def delete_session(self, owner: str, session_id: str) -> None:
         """A process that runs a turn of it notices within half a second, and can write nothing from now on."""

@@ -38,7 +38,7 @@ from segue.memory.history import list_messages, opening_messages
 from segue.memory.session_store import get_session, list_sessions
 from segue.plans.store import StalePlan, no_open_plan
 from segue.turns.branches import opening_after
-from segue.turns.queries import find_turn, turn_of_key
+from segue.turns.queries import find_turn, get_turn, list_turns, turn_of_key
 from segue.turns.store import ChatRequest, OnBusy, once
 from segue.version import VERSION
 
@@ -268,7 +268,7 @@ def _wait(run: LangGraphRun) -> Response:
 
 async def _shown(client: ClientRequest, thread_id: str, run_id: str) -> Json:
     session = await known_session(client, thread_id)
-    turn = await client.services.turns.read(client.caller, session.id, run_id)
+    turn = await client.services.read(get_turn, client.caller, session.id, run_id)
     return frames.run_json(turn, thread_id, session.agent)
 
 
@@ -357,7 +357,8 @@ async def get_thread_history(thread_id: ThreadId, body: LangGraphSearch, client:
 async def list_runs(thread_id: ThreadId, client: ClientDep, limit: Most = 10, offset: Skipped = 0) -> Response:
     """Lists the turns of a thread as runs. Newest first."""
     session = await known_session(client, thread_id)
-    turns = await client.services.turns.list(client.caller, session.id, before=None, limit=offset + limit)
+    of = client.caller, session.id
+    turns = await client.services.read_in(*of, list_turns, *of, before=None, limit=offset + limit)
     return _json([frames.run_json(each, thread_id, session.agent) for each in turns[offset:]])
 
 

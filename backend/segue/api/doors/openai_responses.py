@@ -34,7 +34,7 @@ from segue.domain.ids import is_id
 from segue.domain.session import Session, Turn
 from segue.domain.tool import TurnEffect
 from segue.memory.history import user_messages_of
-from segue.turns.queries import asks_for_json
+from segue.turns.queries import asks_for_json, get_turn, list_turns
 
 EVENTS: Final = described_stream(
     "Events as OpenAI sends them, to `response.completed`, `.incomplete` or `.failed`.",
@@ -118,11 +118,11 @@ async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Jso
     """Deletes a response that is all there is of its session, and the session with it. One of several is refused: what
     came after rests on it.
     """
-    turn, turns = await _turn_of(client, response_id), client.services.turns
-    if len(await turns.list(client.caller, turn.session_id, before=None, limit=2)) > 1:
+    turn = await _turn_of(client, response_id)
+    if len(await client.services.read(list_turns, client.caller, turn.session_id, before=None, limit=2)) > 1:
         detail = f"What came after rests on it. Delete all of it: DELETE /sessions/{turn.session_id}"
         raise AppError("in_conversation", status=409, title="Part of a conversation", detail=detail)
-    await turns.delete_session(client.caller, turn.session_id)
+    await client.services.turns.delete_session(client.caller, turn.session_id)
     return {"id": response_id, "object": "response.deleted", "deleted": True}
 
 
@@ -165,7 +165,7 @@ async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
     session_id, turn_id = turn_of_response(response_id)
     if not (is_id("ses", session_id) and is_id("turn", turn_id)):
         raise NotFound("turn")
-    return await client.services.turns.read(client.caller, session_id, turn_id)
+    return await client.services.read(get_turn, client.caller, session_id, turn_id)
 
 
 def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Json) -> "ResponseWriter":

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from mcp.shared.auth import OAuthMetadata, OAuthToken
 from pydantic import Field, ValidationError
-from sqlalchemy import ColumnElement, Delete, Row, Update, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Delete, Insert, Row, Update, case, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -189,8 +189,7 @@ class Grants:
         }
         statement = insert(mcp_logins).values(row)
         changed = {name: statement.excluded[name] for name in row if name not in ("owner", "server")}
-        async with self._database.transaction() as connection:
-            await connection.execute(statement.on_conflict_do_update(index_elements=["owner", "server"], set_=changed))
+        await self._change(statement.on_conflict_do_update(index_elements=["owner", "server"], set_=changed))
 
     async def end(self, owner: str, server: str) -> bool:
         """Deletes a login, then tells its authorization server. Returns False if there was none."""
@@ -295,7 +294,7 @@ class Grants:
         """Leaves a login, or its tokens, that came later."""
         await self._change(delete(mcp_logins).where(*_as_read(row)))
 
-    async def _change(self, statement: Update | Delete) -> bool:
+    async def _change(self, statement: Insert | Update | Delete) -> bool:
         """Returns whether there was a row to change."""
         async with self._database.transaction() as connection:
             return (await connection.execute(statement)).rowcount > 0
